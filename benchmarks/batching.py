@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING
 from benchmarks.archives import build_resnet, photograph
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import ARCHS, common_parser, numbers, run, tell
+from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import ROOT, BenchmarkError, ModelServer, model_server, sample_answer
+from benchmarks.servers import ROOT, ModelServer, model_server, sample_answer
 from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a process does not start."""
     options = parse(arguments)
@@ -75,11 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{model}, batch {batch}" for model in options.models for batch in options.batches))
         return 0
-    try:
-        samples = {model: measure(model, options) for model in options.models}
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = {model: measure(model, options) for model in options.models}
     summaries = {model: figures(taken) for model, taken in samples.items()}
     for model, summary in summaries.items():
         print_report(model, summary, samples[model], options.batches)

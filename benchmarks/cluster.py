@@ -22,7 +22,7 @@ from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
 from benchmarks.measure import Sample, figures, interleaved, sample
-from benchmarks.options import common_parser, run, tell
+from benchmarks.options import common_parser, run, tell, tells_failures
 from benchmarks.peers.launch import SUBJECTS, Job
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import (
@@ -35,7 +35,7 @@ from benchmarks.report import (
     table,
     write_json,
 )
-from benchmarks.servers import QUEUE_SIZE, BenchmarkError, ModelServer, Running, model_server, sample_answer
+from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, model_server, sample_answer
 from benchmarks.serving import served
 from benchmarks.works import WORKS, Work, raw_body
 from modelserver.node.dial import LOCAL_SOCKET
@@ -128,6 +128,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
@@ -137,14 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows))
         return 0
-    try:
-        if options.many:
-            return _many(options)
-        taken = measure(rows, ways, options)
-        happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    if options.many:
+        return _many(options)
+    taken = measure(rows, ways, options)
+    happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
     found = marks(taken)
     for row in rows:
         print(report(row, taken.samples))

@@ -20,9 +20,10 @@ import psutil
 
 from benchmarks.archives import HANDLER, build_noop
 from benchmarks.report import Mark, number, table
-from benchmarks.servers import BenchmarkError, ModelServer, call, family, model_server
+from benchmarks.servers import BenchmarkError, ModelServer, call, model_server
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.node.dial import LOCAL_SOCKET
+from modelserver.tuning.own_server import family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,13 +17,13 @@ from benchmarks.archives import build_mlp, build_noop, build_resnet, build_varia
 from benchmarks.comparison_report import draw, work_document, work_text
 from benchmarks.load import chosen
 from benchmarks.measure import figures
-from benchmarks.options import ARCHS, common_parser, numbers, run
+from benchmarks.options import ARCHS, common_parser, numbers, run, tells_failures
 from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
 from benchmarks.peers.launch import SUBJECTS, Subject
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.plots import WITHOUT, can_plot
 from benchmarks.report import heading, installed, machine, table, write_json
-from benchmarks.servers import QUEUE_SIZE, BenchmarkError
+from benchmarks.servers import QUEUE_SIZE
 from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
 from benchmarks.targets import marks
 from benchmarks.works import WORKS, Kind, Work
@@ -89,6 +89,7 @@ def names_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or an archive cannot be made."""
     options = parse(arguments)
@@ -106,16 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Result] = {}
-    try:
-        with prepared(options, works) as plan:
-            for work in works:
-                results[work.name] = measure_work(work, subjects, plan)
-                print(work_text(results[work.name], titles()), flush=True)
-                # A long run that is cut off keeps what it has.
-                write(options, facts, subjects, results)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    with prepared(options, works) as plan:
+        for work in works:
+            results[work.name] = measure_work(work, subjects, plan)
+            print(work_text(results[work.name], titles()), flush=True)
+            # A long run that is cut off keeps what it has.
+            write(options, facts, subjects, results)
     text = closing(subjects, results, options.peers)
     print(text)
     if options.out:

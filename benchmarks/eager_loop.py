@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample, busy_seconds
-from benchmarks.servers import ROOT, BenchmarkError, CpuMeter, inherited_environment, thread_variables
+from benchmarks.servers import BenchmarkError, CpuMeter, answer_of, talking
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
 WARMUP_BATCHES = 2
@@ -57,44 +57,16 @@ class EagerLoop:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
-        return read_answer(self.process)
+        return answer_of(self.process)
 
 
 @contextlib.contextmanager
 def eager_loop(archive: Path, arch: str, image: Path, batch: int, threads: int) -> Iterator[EagerLoop]:
     """The process with the network of ``archive``; it ends with the block. Raises BenchmarkError."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.eager_loop",
-        str(archive.resolve()),
-        arch,
-        str(image.resolve()),
-    ]
-    command += ["--batch", str(batch), "--threads", str(threads)]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=inherited_environment() | thread_variables(threads),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield EagerLoop(process, read_answer(process)["threads"])
-        finally:
-            process.kill()
-
-
-def read_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line of the process. Raises BenchmarkError if there is none."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"the PyTorch loop ended with status {process.wait()}")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    files = (str(archive.resolve()), arch, str(image.resolve()))
+    arguments = [*files, "--batch", str(batch), "--threads", str(threads)]
+    with talking("benchmarks.eager_loop", arguments, threads) as process:
+        yield EagerLoop(process, answer_of(process)["threads"])
 
 
 def rate_of(work: Callable[[], object], batch: int, seconds: float) -> float:

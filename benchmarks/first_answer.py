@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.options import DRY_RUN, OUT, run
+from benchmarks.options import DRY_RUN, OUT, run, tells_failures
 from benchmarks.report import Mark, heading, machine, number, table, write_json
-from benchmarks.servers import HOST, BenchmarkError, free_ports
+from benchmarks.servers import HOST, BenchmarkError
+from modelserver.tuning.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +63,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write; 1 if something did not answer."""
     options = parse(arguments)
@@ -71,12 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{options.reps} repetitions, interleaved: {', '.join(subjects)}\n")
     if options.dry_run:
         return 0
-    try:
-        with tempfile.TemporaryDirectory(prefix="first-answer-") as folder:
-            taken = measure(Path(folder), subjects, options.reps)
-    except BenchmarkError as error:
-        print(error, file=sys.stderr)
-        return 1
+    with tempfile.TemporaryDirectory(prefix="first-answer-") as folder:
+        taken = measure(Path(folder), subjects, options.reps)
     found = marks(taken)
     rows = [[each.subject, *(number(n) for n in (each.median, min(each.seconds)))] for each in taken]
     print(table(["seconds", "median", "least"], rows), *("", *map(str, found)), sep="\n")

@@ -7,7 +7,6 @@ application and this server with a no-op handler at batch 1 and 32. Access log a
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +17,9 @@ from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.lone import Lone, idle_share, measure_lone, worst_added
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import QUEUE_SIZE, BenchmarkError, Running, echo_server, model_server, sample_answer
+from benchmarks.servers import QUEUE_SIZE, Running, echo_server, model_server, sample_answer
 
 if TYPE_CHECKING:
     import argparse
@@ -58,6 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
@@ -72,11 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{name} at {options.connections}" for name in (ECHO, *(s.name for s in SETUPS))))
         return 0
-    try:
-        samples, (lone, idle) = measure_throughput(options), measure_quiet(options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples, (lone, idle) = measure_throughput(options), measure_quiet(options)
     summary = figures(samples)
     marks = [*throughput_marks(samples, options.connections), *quiet_marks(lone, idle)]
     print_report(summary, samples, lone, idle, marks)

@@ -23,12 +23,11 @@ import psutil
 
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, cpu_of, run_load
-from benchmarks.options import common_parser, numbers, run
+from benchmarks.options import common_parser, numbers, run, tells_failures
 from benchmarks.report import heading, machine, number, table, write_json
 from benchmarks.servers import (
     QUEUE_SIZE,
     ROOT,
-    BenchmarkError,
     ModelServer,
     cpu_seconds,
     memory_of,
@@ -81,6 +80,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if requests failed or a server does not start."""
     options = parse(arguments)
@@ -96,11 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"frontend_processes={count}: {case}" for case in cases for count in counts))
         return 0
-    try:
-        costs, memory = measure(counts, cases, options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    costs, memory = measure(counts, cases, options)
     print(report(costs))
     print(f"\nA front end: {number(start_seconds())} CPU-s to start, {number(memory)} MB (PSS).")
     write_json(options.out, {"machine": facts, "costs": costs})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from benchmarks.gpu_loops import KINDS, GpuLoops, gpu_loops
 from benchmarks.gpu_utilisation import Utilisation
 from benchmarks.load import Load, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import ARCHS, common_parser, numbers, run, tell
+from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, sample_answer
 from modelserver.archiver import ArchiveConfig, build_archive
@@ -67,6 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a process does not start."""
     options = parse(arguments)
@@ -78,11 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
     print(heading(f"{options.arch} on {options.device}", facts))
-    try:
-        samples, used = measure(options, picture)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples, used = measure(options, picture)
     summary = figures(samples)
     marks = limit_marks(samples, options.connections)
     print_report(summary, samples, marks, used)

@@ -13,7 +13,6 @@ import contextlib
 import io
 import json
 import math
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample
-from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, thread_variables
+from benchmarks.servers import BenchmarkError, answer_of, talking
 from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator, Sequence
 
 KINDS = ("chip", "decode", "serial")
@@ -48,36 +48,20 @@ class GpuLoops:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{kind} {seconds}\n")
             self.process.stdin.flush()
-        rate = float(answer_of(self.process)["rate"])
+        rate = float(checked_answer(self.process)["rate"])
         return Sample(kind, 0, repetition, rate=rate)
 
 
 @contextlib.contextmanager
 def gpu_loops(arguments: Sequence[str], threads: int | None = None) -> Iterator[GpuLoops]:
     """The process with these arguments; it ends with the block. Raises BenchmarkError."""
-    command = [sys.executable, "-m", "benchmarks.gpu_loops", *arguments]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=inherited_environment() | thread_variables(threads),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield GpuLoops(process, str(answer_of(process)["device"]))
-        finally:
-            process.kill()
+    with talking("benchmarks.gpu_loops", arguments, threads) as process:
+        yield GpuLoops(process, str(checked_answer(process)["device"]))
 
 
-def answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+def checked_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     """The next line of the process. Raises BenchmarkError if there is none, or if it is an error."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"the loops ended with status {process.wait()}")
-    answer: dict[str, Any] = json.loads(line)
+    answer = answer_of(process)
     if "error" in answer:
         raise BenchmarkError(f"the loops: {answer['error']}")
     return answer

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from benchmarks.archives import build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.measure import Sample, cpu_pairs, cpu_ratio, figures, interleaved, named, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import common_parser, numbers, run, tell, tells_failures
 from benchmarks.plots import WITHOUT, can_plot, plot_lines
 from benchmarks.report import (
     Mark,
@@ -32,7 +32,6 @@ from benchmarks.report import (
     write_json,
 )
 from benchmarks.servers import (
-    BenchmarkError,
     ModelServer,
     Running,
     echo_server,
@@ -92,6 +91,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or the server does not start."""
     options = parse(arguments)
@@ -109,11 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{c.title}: {', '.join(str(p.size) for p in c.points)}" for c in found))
         return 0
-    try:
-        samples = {curve.title: measure(curve, options, queue) for curve in found}
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = {curve.title: measure(curve, options, queue) for curve in found}
     marks = [mark(curve, samples[curve.title]) for curve in found]
     for curve in found:
         print(report(curve, samples[curve.title]))

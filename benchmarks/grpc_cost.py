@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from benchmarks.grpc_load import call_once
 from benchmarks.h2load import Flood, run_h2load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, of, ratio
 from benchmarks.mixed import torchserve_server
-from benchmarks.options import DRY_RUN, OUT, run, tell
+from benchmarks.options import DRY_RUN, OUT, run, tell, tells_failures
 from benchmarks.report import (
     Mark,
     failure_lines,
@@ -33,17 +32,10 @@ from benchmarks.report import (
     table,
     write_json,
 )
-from benchmarks.servers import (
-    HOST,
-    QUEUE_SIZE,
-    BenchmarkError,
-    ModelServer,
-    call,
-    free_ports,
-    model_server,
-)
+from benchmarks.servers import HOST, QUEUE_SIZE, BenchmarkError, ModelServer, call, model_server
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.grpc.messages import message
+from modelserver.tuning.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,6 +102,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
@@ -126,12 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(heading("gRPC", facts))
     if options.dry_run:
         return 0
-    try:
-        with started(options) as subjects:
-            samples = measure(subjects, options)
-    except BenchmarkError as error:
-        print(error, file=sys.stderr)
-        return 1
+    with started(options) as subjects:
+        samples = measure(subjects, options)
     summary, found = figures(samples), marks(samples)
     print(report(samples))
     print("\n".join(map(str, found)))

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, percentile
-from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, free_ports, process
+from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, process
+from modelserver.tuning.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -241,7 +241,7 @@ class _OneModel:
     def __init__(self, version: ModelVersion) -> None:
         self._version = version
 
-    def get(self, name: str, version: str | None = None) -> ModelVersion:
+    def version_for(self, name: str, version: str | None, asked: object) -> ModelVersion:
         return self._version
 
 

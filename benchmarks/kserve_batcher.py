@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.archives import build_noop
 from benchmarks.load import percentile
-from benchmarks.options import DRY_RUN, OUT, run
+from benchmarks.options import DRY_RUN, OUT, run, tells_failures
 from benchmarks.report import Mark, heading, machine, number, table, write_json
 from benchmarks.servers import HOST, BenchmarkError, ModelServer, model_server
 
@@ -115,6 +115,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if any request failed or the server does not start."""
     options = parse(arguments)
@@ -127,11 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(heading("KServe's batcher", facts))
     if options.dry_run:
         return 0
-    try:
-        outcomes = measure(options)
-    except BenchmarkError as error:
-        print(error, file=sys.stderr)
-        return 1
+    outcomes = measure(options)
     failures = [f"{way}: {failure}" for way, found in outcomes.items() for failure in found.failures]
     if failures:
         print("\n".join(["void:", *failures[:10]]), file=sys.stderr)

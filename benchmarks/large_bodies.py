@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from benchmarks import wire
 from benchmarks.archives import build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, running_first
 from modelserver.archiver import ArchiveConfig, build_archive
@@ -70,6 +69,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
@@ -89,17 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(wire_report(alone))
     if options.no_http:
         return 0
-    try:
-        samples = measure(points, options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = measure(points, options)
     for model in MODELS:
         print(report(model, options.sizes, samples))
-    if options.out is not None:
-        write_json(
-            options.out, {"machine": facts, "wire": alone, "figures": figures(samples), "samples": samples}
-        )
+    write_json(
+        options.out, {"machine": facts, "wire": alone, "figures": figures(samples), "samples": samples}
+    )
     return 1 if any(figure.void for figure in figures(samples)) else 0
 
 

@@ -34,7 +34,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from benchmarks.load import percentile
-from benchmarks.options import DRY_RUN, OUT, numbers, run
+from benchmarks.options import DRY_RUN, OUT, numbers, run, tells_failures
 from benchmarks.peers.launch import Job, torchserve
 from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import Mark, heading, machine, number, table, write_json
@@ -173,6 +173,7 @@ def _shares(text: str) -> tuple[float, ...]:
     return values
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if the server does not start or a request fails."""
     options = parse(arguments)
@@ -186,11 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{case}: {number(case.rate)} requests/s" for case in cases(options)))
         return 0
-    try:
-        rows = list(measure_all(options))
-    except BenchmarkError as error:
-        print(error, file=sys.stderr)
-        return 1
+    rows = list(measure_all(options))
     marks = marks_of(rows)
     print(report(rows))
     print("\n".join(map(str, marks)))

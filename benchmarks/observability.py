@@ -13,7 +13,6 @@ its requests per second.
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio, sample
-from benchmarks.options import common_parser, numbers, run, tell
+from benchmarks.options import common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, model_server, running_first, sample_answer
 
@@ -99,6 +98,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if requests failed or a server does not start. A missed mark is told."""
     options = parse(arguments)
@@ -116,17 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{point} ({MEANING[point.way]})" for point in points))
         return 0
-    try:
-        samples = measure(points, options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = measure(points, options)
     print(report(points, samples))
-    if options.out is not None:
-        write_json(
-            options.out, {"machine": facts, "figures": figures(samples), "marks": marks(points, samples),
-                          "samples": samples}
-        )  # fmt: skip
+    write_json(
+        options.out, {"machine": facts, "figures": figures(samples), "marks": marks(points, samples),
+                      "samples": samples}
+    )  # fmt: skip
     return 1 if any(figure.void for figure in figures(samples)) else 0
 
 

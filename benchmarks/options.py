@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load import CLIENTS
 from benchmarks.report import number
+from benchmarks.servers import BenchmarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from benchmarks.measure import Sample
 
@@ -44,6 +46,20 @@ def run(program: Callable[[], int]) -> None:
     """Leave with the program's status; SIGTERM ends it like Ctrl-C, so that no server is left behind."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(program())
+
+
+def tells_failures(main: Callable[..., int]) -> Callable[..., int]:
+    """Decorator of programs: what a server or a load fails with is printed, and the status is 1."""
+
+    @functools.wraps(main)
+    def telling(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except (BenchmarkError, RuntimeError) as error:
+            print(error, file=sys.stderr)
+            return 1
+
+    return telling
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ import http.client
 import json
 import random
 import struct
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from benchmarks import perf_analyzer
 from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, named, ratio
-from benchmarks.options import common_parser, run, tell
+from benchmarks.options import common_parser, run, tell, tells_failures
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import (
     HOST,
@@ -32,11 +31,11 @@ from benchmarks.servers import (
     ModelServer,
     Running,
     echo_server,
-    free_ports,
     model_server,
 )
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.grpc.messages import message
+from modelserver.tuning.own_server import free_ports
 
 if TYPE_CHECKING:
     import argparse
@@ -179,6 +178,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
@@ -200,11 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(map(str, points)))
         return 0
-    try:
-        samples, rows = measure(points, options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples, rows = measure(points, options)
     for content in options.contents:
         print(report(content, [point for point in points if point.content == content], samples))
     if rows:

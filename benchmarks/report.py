@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.resources import usable_cpus
+from modelserver.tuning.machine import cpu_model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from benchmarks.measure import Figure
 
 VOID = "void"
@@ -65,16 +67,6 @@ def machine() -> dict[str, str]:
         "Python": platform.python_version(),
     }
     return facts | {name: installed(name) for name in _PACKAGES}
-
-
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The name that the processor gives itself."""
-    try:
-        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def installed(package: str) -> str:

@@ -7,7 +7,6 @@ all that a request needs (``decode``). Measurements are interleaved; the server 
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from benchmarks.archives import build_resnet, photograph
 from benchmarks.eager_loop import EagerLoop, eager_loop
 from benchmarks.load import Load, run_load
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
-from benchmarks.options import ARCHS, common_parser, numbers, run, tell
+from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
-from benchmarks.servers import BenchmarkError, ModelServer, model_server, sample_answer
+from benchmarks.servers import ModelServer, model_server, sample_answer
 from modelserver.resources import usable_cpus
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a process does not start."""
     options = parse(arguments)
@@ -68,11 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = [f"{policy} at {connections}" for policy in POLICIES for connections in options.connections]
         print("\n".join([LOOP_MODEL, LOOP_DECODE, *names]))
         return 0
-    try:
-        samples = measure(options, picture)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = measure(options, picture)
     summary = figures(samples)
     marks = loop_marks(samples, options.connections)
     print_report(summary, samples, marks)

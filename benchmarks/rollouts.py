@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
 from benchmarks.measure import Sample, cpu_ratio, figures, measured, named, ratio
-from benchmarks.options import common_parser, run, tell
+from benchmarks.options import common_parser, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import (
     HOST,
@@ -130,6 +130,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if requests failed or the server does not start. A missed mark is told."""
     options = parse(arguments)
@@ -143,22 +144,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run:
         print("\n".join(f"{pair}, {pair.connections} connections" for pair in pairs))
         return 0
-    try:
-        samples = measure(pairs, options)
-    except (BenchmarkError, RuntimeError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    samples = measure(pairs, options)
     print(report(pairs, samples))
-    if options.out is not None:
-        write_json(
-            options.out,
-            {
-                "machine": facts,
-                "figures": figures(samples),
-                "marks": marks(pairs, samples),
-                "samples": samples,
-            },
-        )
+    write_json(
+        options.out,
+        {
+            "machine": facts,
+            "figures": figures(samples),
+            "marks": marks(pairs, samples),
+            "samples": samples,
+        },
+    )
     return 1 if any(figure.void for figure in figures(samples)) else 0
 
 

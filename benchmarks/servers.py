@@ -7,17 +7,17 @@ import http.client
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import psutil
+
+from modelserver.tuning.own_server import family, free_ports, start_process, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -104,15 +104,6 @@ def cpu_seconds(pid: int) -> dict[int, float]:
     return spent
 
 
-def family(pid: int) -> list[psutil.Process]:
-    """A process and its descendants, empty when it is gone."""
-    try:
-        head = psutil.Process(pid)
-        return [head, *head.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What processes hold in MB (10^6 bytes): ``pss`` counts pages that several share once."""
@@ -154,15 +145,6 @@ def call(
         raise ConnectionError(repr(error)) from error
     finally:
         connection.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 @contextlib.contextmanager
@@ -231,20 +213,40 @@ def process(
     """
     temporary = folder / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    with (folder / "output").open("wb") as output:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=inherited_environment() | {"TMPDIR": str(temporary)} | dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    variables = inherited_environment() | {"TMPDIR": str(temporary)} | dict(environment)
+    child = start_process(command, folder, variables, folder / "output")
+    try:
+        yield child
+    finally:
+        stop_process(child)
+
+
+@contextlib.contextmanager
+def talking(module: str, arguments: Sequence[str], threads: int | None) -> Iterator[subprocess.Popen[str]]:
+    """A module of the benchmarks that runs until the block ends, and answers lines with lines of JSON."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=inherited_environment() | thread_variables(threads),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
         try:
             yield child
         finally:
-            stop(child)
+            child.kill()
+
+
+def answer_of(child: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line of such a process. Raises BenchmarkError if there is none."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if not line:
+        raise BenchmarkError(f"the PyTorch loop ended with status {child.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 @contextlib.contextmanager
@@ -271,20 +273,6 @@ def inherited_environment() -> dict[str, str]:
         parts = kept["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
     return kept
-
-
-def stop(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for what is left of the process and its descendants."""
-    relatives = family(child.pid)
-    if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(STOP_TIMEOUT)
-    for relative in relatives:
-        with contextlib.suppress(psutil.Error):
-            relative.kill()
-    child.wait()
-    psutil.wait_procs(relatives, timeout=STOP_TIMEOUT)
 
 
 def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, folder: Path) -> None:

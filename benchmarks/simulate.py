@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from benchmarks.options import numbers, run
+from benchmarks.options import numbers, run, tells_failures
 from benchmarks.report import heading, machine, number, table, write_json
-from benchmarks.servers import BenchmarkError, model_server
+from benchmarks.servers import model_server
 from benchmarks.simulation.arrivals import OPEN, PATTERNS, Pattern
 from benchmarks.simulation.costs import parse_cost, read_costs
 from benchmarks.simulation.measured import Case, Pair, build_sleeper, measure_pair
@@ -116,6 +116,7 @@ def costs(options: argparse.Namespace) -> list[Cost]:
     return given + fitted or [Cost("medium", 0.040, 0.004)]
 
 
+@tells_failures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate or validate, and report; 1 if a process does not start or a request fails."""
     options = parse(arguments)
@@ -249,11 +250,7 @@ def cases(options: argparse.Namespace) -> list[tuple[str, Case]]:
 def validate(options: argparse.Namespace, kinds: Sequence[Cost], facts: dict[str, str]) -> int:
     """Measured beside simulated; the marks are printed and do not change the status."""
     server = Server(kinds[0], options.batch, options.workers[-1])
-    try:
-        pairs = measure_all(server, options)
-    except BenchmarkError as error:
-        print(error, file=sys.stderr)
-        return 1
+    pairs = measure_all(server, options)
     workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
     title = f"{server.cost.name}, poisson, {workers}"
     print(f"## {title}\n\n{report_pairs(pairs)}\n")

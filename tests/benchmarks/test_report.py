@@ -9,7 +9,6 @@ import pytest
 from benchmarks.measure import Sample, figures
 from benchmarks.report import (
     Mark,
-    cpu_model,
     failure_lines,
     heading,
     machine,
@@ -75,15 +74,6 @@ def test_the_machine_is_named() -> None:
     assert {"cpu", "cores", "kernel", "Python", "torch", "uvicorn", "uvloop"} <= set(facts)
     assert all(facts.values())
     assert f"- cores: {facts['cores']}" in heading("Title", facts).splitlines()
-
-
-def test_the_processor_is_read_from_the_system(tmp_path: Path) -> None:
-    """The first model name counts; a system without the file has some other name."""
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nmodel name\t: Fast One\nmodel name\t: Slow One\n")
-
-    assert cpu_model(cpuinfo) == "Fast One"
-    assert cpu_model(tmp_path / "none")
 
 
 def test_failures_and_noise_are_told() -> None:

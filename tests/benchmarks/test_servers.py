@@ -14,8 +14,6 @@ from benchmarks.servers import (
     CpuMeter,
     call,
     echo_server,
-    family,
-    free_ports,
     inherited_environment,
     model_server,
     process,
@@ -24,10 +22,7 @@ from benchmarks.servers import (
     wait_until_it_answers,
 )
 
-
-def test_free_ports_differ() -> None:
-    """As many ports as asked for, no two alike."""
-    assert len(set(free_ports(5))) == 5
+from modelserver.tuning.own_server import family, free_ports
 
 
 def test_the_echo_answers_until_its_block_ends(tmp_path: Path) -> None:

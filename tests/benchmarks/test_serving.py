@@ -14,11 +14,13 @@ from benchmarks.load import Load, Outcome, run_asyncio
 from benchmarks.networks import FORMS, Rows, folded, formed, laid_out
 from benchmarks.paced import arrivals, run_paced
 from benchmarks.peers.launch import SUBJECTS, Job, Launch
-from benchmarks.servers import BenchmarkError, free_ports, memory_of
+from benchmarks.servers import BenchmarkError, memory_of
 from benchmarks.serving import served
 from benchmarks.side_by_side import Plan, measure_work
 from benchmarks.works import WORKS, Question, raw_body
 from torchvision import models
+
+from modelserver.tuning.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.tuning.own_server import message_of, own_environment
+from modelserver.tuning.own_server import free_ports, message_of, own_environment
 
 
 def test_the_servers_environment_is_its_own() -> None:
@@ -25,3 +25,8 @@ def test_the_servers_environment_is_its_own() -> None:
 def test_an_errors_message_is_one_line(body: bytes, said: str) -> None:
     """Of JSON as the server writes it, or of anything else."""
     assert message_of(body) == said
+
+
+def test_free_ports_differ() -> None:
+    """As many as asked for, no two alike."""
+    assert len(set(free_ports(5))) == 5
