@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -129,6 +130,52 @@ def test_networks_that_are_built(torch: Torch) -> None:
         "test_networks_that_are_built",
     )
     assert torch.hooks == []
+
+
+def test_networks_that_a_library_loads(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which neither registers weights nor opens files by Python; its classes are as before afterwards."""
+
+    class InferenceSession:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+    own = InferenceSession.__init__
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=InferenceSession))  # type: ignore[arg-type]
+    with Building(str(Path(__file__).parent)) as building:
+        session = InferenceSession("a.onnx")
+
+    assert session.path == "a.onnx"
+    assert building.place is not None
+    assert building.place.function == "test_networks_that_a_library_loads"
+    assert InferenceSession.__init__ is own
+
+
+@pytest.mark.slow
+def test_networks_that_torch_loads(tmp_path: Path) -> None:
+    """TorchScript by its file or bytes, and an exported program. What torch.load reads was opened by Python,
+    or came with a request.
+    """
+    torch = pytest.importorskip("torch")
+    network, row = torch.nn.Linear(2, 2).eval(), torch.ones(1, 2)
+    script, weights, program = (str(tmp_path / name) for name in ("a.ts", "a.pt", "a.pt2"))
+    torch.jit.trace(network, row).save(script)
+    torch.save(network.state_dict(), weights)
+    torch.export.save(torch.export.export(network, (row,)), program)
+    read = {name: Path(name).read_bytes() for name in (script, weights)}
+    loads: dict[str, Callable[[], Any]] = {
+        "script": lambda: torch.jit.load(script),
+        "bytes of a script": lambda: torch.jit.load(io.BytesIO(read[script])),
+        "program": lambda: torch.export.load(program),
+        "weights": lambda: torch.load(weights),
+        "bytes of weights": lambda: torch.load(io.BytesIO(read[weights])),
+    }
+    seen = {}
+    for name, load in loads.items():
+        with Building(str(Path(__file__).parent)) as building:
+            load()
+        seen[name] = building.place is not None
+
+    assert [name for name, was_seen in seen.items() if was_seen] == ["script", "bytes of a script", "program"]
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

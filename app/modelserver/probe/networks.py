@@ -1,10 +1,11 @@
-"""Networks in training mode, built in calls, and computing with gradients; torch is only used where the
-handler has it.
+"""Networks in training mode, built or loaded in calls, and computing with gradients; libraries are only
+used where the handler has them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
+# Functions and classes, by module, that load a network: they read files and make weights without Python.
+_LOADING_FUNCTIONS: Final = (
+    ("torch._C", "import_ir_module"),
+    ("torch._C", "import_ir_module_from_buffer"),
+)
+_LOADING_CLASSES: Final = (
+    ("torch._C", "PyTorchFileReader"),
+    ("torch._C._aoti", "AOTIModelPackageLoader"),
+    ("onnxruntime", "InferenceSession"),
+)
 _DEEPEST: Final = 3
 _MOST: Final = 20
 
@@ -62,7 +73,9 @@ class Gradients:
 
 
 class Building:
-    """Notes where a network gets its weights while it is entered: built, or loaded into an empty one."""
+    """Notes where a network gets its weights while it is entered: built, loaded into an empty one, or loaded
+    by a library's own code.
+    """
 
     def __init__(self, folder: str) -> None:
         self.place: Place | None = None
@@ -74,10 +87,28 @@ class Building:
         if torch is not None:
             registered = torch.nn.modules.module.register_module_parameter_registration_hook
             self._stack.callback(registered(self._note).remove)
+        for module, name in _LOADING_FUNCTIONS:
+            self._watch(sys.modules.get(module), name)
+        for module, name in _LOADING_CLASSES:
+            self._watch(getattr(sys.modules.get(module), name, None), "__init__")
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _watch(self, owner: Any, name: str) -> None:
+        if owner is None or not hasattr(owner, name):
+            return
+        load = getattr(owner, name)
+
+        def loading(*args: Any, **keywords: Any) -> Any:
+            # torch.load reads what Python has opened, which is seen elsewhere, or what a request holds.
+            if not any(isinstance(each, io.BufferedIOBase) for each in args):
+                self._note()
+            return load(*args, **keywords)
+
+        setattr(owner, name, loading)
+        self._stack.callback(setattr, owner, name, load)
 
     def _note(self, *_: object) -> None:
         if self.place is not None:
