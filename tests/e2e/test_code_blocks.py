@@ -45,11 +45,8 @@ NOT_RUN = {
     "README.md: Start: sh 1": "installs torch; its last command starts the server of the other blocks",
     "README.md: Coming from TorchServe: sh 1": "one is TorchServe's command; tests/test_readme.py compares",
     "README.md: Run the tests: sh 1": "runs all tests; tests/test_readme.py reads it",
-    "docs/check.md: Checking a handler: sh 1": "needs models and inputs; tests/test_readme.py reads it",
     "docs/check.md: What it finds: python 1": "tests/checking/test_page.py",
-    "docs/check.md: In CI: sh 1": "needs a model and inputs; tests/test_readme.py reads it",
     "docs/check.md: A client for tests of your own: python 1": "tests/checking/test_page.py",
-    "docs/batching.md: Settings: sh 3": "starts another server; tests/test_readme.py reads it",
     "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
@@ -57,7 +54,7 @@ NOT_RUN = {
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/handlers.md: Asynchronous handlers: python 1": "tests/e2e/test_concurrent_requests.py",
     "docs/migrating.md: Three steps: sh 1": "the server of the other blocks is started in this way",
-    "docs/model-config.md: Several GPUs, several processes: python 1": "needs several processes with torch",
+    "docs/model-config.md: Several GPUs, several processes: python 1": "tests/e2e/test_distributed.py",
     "docs/payload-logging.md: Payload logging: sh 1": "needs somebody who takes the events",
     "docs/replay.md: The recorded batches: sh 1": "tests/e2e/test_replay.py does so with batches of more",
     "docs/serve.md: Serving a script or a model file: sh 1": "tests/e2e/test_serve.py",
@@ -170,11 +167,14 @@ SHELL = {
     "docs/open-inference.md: Try it: sh 2": "",
     "docs/kserve.md: Serve a model: sh 2": "rm -f scale.mar",
 }
-# Last, with a server that it starts and stops.
+# Without a server.
+CHECKS = "docs/check.md: Checking a handler: sh 1", "docs/check.md: In CI: sh 1"
+# Last, with servers that they start.
+BATCHER = "docs/batching.md: Settings: sh 3"
 REPLAY = "docs/replay.md: Example: sh 1", "docs/replay.md: Example: sh 2"
 SERVE = "README.md: Serve a script: sh 1"
 _OTHERS = {DOUBLER, *SEQUENCES, SCALE, SCALED, SCALE_CLIENT, GRPC_CLIENT, ARCHIVER, SMALL}
-RUN = {*HANDLERS, *_OTHERS, *SHELL, *REPLAY, SERVE}
+RUN = {*HANDLERS, *_OTHERS, *SHELL, *CHECKS, BATCHER, *REPLAY, SERVE}
 _READ = ("yaml", "json", "properties", "console", "text")
 
 
@@ -490,6 +490,35 @@ def test_a_script_is_served(clone: Clone) -> None:
         status = process.wait(30)
         print(output.read_text())
         assert status == 0
+
+
+@pytest.mark.slow
+def test_handlers_and_archives_are_checked(clone: Clone) -> None:
+    """The page's names are those of a handler, an archive, weights and inputs that nothing is wrong with."""
+    build_archive(ArchiveConfig("model", str(clone.path / "handler.py"), "1.0", export_path=clone.path))
+    for name in ("pictures", "samples"):
+        (clone.path / name).mkdir()
+        for number in (1, 2):
+            (clone.path / name / f"{number}.json").write_text(str(number))
+    for name, text in (("a.json", "[1]"), ("b.json", "[2]"), ("weights.pt", "none")):
+        (clone.path / name).write_text(text)
+    told = [clone.run(BLOCKS[name].text) for name in CHECKS]
+
+    assert told[0].count(": nothing is wrong") == 2
+    assert '"findings": []' in told[0]
+    assert "model.mar: nothing is wrong" in told[1]
+
+
+@pytest.mark.slow
+def test_one_batcher_for_all_models(clone: Clone) -> None:
+    """A server that is started so has these settings for models that set nothing themselves; it restores no
+    snapshot here, nor does the next.
+    """
+    clone.run(f".venv/bin/modelserver --stop && rm -r logs/config\n{BLOCKS[BATCHER].text}")
+    clone.run("curl -X POST 'localhost:8081/models?url=scale.mar&initial_workers=0'")
+    (described,) = json.loads(clone.run("curl localhost:8081/models/scale"))
+
+    assert (described["batchSize"], described["maxBatchDelay"]) == (32, 500)
 
 
 @pytest.mark.slow
