@@ -1,4 +1,6 @@
-"""Locks on files, which the system releases when the process that holds one ends, however it ends."""
+"""Locks on files, which the system releases when the process that holds one ends, however it ends; and when
+a file is on the disk.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,15 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def sync(path: str | Path) -> None:
+    """Waits until the disk has the file or folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:

@@ -25,7 +25,7 @@ from modelserver.wire.frontend import Setup, Tokens
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.api.services import LateApp, Role, Services
+    from modelserver.api.services import LateApp, Services
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
@@ -79,6 +79,7 @@ class Listeners:
         if self._fleet is not None:
             await self._fleet.open(BACKLOG)
         limit, intake = self._settings.max_request_size, self._services.intake or Intake.of(self._settings)
+        tokens, ping_token = self._services.tokens, self._settings.ping_token
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
                 continue
@@ -87,7 +88,7 @@ class Listeners:
                 self._hot if "inference" in roles else None,
                 limit,
                 self._on_response,
-                guard=make_guard(roles, self._services, self._settings),
+                guard=None if tokens is None else Guard(tokens.verifier, roles, ping_token=ping_token),
                 cors=Cors.of(self._settings),
                 intake=intake,
             )
@@ -145,13 +146,6 @@ def make_edge(app: LateApp, services: Services, settings: Settings, on_response:
     if services.tokens is None and settings.management_address.is_loopback:
         check = partial(check_origin, allowed=settings.cors_allowed_origin or "")
     return Edge(app, on_response, settings.max_request_size, cors, check)
-
-
-def make_guard(roles: set[Role], services: Services, settings: Settings) -> Guard | None:
-    """Checks tokens at an address with these roles; None if no tokens are required."""
-    if services.tokens is None:
-        return None
-    return Guard(services.tokens.verifier, roles, ping_token=settings.ping_token)
 
 
 def make_fleet(  # noqa: PLR0917 - mostly those of Listeners

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from modelserver.models.registry import Registry, Scaling
     from modelserver.models.version import ModelVersion
-    from modelserver.pools.worker import Worker
 
 _log = logging.getLogger("modelserver.api")
 
@@ -176,7 +175,8 @@ class ManagementApi:
         synchronous = parameters.boolean("synchronous")
         warnings = parameters.warnings
         if not synchronous:
-            _log_failures(started)
+            for worker in started:
+                worker.first_load.add_done_callback(_log_failure)
             return status(202, "Processing worker updates...", warnings)
         scaling: Scaling = await self._registry.wait_scaled(model, started, version)
         if not scaling.complete:
@@ -273,13 +273,8 @@ def status(code: int, text: str, warnings: Sequence[str] = ()) -> Response:
     return Response(pretty({"status": text, "warnings": list(warnings) or None}), code, media_type=JSON)
 
 
-def _log_failures(workers: list[Worker]) -> None:
-    """Logs failures of workers that no request waits for."""
-    for worker in workers:
-        worker.first_load.add_done_callback(_log_failure)
-
-
 def _log_failure(load: asyncio.Future[None]) -> None:
+    """For workers that no request waits for."""
     if not load.cancelled() and (error := load.exception()) is not None:
         _log.error("A worker failed to start: %s", error)
 

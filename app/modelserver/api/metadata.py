@@ -30,6 +30,10 @@ _EXTENSIONS = (
 )
 
 
+# The paths of a model, each with the prefix of its operations' ids.
+V2_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
+
+
 def extensions(settings: Settings) -> list[str]:
     """The extensions of the protocol that the server has."""
     shared = [] if settings.shared_memory_prefix is None else ["system_shared_memory"]
@@ -72,7 +76,7 @@ def add_v2(app: FastAPI, registry: Registry, settings: Settings) -> None:
     async def models() -> JSONResponse:
         return JSONResponse({"models": registry.names()})
 
-    for path, prefix in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_")):
+    for path, prefix in V2_VERSIONS:
 
         @get(path, f"{prefix}model", "Inputs and outputs of a model.", "V2Model", 404)
         async def model(name: str, version: str | None = None) -> JSONResponse:
@@ -123,18 +127,15 @@ def add_health(app: FastAPI, registry: Registry) -> None:
             raise ServiceUnavailable(f"Not ready: {missing} of {len(found)} models have no loaded worker.")
         return Response(pretty({"status": "Ready"}), media_type=JSON)
 
+    lives = oas.answers("It answers.", oas.STATUS)
     loaded = oas.answers("Every model that should have workers has a loaded one.", oas.STATUS, 503)
-    for described, endpoint in (
-        (
-            oas.operation(
-                "Health", "livez", "Whether the server lives.", oas.answers("It answers.", oas.STATUS)
-            ),
-            live,
-        ),
-        (oas.operation("Health", "readyz", "Whether all models are ready.", loaded), ready),
+    for name, about, answers, endpoint in (
+        ("livez", "Whether the server lives.", lives, live),
+        ("readyz", "Whether all models are ready.", loaded, ready),
     ):
+        described = oas.operation("Health", name, about, answers)
         also = oas.by_other_method("head", described)
-        oas.add(app, f"/{described['operationId']}", endpoint, get=described, head=also)
+        oas.add(app, f"/{name}", endpoint, get=described, head=also)
 
 
 _SPECS = oas.array(

@@ -72,7 +72,7 @@ class RepositoryApi:
         only_ready = (await read_object(request)).get("ready", False)
         if not isinstance(only_ready, bool):
             raise BadRequest(f"ready is {only_ready!r} instead of true or false")
-        return JSONResponse(await list_models(self._registry, self._settings, only_ready=only_ready))
+        return JSONResponse(await list_models(self._registry, only_ready=only_ready))
 
     async def load(self, request: Request, name: str) -> JSONResponse:
         """POST /v2/repository/models/{name}/load"""
@@ -98,7 +98,7 @@ class RepositoryApi:
             )
 
 
-async def list_models(registry: Registry, settings: Settings, *, only_ready: bool) -> list[dict[str, str]]:
+async def list_models(registry: Registry, *, only_ready: bool) -> list[dict[str, str]]:
     """The registered versions with their states, and the store's other models, which are unloaded."""
     models = registry.versions()
     entries = [_entry(model) for model in models]

@@ -8,6 +8,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import JSONResponse
 
 from modelserver.api import descriptions as oas
+from modelserver.api.metadata import V2_VERSIONS
 from modelserver.api.repository import is_near, read_object
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.tensors.shared_memory import NO_CUDA
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from modelserver.tensors.shared_memory import Regions
 
 _TAG = "Open Inference"
-_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
 
 
 def add_triton(app: FastAPI, registry: Registry, shared: Regions) -> None:
@@ -56,7 +56,7 @@ def _add_model_routes(app: FastAPI, registry: Registry) -> None:
     stats = oas.ref("V2Statistics")
     all_described = _described("statistics", "What became of the requests to all models.", stats)
     oas.add(app, "/v2/models/stats", all_statistics, get=all_described)
-    for path, prefix in _VERSIONS:
+    for path, prefix in V2_VERSIONS:
         described = _described(
             f"{prefix}modelConfig", "The configuration of a model.", oas.ref("V2Config"), 404
         )
@@ -100,17 +100,14 @@ def _add_system_memory(app: FastAPI, shared: Regions) -> None:
 
 
 def _add_cuda_memory(app: FastAPI) -> None:
-    async def status(region: str = "") -> JSONResponse:
-        del region
+    async def status() -> JSONResponse:
         return JSONResponse([])
 
-    async def register(region: str) -> JSONResponse:
-        del region
+    async def register() -> JSONResponse:
         raise BadRequest(NO_CUDA)
 
-    async def unregister(region: str = "") -> JSONResponse:
+    async def unregister() -> JSONResponse:
         """Triton's clients clean up before they begin."""
-        del region
         return JSONResponse({})
 
     base = "/v2/cudasharedmemory"

@@ -182,11 +182,10 @@ def _read(model_dir: Path, file: str, name: str, most: int) -> bytes | None:
 def _only_folder(path: Path) -> Path:
     """The only folder in a directory without anything else (reference 10.3), or the directory itself."""
     try:
-        children = list(path.iterdir())
+        child, *others = path.iterdir()
+    except ValueError:
+        return path
     except OSError as error:
         raise InvalidModel(f"Invalid archive {path.name!r}: it cannot be read: {error.strerror}.") from error
-    if len(children) != 1:
-        return path
-    child = children[0]
-    inner = child.is_dir() and not child.is_symlink() and child.name != "MAR-INF"
+    inner = not others and child.is_dir() and not child.is_symlink() and child.name != "MAR-INF"
     return child if inner else path

@@ -51,9 +51,7 @@ def parse_manifest(data: bytes) -> Manifest:
     file name outside the archive.
     """
     raw, written = _documents(data)
-    model = written.get("model")
-    if model is None:
-        model = {}
+    model = {} if written.get("model") is None else written["model"]
     if not isinstance(model, dict):
         raise _unparsable("model must be an object")
     text, of_model = _reader(written, ""), _reader(model, "model.")

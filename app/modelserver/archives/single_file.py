@@ -91,7 +91,7 @@ class SingleFile:
         for neighbour in script.parent.iterdir():
             if reached is not None and neighbour.suffix == ".py" and neighbour.stem not in reached:
                 continue
-            if _is_of_use(neighbour) and not (folder / neighbour.name).exists():
+            if _is_of_use(neighbour.name) and not (folder / neighbour.name).exists():
                 _bring(neighbour, folder / neighbour.name)
         return f"{module}:{self.name}" if self.name else module
 
@@ -138,15 +138,13 @@ def _imports(source: Path) -> set[str] | None:
     return found - {""}
 
 
-def _is_of_use(path: Path) -> bool:
+def _is_of_use(name: str) -> bool:
     """Whether a script may want what is beside it: not archives, caches, or what is hidden."""
-    name = path.name
     return not (name.startswith((".", "__pycache__")) or name == _MANIFEST_FOLDER or name.endswith(SUFFIXES))
 
 
 def _bring(path: Path, place: Path) -> None:
-    is_source = path.suffix == ".py" and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE
-    if is_source:
+    if path.suffix == ".py" and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
         shutil.copyfile(path, place)
     else:
         place.symlink_to(path.absolute())

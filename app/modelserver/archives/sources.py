@@ -70,18 +70,19 @@ async def locate(
     if leaves_its_place(url) and not (trusted and scheme(url) is None):
         raise ModelNotFound(f"Relative path is not allowed in url: {url}")
     kind = scheme(url)
-    if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not _is_here(url, trusted)):
+    is_here = trusted and os.path.isabs(url)
+    if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not is_here):
         return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted)
     if isinstance(store, str):
         store = None
     match kind:
         case None:
             return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
-        case "http" | "https" if transfer.signed:
-            copied = await _signed_download(url, store, policy, workdir, transfer)
-            return Located(url, copied, downloaded=copied)
         case "http" | "https":
-            path = await download(url, store, policy, transfer)
+            if transfer.signed:
+                path = await _signed_download(url, store, policy, workdir, transfer)
+            else:
+                path = await download(url, store, policy, transfer)
             return Located(url, path, downloaded=path)
         case "file":
             return await _from_file_url(url, store, policy, transfer, trusted=trusted)
@@ -89,11 +90,6 @@ async def locate(
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
             raise _not_found(url)
-
-
-def _is_here(url: str, trusted: bool) -> bool:
-    """Whether it is an absolute path that the operator named, which is on this machine."""
-    return trusted and os.path.isabs(url)
 
 
 async def _from_object_store(

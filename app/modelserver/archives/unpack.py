@@ -19,6 +19,7 @@ import unicodedata
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Final
 
 from modelserver.archives.manifest import MANIFEST_PATH
@@ -67,10 +68,6 @@ class Limits:
     max_ratio: int = 100
     ratio_floor: int = 256 << 20
 
-    def allowed_bytes(self, archive_bytes: int) -> int:
-        """The most bytes that an archive of this size may unpack to."""
-        return min(self.max_total_bytes, max(self.ratio_floor, self.max_ratio * archive_bytes))
-
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -95,7 +92,7 @@ def unpack(archive: Path, destination: Path, limits: Limits | None = None) -> No
     and leaves nothing behind; ``OSError`` if the destination cannot be written.
     """
     limits = limits or Limits()
-    allowed = limits.allowed_bytes(archive.stat().st_size)
+    allowed = min(limits.max_total_bytes, max(limits.ratio_floor, limits.max_ratio * archive.stat().st_size))
     with contextlib.ExitStack() as cleanup:
         with archive.open("rb") as file, _reading(archive.name, file, limits, allowed) as entries:
             _check_paths(archive.name, entries)
@@ -199,11 +196,7 @@ def _zip_entries(archive: str, source: zipfile.ZipFile) -> Iterator[_Entry]:
             raise refused(archive, "links, devices and other special files are not allowed", info.filename)
         if info.compress_type not in _ZIP_METHODS:
             raise refused(archive, "only stored and deflated entries are allowed", info.filename)
-        yield _Entry(info.filename, parts, info.is_dir(), info.file_size, _zip_opener(source, info))
-
-
-def _zip_opener(source: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-    return lambda: source.open(info)
+        yield _Entry(info.filename, parts, info.is_dir(), info.file_size, partial(source.open, info))
 
 
 def _tar_entries(archive: str, source: tarfile.TarFile) -> Iterator[_Entry]:

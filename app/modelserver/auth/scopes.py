@@ -44,23 +44,17 @@ def needed_scope(roles: AbstractSet[str], method: str, path: str, *, ping_token:
     path = path.rstrip("/") or "/"
     if _is_open(roles, method, path, ping_token=ping_token):
         return None
-    if _is_repository(path) or _is_of_settings(path):
+    if path == "/v2/repository" or path.startswith("/v2/repository/"):
+        # KServe's routes to load and unload models, which the inference address has too.
+        return Scope.MANAGEMENT
+    if path == "/v2/logging" or (path.startswith("/v2/") and path.endswith("/trace/setting")):
+        # Triton's routes for settings of the whole server.
         return Scope.MANAGEMENT
     if "management" not in roles:
         return Scope.INFERENCE
     if path == TOKEN_PATH:
         return Scope.API
     return Scope.INFERENCE if "inference" in roles and _is_inference(path) else Scope.MANAGEMENT
-
-
-def _is_repository(path: str) -> bool:
-    """KServe's routes to load and unload models, which the inference address has too."""
-    return path == "/v2/repository" or path.startswith("/v2/repository/")
-
-
-def _is_of_settings(path: str) -> bool:
-    """Triton's routes for settings of the whole server."""
-    return path == "/v2/logging" or (path.startswith("/v2/") and path.endswith("/trace/setting"))
 
 
 def strictest_scope(roles: AbstractSet[str]) -> Scope | None:

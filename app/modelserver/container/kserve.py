@@ -61,7 +61,9 @@ def find_layout(
     Raises:
         ConfigError: there is no model.
     """
-    config = config or _if_file(folder / "config" / "config.properties")
+    config = config or next(
+        (path for path in (folder / "config" / "config.properties",) if path.is_file()), None
+    )
     store = store or next((path for path in (folder / "model-store",) if path.is_dir()), None)
     if store is None and (folder / _MANIFESTS).is_dir():
         return Layout(folder.parent, f"{name}={folder.name}" if name else folder.name, config)
@@ -121,7 +123,3 @@ def _archives(store: Path) -> list[str]:
         for entry in entries
         if (entry.name.endswith(SUFFIXES) and entry.is_file()) or (entry / _MANIFESTS).is_dir()
     ]
-
-
-def _if_file(path: Path) -> Path | None:
-    return path if path.is_file() else None

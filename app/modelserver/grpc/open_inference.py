@@ -80,11 +80,11 @@ class OpenInferenceService:
         self._stopping = stopping
         self._settings = services.settings
         self._finishing = Finishing()
-        settings, aside = services.settings, services.aside or Aside(services.settings.max_request_size)
-        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         self._shared = services.shared
-        intake = services.intake or Intake.of(services.settings)
-        self._codec = ModelInfer(limits, aside, intake, self._shared)
+        settings = services.settings
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        aside = services.aside or Aside(settings.max_request_size)
+        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(settings), self._shared)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -187,7 +187,7 @@ class OpenInferenceService:
 
     async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """The loaded models, and those in the store."""
-        return _Index(models=await list_models(self._registry, self._settings, only_ready=asked.ready))
+        return _Index(models=await list_models(self._registry, only_ready=asked.ready))
 
     async def load(self, asked: AnyMessage, call: Call) -> AnyMessage:
         """Loads or reloads a model of the store."""
@@ -312,12 +312,8 @@ async def in_order(
         await reading
     finally:
         reading.cancel()
-        for left in (current, *_rest(begun)):
+        for left in (current, *(begun.get_nowait() for _ in range(begun.qsize()))):
             if left is not None:
                 left.cancel()
         # An error that one of them holds refers to this frame, and thereby to the items.
         del reading, current, left
-
-
-def _rest(queue: asyncio.Queue[asyncio.Future[_Out] | None]) -> list[asyncio.Future[_Out] | None]:
-    return [queue.get_nowait() for _ in range(queue.qsize())]

@@ -71,10 +71,8 @@ _JAVA_HTTP = "org.pytorch.serve.http."
 
 def by_http(status: int) -> StatusCode:
     """The code that stands for an HTTP status (reference 20)."""
-    known = _BY_HTTP.get(status)
-    if known is not None:
-        return known
-    return StatusCode.FAILED_PRECONDITION if 400 <= status < 500 else StatusCode.INTERNAL
+    other = StatusCode.FAILED_PRECONDITION if 400 <= status < 500 else StatusCode.INTERNAL
+    return _BY_HTTP.get(status, other)
 
 
 def http_class(code: StatusCode) -> int:
@@ -87,19 +85,18 @@ def torchserve_text(error: ModelServerError) -> str:
     return f"{_told(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
 
 
-def tell_refusal(error: ModelServerError) -> Ending:
-    """A prediction that no queue accepted: INTERNAL, whatever the reason, and sometimes the bare class."""
-    if isinstance(error, ModelNotFound | ModelVersionNotFound):
-        return StatusCode.INTERNAL, torchserve_text(error)
-    own = "BadRequestException" if isinstance(error, BadRequest) else "InternalServerException"
-    return StatusCode.INTERNAL, f"{_told(error.message, error)}\n{own}.()"
-
-
 def tell_prediction(error: ModelServerError) -> Ending:
-    """A prediction that was refused, or failed: by its HTTP status."""
-    if isinstance(error, Refused):
-        return tell_refusal(error.reason)
-    return by_http(error.status), torchserve_text(error)
+    """A prediction that failed: by its HTTP status.
+
+    One that no queue accepted: INTERNAL, whatever the reason, and sometimes the bare class.
+    """
+    if not isinstance(error, Refused):
+        return by_http(error.status), torchserve_text(error)
+    reason = error.reason
+    if isinstance(reason, ModelNotFound | ModelVersionNotFound):
+        return StatusCode.INTERNAL, torchserve_text(reason)
+    own = "BadRequestException" if isinstance(reason, BadRequest) else "InternalServerException"
+    return StatusCode.INTERNAL, f"{_told(reason.message, reason)}\n{own}.()"
 
 
 def tell_management(error: ModelServerError) -> Ending:

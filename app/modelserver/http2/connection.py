@@ -179,7 +179,9 @@ class Connection(asyncio.Protocol):
         try:
             self._read(data)
         except Broken as broken:
-            self._break(broken)
+            self.write(frames.goaway(self._last, broken.code, broken.text))
+            self._flush()
+            self.close()
         finally:
             self._flush()
 
@@ -467,11 +469,6 @@ class Connection(asyncio.Protocol):
         if self._over_since is None and not self.streams:
             self._flush()
             self.close()
-
-    def _break(self, broken: Broken) -> None:
-        self.write(frames.goaway(self._last, broken.code, broken.text))
-        self._flush()
-        self.close()
 
     def close(self) -> None:
         """Sends what was written, and ends."""

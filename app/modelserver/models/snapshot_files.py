@@ -23,6 +23,7 @@ import msgspec
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
+from modelserver.file_locks import sync
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.settings.properties import dump, parse
 
@@ -83,7 +84,9 @@ class SnapshotFolder:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        sync_folder(self.path)
+        with contextlib.suppress(OSError):
+            # A rename in the folder survives a power loss, if the system can do that.
+            sync(self.path)
         self._sweep(partial.name)
         return path
 
@@ -160,16 +163,6 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Makes a rename in the folder survive a power loss, if the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _stamp(moment: datetime) -> str:

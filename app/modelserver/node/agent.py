@@ -202,6 +202,8 @@ class Agent:
         self, start: Start, model_dir: Path, python: str, variables: dict[str, str]
     ) -> None:
         self._memory = create()
+        # Where another process of this user finds it.
+        memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
         out, errors = os.pipe(), os.pipe()
         process = self._process = await self._spawn(start.worker, python, variables, (out[1], errors[1]))
         forwarding = [
@@ -209,7 +211,7 @@ class Agent:
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
         reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
-        self._say(Started(process.pid, str(model_dir), self._memory_path()))
+        self._say(Started(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
         code = await process.wait()
@@ -280,10 +282,6 @@ class Agent:
                 for descriptor in outputs:
                     os.close(descriptor)
 
-    def _memory_path(self) -> str:
-        """Where another process of this user finds the memory."""
-        return "" if self._memory is None else f"/proc/{os.getpid()}/fd/{self._memory.descriptor}"
-
     def _begun(self) -> int | None:
         with contextlib.suppress(OSError):
             return None if self._memory is None else read_begun(self._memory.descriptor)
@@ -304,8 +302,8 @@ class Agent:
         process = self._process
         while process is not None:
             kills.look()
-            condition = await asyncio.to_thread(_condition, process.pid, gpu_id, visible)
-            self._say(condition)
+            resident = await asyncio.to_thread(worker_memory, process.pid)
+            self._say(Condition(resident, await asyncio.to_thread(gpu_usage, gpu_id, visible)))
             await asyncio.sleep(_REPORT)
 
     def _kill(self) -> None:
@@ -319,10 +317,6 @@ def _refusal(error: BaseException) -> Refused:
     if isinstance(error, BadRequest):
         return Refused(error.message, error.status)
     return Refused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-
-
-def _condition(pid: int, gpu_id: int | None, visible: str | None) -> Condition:
-    return Condition(worker_memory(pid), gpu_usage(gpu_id, visible))
 
 
 def run(invitation: str, node: str) -> None:

@@ -31,6 +31,7 @@ from uuid import uuid4
 
 from modelserver.environments import environment_store as store
 from modelserver.environments.cache_folder import cache_folder
+from modelserver.file_locks import sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +131,7 @@ class ArchiveCache:
         place, own = self._root / f"archive-{digest}", self._root / f"files-{uuid4().hex}"
         async with contextlib.AsyncExitStack() as undo:
             try:
-                use = await self._use(place, size, fetch, tell or _ignore)
+                use = await self._use(place, size, fetch, tell or (lambda _: None))
                 undo.callback(use.end)
                 await undo.enter_async_context(store.locked(own, lambda: None))
                 undo.push_async_callback(_to_the_end, shutil.rmtree, own, True)
@@ -332,16 +333,7 @@ def _sync(files: Path) -> None:
     """Waits until the disk has all files; it takes several at once. Raises OSError."""
     paths = (os.path.join(folder, name) for folder, _, names in os.walk(files) for name in (*names, ""))
     with ThreadPoolExecutor(_SYNCED) as pool:
-        list(pool.map(_sync_one, paths))
-
-
-def _sync_one(path: str) -> None:
-    if not os.path.islink(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        list(pool.map(sync, (path for path in paths if not os.path.islink(path))))
 
 
 def _furnish(source: Path, target: Path) -> None:
@@ -391,10 +383,6 @@ def _asked(place: Path) -> int:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _ignore(_: str) -> None:
-    pass
 
 
 async def _to_the_end(function: Callable[..., _T], *arguments: object) -> _T:

@@ -99,8 +99,10 @@ class Registration(Asked):
         for name, row in PARAMETERS.items():
             _check(name, self.given(name), row.values)
         for option in ASKED.values():
-            if option.kserve:
-                _unambiguous(option.name, self.given(option.name), option.kserve, self.given(option.kserve))
+            name, other = option.name, option.kserve
+            one, also = self.given(name), self.given(other) if other else None
+            if one is not None and also is not None and one != also:
+                raise BadRequest(f"{name}={one} and {other}={also} are the same setting, give one of them")
         fewest, most = self.min_workers, self.max_workers
         if fewest is not None and most is not None and most < fewest:
             raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")
@@ -542,8 +544,3 @@ def _check(name: str, value: Any, values: Values) -> None:
         raise BadRequest(f"{name}={value}: a whole number of at least {values.least} is needed")
     if values.most is not None and value > values.most:
         raise BadRequest(f"{name}: a whole number of at most {values.most} is needed")
-
-
-def _unambiguous(name: str, value: int | None, other_name: str, other: int | None) -> None:
-    if value is not None and other is not None and value != other:
-        raise BadRequest(f"{name}={value} and {other_name}={other} are the same setting, give one of them")

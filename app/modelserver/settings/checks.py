@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def check(settings: Settings) -> None:
     """Raises ConfigError for settings that are inconsistent or unsafe (design 7 and 9)."""
     if settings.uses_tls:
-        _check_keystore(settings)
+        if settings.keystore_type.upper() != "PKCS12":
+            advice = jks_advice(settings.keystore)
+            raise ConfigError(f"Invalid configuration: keystore_type={settings.keystore_type}: {advice}")
         _check_key_pair(settings)
     _check_shared_addresses(settings)
     check_payload_log(settings)
@@ -68,13 +70,6 @@ def _host_of(name: str, endpoint: str) -> str:
         return parse_endpoint(endpoint)[0]
     except ValueError as error:
         raise ConfigError(f"Invalid configuration: {name}={error}") from None
-
-
-def _check_keystore(settings: Settings) -> None:
-    if settings.keystore_type.upper() != "PKCS12":
-        raise ConfigError(
-            f"Invalid configuration: keystore_type={settings.keystore_type}: {jks_advice(settings.keystore)}"
-        )
 
 
 def _check_key_pair(settings: Settings) -> None:

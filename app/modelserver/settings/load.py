@@ -44,7 +44,14 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     """
     config_file = find_config_file(flags, environ, cwd)
     given = gather(flags, environ, config_file)
-    values, unusable = _values(given, cwd)
+    values: dict[str, object] = {}
+    unusable: dict[str, ConfigError] = {}
+    for name, item in given.items():
+        if name in KEYS:
+            try:
+                values[name] = _value(KEYS[name], item, cwd)
+            except ConfigError as error:
+                unusable[name] = error
     settings = _compose({**_other_defaults(values.get("compat_defaults"), cwd), **values})
     for name, problem in unusable.items():
         if _has_effect(KEYS[name], settings):
@@ -135,19 +142,6 @@ def given_properties(loaded: LoadedSettings) -> dict[str, str]:
         for name, key in KEYS.items()
         if loaded.sources[name] != DEFAULT and not key.secret and name not in _LEFT_OUT
     }
-
-
-def _values(given: Mapping[str, Given], cwd: Path) -> tuple[dict[str, object], dict[str, ConfigError]]:
-    """The values of the known keys, and the errors of the invalid ones."""
-    values: dict[str, object] = {}
-    unusable: dict[str, ConfigError] = {}
-    for name, item in given.items():
-        if name in KEYS:
-            try:
-                values[name] = _value(KEYS[name], item, cwd)
-            except ConfigError as error:
-                unusable[name] = error
-    return values, unusable
 
 
 def _has_effect(key: Key, settings: Settings) -> bool:

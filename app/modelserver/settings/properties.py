@@ -25,19 +25,21 @@ def parse(data: bytes) -> dict[str, str]:
     Valid UTF-8 is read as UTF-8, everything else as ISO-8859-1, as Java does. Raises ConfigError for a
     malformed ``\\uXXXX``.
     """
-    return dict(_read(number, line) for number, line in _logical_lines(_decode(data)))
+    return {key: value for _, key, value in _read(data)}
 
 
 def line_numbers(data: bytes) -> dict[str, int]:
     """The line of each key's last occurrence in a file that :func:`parse` accepts."""
-    return {_read(number, line)[0]: number for number, line in _logical_lines(_decode(data))}
+    return {key: number for number, key, _ in _read(data)}
 
 
-def _read(number: int, line: str) -> tuple[str, str]:
-    try:
-        return _split(line)
-    except ConfigError as error:
-        raise ConfigError(f"{error} (line {number})") from None
+def _read(data: bytes) -> Iterator[tuple[int, str, str]]:
+    """The line of each key, the key, and its value."""
+    for number, line in _logical_lines(_decode(data)):
+        try:
+            yield number, *_split(line)
+        except ConfigError as error:  # noqa: PERF203 - it ends the loop
+            raise ConfigError(f"{error} (line {number})") from None
 
 
 def dump(values: Mapping[str, str]) -> str:
@@ -75,17 +77,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         if not continued:
             begin = number
-        continued = _ends_with_open_backslash(line)
+        continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         parts.append(line[:-1] if continued else line)
         if not continued:
             yield begin, "".join(parts)
             parts = []
     if any(parts):
         yield begin, "".join(parts)
-
-
-def _ends_with_open_backslash(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -121,7 +119,8 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             pieces.append(_ESCAPES.get(letter, letter))
-    return _join_surrogates("".join(pieces))
+    # Surrogates that were written one by one are joined.
+    return "".join(pieces).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _code_unit(text: str, position: int) -> str:
@@ -130,10 +129,6 @@ def _code_unit(text: str, position: int) -> str:
         found = text[position - 2 : position + 4]
         raise ConfigError(f"Invalid configuration: {found}: four hexadecimal digits must follow \\u")
     return chr(int(digits[0], 16))
-
-
-def _join_surrogates(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _escape_key(key: str) -> str:

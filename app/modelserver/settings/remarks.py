@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from modelserver.settings.key import BATCHER, Key, Kind
+from modelserver.settings.key import BATCHER, Kind
 from modelserver.settings.keys import KEYS, NOT_YET
 from modelserver.settings.model_defaults import ignored_values
 
@@ -38,30 +38,17 @@ def remarks(
             yield f"{name}={text} counts as false: only the word true is true"
         if name == "models":
             yield from ignored_values(text.strip() or "{}")
-        if _asks_for_something(key, values[name], defaults[name]):
-            yield from _without_effect(key)
-            yield from _switched_off(key, values)
+        if values[name] is None or (key.kind in _SWITCHES and values[name] == defaults[name]):
+            continue
+        if name in NOT_YET:
+            yield f"{name} has no effect yet"
+        elif key.category == "N":
+            yield f"{name} has no effect: it is for TorchServe's Java server only"
+        if key.group == BATCHER and not values.get("enable_batcher"):
+            yield f"{name} has no effect without enable_batcher"
 
 
 def _unknown(name: str) -> str:
     close = get_close_matches(name, KEYS, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"{name} is not a known setting and is ignored{hint}"
-
-
-def _asks_for_something(key: Key, value: object, default: object) -> bool:
-    """False for a switch at its default and for an empty value."""
-    return value is not None and not (key.kind in _SWITCHES and value == default)
-
-
-def _switched_off(key: Key, values: Mapping[str, object]) -> Iterator[str]:
-    """Keys that have no effect without another one."""
-    if key.group == BATCHER and not values.get("enable_batcher"):
-        yield f"{key.name} has no effect without enable_batcher"
-
-
-def _without_effect(key: Key) -> Iterator[str]:
-    if key.name in NOT_YET:
-        yield f"{key.name} has no effect yet"
-    elif key.category == "N":
-        yield f"{key.name} has no effect: it is for TorchServe's Java server only"

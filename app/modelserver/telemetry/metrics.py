@@ -308,17 +308,14 @@ class ModelMetrics:
         (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
         preprocess, inference, postprocess = phases
         if self._logs_handler_metrics:
-            self._log_times(handler_s, sum(phases) or handler_s)
+            # What TorchServe's workers log for each batch (reference 12.5).
+            dimensions = (("ModelName", self.name), ("Level", "Model"))
+            for name, seconds in (("PredictionTime", handler_s), ("HandlerTime", sum(phases) or handler_s)):
+                self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
         if preprocess or inference or postprocess:
             self._preprocess.observe(preprocess)
             self._inference.observe(inference)
             self._postprocess.observe(postprocess)
-
-    def _log_times(self, prediction_s: float, handler_s: float) -> None:
-        """What TorchServe's workers log for each batch (reference 12.5)."""
-        dimensions = (("ModelName", self.name), ("Level", "Model"))
-        for name, seconds in (("PredictionTime", prediction_s), ("HandlerTime", handler_s)):
-            self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
 
     @property
     def refused(self) -> float:
@@ -563,26 +560,21 @@ class ServerMetrics:
     def families(self) -> list[AnyFamily]:
         """All metrics as they are now, whatever the mode."""
         for callback in self._callbacks:
-            _call(callback)
+            try:
+                callback()
+            except Exception:  # noqa: BLE001, PERF203 -- one broken gauge must not cost the whole scrape
+                _log.warning("A metrics callback failed", exc_info=True)
         return self._registry.families
 
     def render(self, names: Sequence[str] = ()) -> bytes:
         """The Prometheus text; ``names`` are the query's `name[]` values, empty for everything."""
         if self._mode == "log":
             return b""
-        for callback in self._callbacks:
-            _call(callback)
+        self.families()
         if self._mode == "legacy":
             shown = [name for name in _LEGACY_NAMES if not names or name in names]
             return self._registry.render(shown) if shown else b""
         return self._registry.render(names)
-
-
-def _call(callback: Callable[[], None]) -> None:
-    try:
-        callback()
-    except Exception:  # noqa: BLE001 -- one broken gauge must not cost the whole scrape
-        _log.warning("A metrics callback failed", exc_info=True)
 
 
 def host_name() -> str:

@@ -35,7 +35,3 @@ class RequestLimits(msgspec.Struct, frozen=True):
         """Raises BadRequest, naming the limit, for too many of ``what``."""
         if number > self.tensors:
             raise BadRequest(f"{what}: there are {number}, max_request_tensors={self.tensors} are allowed")
-
-    def may_exceed(self, text: int) -> bool:
-        """Whether so many bytes of JSON can hold more tensors or parameters than are allowed."""
-        return text > 4 * self.tensors

@@ -136,7 +136,8 @@ def decode_request(
         request = _decode_request(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is not an inference request: {_reason(error)}") from error
-    if limits.may_exceed(len(text)):
+    # Fewer bytes of JSON cannot hold more tensors or parameters than are allowed.
+    if len(text) > 4 * limits.tensors:
         _check_numbers(request, limits)
     parameters = request.parameters or {}
     _check_parameters(parameters, "the request")

@@ -53,7 +53,7 @@ class Renewal:
 
     def look(self) -> Certificate | None:
         """The certificate in the files, if they have changed and are valid."""
-        mark = self._marks()
+        mark = tuple(_mark_of(path) for path in self._files)
         if mark == self._mark:
             return None
         # Set before reading, so that later changes are noticed next time.
@@ -71,9 +71,6 @@ class Renewal:
         self._certificate = certificate
         self._taker(certificate)
         _log.info("The certificate has changed; new connections use it")
-
-    def _marks(self) -> _Mark:
-        return tuple(_mark_of(path) for path in self._files)
 
 
 def _mark_of(path: Path) -> tuple[int, int, int] | None:

@@ -82,17 +82,13 @@ def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
         if setting.policy != "greedy":
             values["maxBatchDelay"] = setting.delay_ms
     queue = existing.get("jobQueueSize")
-    needed = queue_needed(result)
+    # Twice the clients of the proof.
+    needed = 2 * (result.choice.figure.clients or 1)
     if isinstance(queue, int) and queue >= needed:
         values["jobQueueSize"] = queue
     elif needed > DEFAULT_QUEUE or queue is not None:
         values["jobQueueSize"] = max(needed, DEFAULT_QUEUE)
     return values
-
-
-def queue_needed(result: Result) -> int:
-    """Requests that the queue must hold: twice the clients of the proof."""
-    return 2 * (result.choice.figure.clients or 1)
 
 
 def reasons(result: Result) -> dict[str, str]:

@@ -51,13 +51,16 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
     chosen = result.choice
     kept = ": kept" if result.goal.kind == "limit" else ""
     verdict = kept if result.met else ': <span class="miss">not met</span>, the best result is below'
+    factor = gain(result)
+    words = "times the throughput of batch size 1 with one worker"
+    gained = "" if factor is None else f", {factor:.2f} {words}"
     body = [
         f"<h1>Tuning of {escape(title)}</h1>",
         *_warning(facts),
         f"<p>Goal <strong>{escape(result.goal.text)}</strong>{verdict}.</p>",
         (
             f"<p><strong>{escape(str(chosen.setting))}</strong>: {escape(result.goal.shown(chosen.figure))}"
-            f"{_gain(result)}.</p>"
+            f"{gained}.</p>"
         ),
         f"<p>{escape(sustained_text(result))}</p>",
         "<h2>Latency and throughput</h2>",
@@ -189,11 +192,6 @@ def gain(result: Result) -> float | None:
     """The throughput of the choice relative to batch size 1 with one worker."""
     base = result.baseline
     return None if base is None or not base.figure.rate else result.choice.figure.rate / base.figure.rate
-
-
-def _gain(result: Result) -> str:
-    factor = gain(result)
-    return "" if factor is None else f", {factor:.2f} times the throughput of batch size 1 with one worker"
 
 
 def _costs(result: Result) -> list[str]:

@@ -35,7 +35,7 @@ def encode_body(value: Any, *, lists: bool = False) -> tuple[bytes, str]:
         return _encode_text(value), ""
     if lists:
         return dump_indented(value, _as_lists), "application/json"
-    if _is_tensor(value):
+    if is_tensor(value):
         buffer = io.BytesIO()
         sys.modules["torch"].save(value, buffer)
         return buffer.getvalue(), ""
@@ -109,13 +109,14 @@ def _as_lists(value: Any) -> Any:
 
 def _as_list(value: Any) -> Any:
     """Tensors, and arrays that the encoder does not support (such as non-contiguous views)."""
-    if _is_tensor(value):
+    if is_tensor(value):
         return value.detach().cpu().tolist()
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether it is one of torch, which is not imported for that."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

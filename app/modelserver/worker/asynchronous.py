@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
 from modelserver.worker import tracing
-from modelserver.worker.service import tell_failure
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
-from modelserver.worker.work import check_contract, rejection
+from modelserver.worker.work import check_contract
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from modelserver.worker.channel import ServerChannel
     from modelserver.worker.service import Service
     from modelserver.worker.work import Work
-    from modelserver_handlers.context import BatchState
 
 _log = logging.getLogger(__name__)
 
@@ -114,9 +112,10 @@ class AsyncCalls:
             pass
         except asyncio.CancelledError as error:
             if not work.cancelled:
-                self._fail(work, indices, RuntimeError(f"the handler's call was cancelled: {error}"), state)
+                broken_off = RuntimeError(f"the handler's call was cancelled: {error}")
+                service.fail(work, indices, broken_off, state)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._fail(work, indices, error, state)
+            service.fail(work, indices, error, state)
         else:
             for position, index in enumerate(indices):
                 work.answers[index] = service.encode(work.rows[index], outputs, position, state)
@@ -126,12 +125,6 @@ class AsyncCalls:
             if state.stream is not None:
                 state.stream.close()
             work.metrics += [*(metrics.collect() or ()), *service.collect()]
-
-    def _fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
-        tell_failure(error, [work.rows[index] for index in indices])
-        for position, index in enumerate(indices):
-            refused = rejection(state, position)
-            work.answers[index] = refused or self._service.describe(error, work.rows[index])
 
 
 def check_asynchronous(entry: Any) -> None:

@@ -231,7 +231,11 @@ class Service:
             for part in (indices[:half], indices[half:]):
                 again = self.state(work, part)
                 self.settle(work, part, again, partial(self.call, work.select(part), again))
-            return
+        else:
+            self.fail(work, indices, error, state)
+
+    def fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
+        """Answers these rows with an exception of the handler, unless it has rejected them itself."""
         tell_failure(error, [work.rows[index] for index in indices])
         for position, index in enumerate(indices):
             work.answers[index] = rejection(state, position) or self.describe(error, work.rows[index])
@@ -242,7 +246,8 @@ class Service:
         if work.tensors is not None and work.tensors.changed:
             # The first call has changed the rows in place.
             return False
-        budget = call_budget(max(self._load.batch_size, len(work.rows)))
+        # One failing row among n costs 2*log2(n) calls, several share the rest.
+        budget = 4 * math.ceil(math.log2(max(2, self._load.batch_size, len(work.rows)))) + 4
         return several and work.calls < budget and not is_out_of_memory(error)
 
     def encode(self, row: Row, outputs: Any, position: int, state: BatchState) -> Encoded:
@@ -354,8 +359,3 @@ def _properties(row: Row) -> dict[str, str]:
 
 def _headers(row: Row, decoded: Decoded | None) -> dict[str, Any]:
     return dict(request_headers(row, decoded.part_types if decoded is not None else {}))
-
-
-def call_budget(batch_size: int) -> int:
-    """The most calls for a failed batch: one failing row among n costs 2*log2(n), several share the rest."""
-    return 4 * math.ceil(math.log2(max(2, batch_size))) + 4

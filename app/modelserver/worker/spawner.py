@@ -86,7 +86,9 @@ class Spawner:
             raise Unfit(self._broken)
         if own := shadowed(Path(request.model_dir)):
             raise Unfit(f"the model has modules of its own named {', '.join(own)}")
-        wanted = [name for name in modules_of(request) if name not in sys.modules]
+        built_in = BUILT_IN.get(request.handler)
+        modules = [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
+        wanted = [name for name in modules if name not in sys.modules]
         if not wanted:
             return
         try:
@@ -130,12 +132,6 @@ class Spawner:
         # The server may be gone; the next turn notices.
         with contextlib.suppress(OSError):
             send(self._control, report, descriptors)
-
-
-def modules_of(request: ToSpawner) -> list[str]:
-    """The modules to import for a worker: its archive's imports, and its handler if it is built in."""
-    built_in = BUILT_IN.get(request.handler)
-    return [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
 
 
 def shadowed(model_dir: Path) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.archives.remote.place import Place
 from modelserver.archives.remote.process import Message, Task
 
 if TYPE_CHECKING:
@@ -20,10 +21,7 @@ def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
     task = Task(
         **{
             "url": "s3://models/x.mar",
-            "scheme": "s3",
-            "bucket": "models",
-            "key": "x.mar",
-            "region": "",
+            "place": Place("s3", "models", "x.mar"),
             "lists": False,
             "folder": str(tmp_path),
             "cache": str(tmp_path / "cache"),

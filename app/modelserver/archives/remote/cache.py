@@ -199,8 +199,7 @@ def _fetch(opened: Store, item: Item, file: Path, tell: Callable[[int], None]) -
             try:
                 data = waiting.popleft().result()
             except BaseException:
-                for other in waiting:
-                    other.cancel()
+                threads.shutdown(wait=False, cancel_futures=True)
                 raise
             into.write(data)
             done += len(data)
@@ -217,13 +216,11 @@ def _read(opened: Store, item: Item, start: int, end: int) -> bytes:
     """A range, after a few tries. Raises what the store raises."""
     for attempt in range(_TRIES):
         try:
-            data = opened.read(item, start, end)
-        except Exception as error:
+            return opened.read(item, start, end)
+        except Exception as error:  # noqa: PERF203 - a few times
             if isinstance(error, (Changed, PermissionError)) or attempt == _TRIES - 1:
                 raise
             time.sleep(_PAUSE * 2**attempt)
-            continue
-        return data
     raise AssertionError
 
 

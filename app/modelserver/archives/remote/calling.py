@@ -102,10 +102,7 @@ class Listing:
 def _task(url: str, place: Place, cache: Path, transfer: Transfer, *, lists: bool = False) -> Task:
     return Task(
         url=url,
-        scheme=place.scheme,
-        bucket=place.bucket,
-        key=place.key,
-        region=place.region,
+        place=place,
         lists=lists,
         folder=os.getcwd(),
         cache=str(cache),

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from modelserver.archives.remote.cache import Cache
-from modelserver.archives.remote.place import Place
-from modelserver.archives.remote.stores import Item, Store, is_missing, not_found, open_store, reason_of
+from modelserver.archives.remote.place import Place  # noqa: TC001 - msgspec reads annotations at run time
+from modelserver.archives.remote.stores import Item, is_missing, not_found, open_store, reason_of
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound, ModelServerError
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    scheme: str
-    bucket: str
-    key: str
-    region: str
+    place: Place
     lists: bool
     folder: str
     cache: str
@@ -89,9 +86,10 @@ class _Told:
 async def perform(task: Task, told: _Told) -> tuple[Message, Use | None]:
     """The last message, and what is held as long as the server needs it."""
     try:
-        opened = open_store(Place(task.scheme, task.bucket, task.key, task.region))
+        opened = open_store(task.place)
         if task.lists:
-            return _list(opened), None
+            names = [f"{name}/" if is_folder else name for name, is_folder in opened.names()]
+            return Message(names=names), None
         items = opened.items()
         _check(items, task)
         cache = Cache(Path(task.cache), task.cache_size)
@@ -102,10 +100,6 @@ async def perform(task: Task, told: _Told) -> tuple[Message, Use | None]:
     except Exception as error:  # noqa: BLE001 - libraries raise anything
         final = not_found(task.url) if is_missing(error) else DownloadFailed(reason_of(error))
     return Message(error=type(final).__name__, text=_named(task.url, final)), None
-
-
-def _list(opened: Store) -> Message:
-    return Message(names=[f"{name}/" if is_folder else name for name, is_folder in opened.names()])
 
 
 def _check(items: list[Item], task: Task) -> None:
@@ -123,11 +117,6 @@ def _named(url: str, error: ModelServerError) -> str:
     return f"{start}: {url}: {error.message}"
 
 
-def _end_with(server: IO[bytes]) -> None:
-    server.read()
-    os._exit(0)
-
-
 def main() -> None:
     """The process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -140,7 +129,8 @@ def main() -> None:
     server = sys.stdin.buffer
     task = msgspec.json.decode(server.readline(), type=Task)
     os.chdir(task.folder)
-    threading.Thread(target=_end_with, args=(server,), daemon=True).start()
+    # With the server, this process ends.
+    threading.Thread(target=lambda: (server.read(), os._exit(0)), daemon=True).start()
     message, held = asyncio.run(perform(task, told))
     told(message)
     if held is not None:

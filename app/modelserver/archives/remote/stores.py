@@ -81,7 +81,8 @@ class Store(ABC):
         try:
             data = self._range(item, start, end)
         except Exception as error:
-            if is_missing(error) or _is_other(error):
+            is_other = _code_of(error) in ("PreconditionFailed", "412") or _status_of(error) == 412
+            if is_missing(error) or is_other:
                 raise Changed from error
             raise
         if len(data) != end - start:
@@ -284,11 +285,6 @@ def not_found(url: str) -> ModelNotFound:
 def is_missing(error: BaseException) -> bool:
     """Whether the store said that there is nothing."""
     return isinstance(error, FileNotFoundError) or _status_of(error) == 404
-
-
-def _is_other(error: BaseException) -> bool:
-    """Whether the store said that it has another version."""
-    return _code_of(error) in ("PreconditionFailed", "412") or _status_of(error) == 412
 
 
 def _code_of(error: BaseException) -> str:

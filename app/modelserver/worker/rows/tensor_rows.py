@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
 from modelserver.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
-from modelserver.worker.answers import Unserializable, encode_instance
+from modelserver.worker.answers import Unserializable, encode_instance, is_tensor
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _encode(name: str, value: Any, spec: OutputSpec | None, whole: bool) -> tupl
 
 def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], bytes]:
     """Datatype, shape and bytes."""
-    if _is_torch(value):
+    if is_tensor(value):
         return _of_torch(value)
     if _is_numpy(value):
         return _of_numpy(value)
@@ -320,12 +320,7 @@ def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
 
 
 def _is_array(value: Any) -> bool:
-    return _is_torch(value) or _is_numpy(value)
-
-
-def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return is_tensor(value) or _is_numpy(value)
 
 
 def _is_numpy(value: Any) -> bool:
