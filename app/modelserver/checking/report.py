@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.serving.console import BOLD, DIM, GREEN, RED, YELLOW, Style
+from modelserver.serving.console import BOLD, DIM, GREEN, RED, YELLOW, Style, from_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ _INDENT: Final = 10
 
 def as_text(source: str, chart: Chart, file: Path | None, style: Style) -> str:
     """The report; ``file`` is the script that is checked, if it is one."""
-    lines = [f"{style(shorter(source), BOLD)}: {verdict(chart)}", ""]
+    lines = [f"{style(from_here(source), BOLD)}: {verdict(chart)}", ""]
     for finding in chart.findings:
         lines += [*_told(finding, file, style), ""]
     lines += [f"{style(name, DIM)} {text}" for name, text in _figures(chart.figures)]
@@ -73,12 +72,7 @@ def shown_file(place: Place, file: Path | None) -> str:
     if file is None or file.suffix != ".py":
         return place.file
     original = file.parent / place.file
-    return shorter(str(original if original.exists() else file))
-
-
-def shorter(path: str) -> str:
-    """A path from here, if it is below."""
-    return path.removeprefix(os.path.join(os.getcwd(), ""))
+    return from_here(str(original if original.exists() else file))
 
 
 def _told(finding: Finding, file: Path | None, style: Style) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from modelserver.migrating.archives import Archive, read_archive
@@ -26,23 +26,11 @@ if TYPE_CHECKING:
     from modelserver.migrating.changes import Rule
     from modelserver.migrating.installation import Installation
     from modelserver.migrating.servers import Server, Version
+    from modelserver.tuning.tuner import Listener
 
 SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"
 _LONGEST_LINE = 200
 _ABSENT, _NOT_READY = "it is not registered there", "none of its workers is ready there"
-
-
-class Listener(Protocol):
-    """Is told how far the proof is."""
-
-    def stage(self, name: str) -> None:
-        """A heading."""
-
-    def trying(self, what: str, share: float) -> None:
-        """What is done now, and the part of the stage that is done."""
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,14 @@ _DEEPEST: Final = 3
 _MOST: Final = 20
 
 
-class Gradients:
+class Gradients(contextlib.ExitStack):
     """Notes whether a graph for gradients is built while it is entered, where, and whether it is used."""
 
     def __init__(self, folder: str) -> None:
+        super().__init__()
         self.place: Place | None = None
         self._folder = folder
         self._built = self._used = False
-        self._stack = contextlib.ExitStack()
 
     @property
     def left_on(self) -> bool:
@@ -55,11 +55,8 @@ class Gradients:
         if torch is not None:
             # They are called for each tensor that is kept for the way back.
             hooks = torch.autograd.graph.saved_tensors_hooks
-            self._stack.enter_context(hooks(self._keep, self._use))
+            self.enter_context(hooks(self._keep, self._use))
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def _keep(self, tensor: Any) -> Any:
         if not self._built:
@@ -72,29 +69,26 @@ class Gradients:
         return tensor
 
 
-class Building:
+class Building(contextlib.ExitStack):
     """Notes where a network gets its weights while it is entered: built, loaded into an empty one, or loaded
     by a library's own code.
     """
 
     def __init__(self, folder: str) -> None:
+        super().__init__()
         self.place: Place | None = None
         self._folder = folder
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         torch = sys.modules.get("torch")
         if torch is not None:
             registered = torch.nn.modules.module.register_module_parameter_registration_hook
-            self._stack.callback(registered(self._note).remove)
+            self.callback(registered(self._note).remove)
         for module, name in _LOADING_FUNCTIONS:
             self._watch(sys.modules.get(module), name)
         for module, name in _LOADING_CLASSES:
             self._watch(getattr(sys.modules.get(module), name, None), "__init__")
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def _watch(self, owner: Any, name: str) -> None:
         if owner is None or not hasattr(owner, name):
@@ -108,7 +102,7 @@ class Building:
             return load(*args, **keywords)
 
         setattr(owner, name, loading)
-        self._stack.callback(setattr, owner, name, load)
+        self.callback(setattr, owner, name, load)
 
     def _note(self, *_: object) -> None:
         if self.place is not None:

@@ -100,8 +100,10 @@ class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
 
 Entry: TypeAlias = Began | Call | Lost | Ended
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Entry]).decode
+pack = msgspec.msgpack.Encoder().encode
+"""The content of a frame with these entries."""
+unpack = msgspec.msgpack.Decoder(list[Entry]).decode
+"""The entries of a frame. Raises msgspec.MsgspecError."""
 
 
 def timing_of(lines: bytes) -> tuple[float, float]:
@@ -116,16 +118,6 @@ def batch_of(lines: bytes) -> tuple[str, int]:
     """
     found = _BATCH.search(lines)
     return (found[1].decode("ascii"), int(found[2])) if found else ("", 0)
-
-
-def pack(entries: Sequence[object]) -> bytes:
-    """The content of a frame."""
-    return _encode(entries)
-
-
-def unpack(content: bytes) -> list[Entry]:
-    """The entries of a frame. Raises msgspec.MsgspecError."""
-    return _decode(content)
 
 
 def framed(content: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 
 from modelserver.auth.given import VARIABLES, read_token_file
 from modelserver.auth.key_file import NAME
+from modelserver.errors import ConfigError
 from modelserver.pidfile import pid_file, running_server
 from modelserver.settings.load import load_settings
 
@@ -71,3 +73,14 @@ def token(scope: Scope, file: Path | None, url: str, running: Running | None) ->
             return None
         file = files[0]
     return next(iter(read_token_file(file).get(scope, ())), None)
+
+
+def trusting(ca_file: str | None) -> ssl.SSLContext:
+    """For connections to servers whose certificates these authorities have signed, or the system's.
+
+    Raises ConfigError for an unusable file.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigError(f"--ca-file={ca_file}: {error}") from error

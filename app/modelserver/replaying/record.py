@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import signal
-import ssl
 import sys
 import time
 from pathlib import Path
@@ -20,8 +19,9 @@ from modelserver.commands import exit_status, termination_is_interruption
 from modelserver.errors import ConfigError
 from modelserver.recording.entries import Call, Ended, Frames, Lost, pack, unpack
 from modelserver.recording.file import Writer
-from modelserver.replaying.finding import Running, management_url, token
+from modelserver.replaying.finding import Running, management_url, token, trusting
 from modelserver.settings.checks import listed
+from modelserver.tuning.own_server import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,16 +150,12 @@ class _Taking:
 def _client(url: str, key: str | None, ca_file: str | None) -> httpx.Client:
     """Raises ConfigError for an unusable file of authorities."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    try:
-        verify = ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"--ca-file={ca_file}: {error}") from error
     uds = url.removeprefix(_UNIX) if url.startswith(_UNIX) else None
     return httpx.Client(
         base_url="http://localhost" if uds else url,
         headers=headers,
         timeout=_TIMEOUT,
-        transport=httpx.HTTPTransport(verify=verify, uds=uds, trust_env=False),
+        transport=httpx.HTTPTransport(verify=trusting(ca_file), uds=uds, trust_env=False),
     )
 
 
@@ -209,10 +205,7 @@ def _check(answer: httpx.Response) -> None:
     if answer.status_code == 200:
         return
     answer.read()
-    try:
-        said = str(answer.json()["message"])
-    except (ValueError, LookupError, TypeError):
-        said = answer.text[:500]
+    said = message_of(answer.content)
     hint = ""
     if answer.status_code in (404, 405) and _PATH not in said and "odel" not in said:
         hint = " Does the server have allow_recording=true?"

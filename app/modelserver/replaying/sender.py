@@ -7,7 +7,6 @@ a slow server cannot look better by delaying requests.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -17,8 +16,10 @@ from urllib.parse import urlsplit
 import httptools
 
 from modelserver.errors import ConfigError
+from modelserver.replaying.finding import trusting
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from modelserver.recording.entries import Call
@@ -64,12 +65,7 @@ class Place:
             raise ConfigError(f"--to={url}: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ConfigError(f"--to={url}: http://host:port, or https, is needed")
-        tls = None
-        if parts.scheme == "https":
-            try:
-                tls = ssl.create_default_context(cafile=ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"--ca-file={ca_file}: {error}") from error
+        tls = trusting(ca_file) if parts.scheme == "https" else None
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
 
     def request(self, call: Call) -> bytes:

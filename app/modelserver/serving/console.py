@@ -113,6 +113,11 @@ class _ServerLines(logging.Formatter):
         return f"{label} {record.getMessage()}" + (f"\n{traced}" if traced else "")
 
 
+def from_here(path: str) -> str:
+    """The path from here, if it is below."""
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether nothing else tells it."""
     return not (record.levelno >= logging.ERROR and record.name in _TOLD)

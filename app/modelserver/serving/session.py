@@ -10,15 +10,18 @@ import mimetypes
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from modelserver.errors import ModelServerError
+from modelserver.auth.given import read_token_file
+from modelserver.auth.key_file import NAME
+from modelserver.auth.scopes import Scope
+from modelserver.errors import ConfigError, ModelServerError
 from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
 from modelserver.options.resolve import Registration
 from modelserver.pools.output import without_quote
 from modelserver.server import Server
-from modelserver.serving.console import BOLD, DIM, GREEN, RED, Lines
+from modelserver.serving.console import BOLD, DIM, GREEN, RED, Lines, from_here
 from modelserver.serving.example import command, shell_token, url_of
 
 if TYPE_CHECKING:
@@ -114,7 +117,7 @@ class Session:
         body = None
         if self._wanted.input_file is not None:
             body = self._wanted.input_file, self._content_type(self._wanted.input_file)
-        shown = f"{style(model.name, BOLD)} is served from {self._shown_source()}"
+        shown = f"{style(model.name, BOLD)} is served from {from_here(self._wanted.shown)}"
         rows = {
             "try": style(command(model, url, self._token, body), GREEN),
             "docs": f"{settings.inference_address}/docs",
@@ -131,12 +134,6 @@ class Session:
                 ]
             )
         )
-
-    def _shown_source(self) -> str:
-        """What is served, by its path from here if it is below."""
-        source = self._wanted.shown
-        here = os.path.join(os.getcwd(), "")
-        return source.removeprefix(here)
 
     # -- files that change
 
@@ -181,37 +178,30 @@ class Session:
 
     def _send(self, path: Path, url: str) -> str:
         """Sends the file; returns the status, the times and the answer as text."""
-        address, body = self._settings.inference_address, path.read_bytes()
+        import httpx  # noqa: PLC0415 - only with --input
+
+        body = path.read_bytes()
         headers = {"Content-Type": self._content_type(path)}
         if token := self._actual_token():
             headers["Authorization"] = f"Bearer {token}"
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=_PATIENCE)
-        try:
-            began = time.perf_counter()
-            connection.request("POST", url.removeprefix(str(address)), body, headers)
-            response = connection.getresponse()
-            content = response.read()
-            seconds = time.perf_counter() - began
-        finally:
-            connection.close()
+        began = time.perf_counter()
+        response = httpx.post(url, content=body, headers=headers, timeout=_PATIENCE, trust_env=False)
+        seconds = time.perf_counter() - began
         style = self._lines.style
-        colour = GREEN if response.status < 400 else RED
-        timing = response.getheader("server-timing") or ""
-        first = f"{style(f'{path.name} → {response.status}', colour)} in {seconds * 1000:.1f} ms"
+        colour = GREEN if response.status_code < 400 else RED
+        timing = response.headers.get("server-timing", "")
+        first = f"{style(f'{path.name} → {response.status_code}', colour)} in {seconds * 1000:.1f} ms"
         times = style(f" ({timing})", DIM) if timing else ""
-        return f"{first}{times}\n{shown(content, response.getheader('content-type'))}"
+        return f"{first}{times}\n{shown(response.content, response.headers.get('content-type'))}"
 
     def _content_type(self, path: Path) -> str:
         return self._wanted.content_type or mimetypes.guess_type(path.name)[0] or _UNKNOWN_TYPE
 
     def _actual_token(self) -> str:
-        if not self._token or self._actual:
-            return self._actual
-        try:
-            found: Any = json.loads(Path("key_file.json").read_text("utf-8"))
-            return str(found["inference"]["key"])
-        except (OSError, ValueError, LookupError, TypeError):
-            return ""
+        if self._token and not self._actual:
+            with contextlib.suppress(ConfigError):
+                return next(iter(read_token_file(Path(NAME)).get(Scope.INFERENCE, ())), "")
+        return self._actual
 
 
 def shown(content: bytes, kind: str | None) -> str:

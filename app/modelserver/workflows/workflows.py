@@ -209,15 +209,12 @@ class Workflows:
 
     async def _remove_model(self, workflow: Workflow, node: str) -> None:
         for name, version in self._versions(workflow, node):
-            await self._remove_version(workflow, name, version)
-
-    async def _remove_version(self, workflow: Workflow, name: str, version: str) -> None:
-        try:
-            await self._registry.unregister(name, version)
-        except (ModelNotFound, ModelVersionNotFound):
-            pass
-        except ModelServerError as error:
-            _log.error("Workflow %s: %s %s stays: %s", workflow.name, name, version, error.message)
+            try:
+                await self._registry.unregister(name, version)
+            except (ModelNotFound, ModelVersionNotFound):  # noqa: PERF203 - each one fails alone
+                pass
+            except ModelServerError as error:
+                _log.error("Workflow %s: %s %s stays: %s", workflow.name, name, version, error.message)
 
     def _versions(self, workflow: Workflow, node: str) -> list[tuple[str, str]]:
         """The versions of a node's model, the default one last; empty if somebody unregistered it."""
@@ -261,21 +258,14 @@ class Workflows:
         A failure is logged and reported, and what asks the workflow is told of it.
         """
         for name, saved in list(self._registry.workflows.items()):
-            reason = await self._restore(name, saved)
-            if reason is not None:
-                self._failures[name] = reason
-                line = f"Workflow {name} cannot be restored: {reason}"
+            try:
+                await self.register(saved, name)
+            except ModelServerError as error:  # noqa: PERF203 - each one fails alone
+                self._failures[name] = error.message
+                line = f"Workflow {name} cannot be restored: {error.message}"
                 _log.error("%s", line)
                 on_notice(line)
         return not self._failures
-
-    async def _restore(self, name: str, saved: SavedWorkflow) -> str | None:
-        """Why a workflow cannot be restored."""
-        try:
-            await self.register(saved, name)
-        except ModelServerError as error:
-            return error.message
-        return None
 
     async def settle(self, grace: float) -> None:
         """Waits at most ``grace`` seconds until no request is being answered."""

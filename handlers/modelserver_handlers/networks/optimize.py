@@ -186,14 +186,7 @@ class FastForward(Substitute):
 
     def suits(self, value: Any) -> bool:
         """One batch of float32 pictures, without gradients."""
-        return (
-            isinstance(value, torch.Tensor)
-            and value.dim() == 4
-            and value.dtype == torch.float32
-            and value.device.type == "cpu"
-            and value.numel() > 0
-            and not torch.is_grad_enabled()
-        )
+        return suits_dimensions(value, 4)
 
     def compute(self, rows: torch.Tensor) -> Any:
         """The outputs for n x channels x height x width, as contiguous as the network's own."""
@@ -205,6 +198,18 @@ class FastForward(Substitute):
 def contiguous(value: Any) -> Any:
     """A tensor in its natural layout; anything else as it is."""
     return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def suits_dimensions(value: Any, dimensions: int) -> bool:
+    """Whether it is a batch of float32 on the processor with so many dimensions, without gradients."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == dimensions
+        and value.dtype == torch.float32
+        and value.device.type == "cpu"
+        and value.numel() > 0
+        and not torch.is_grad_enabled()
+    )
 
 
 def has_hooks(modules: list[nn.Module]) -> bool:

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from modelserver_handlers.networks.onnx_session import OnnxNetwork
 from modelserver_handlers.typed.handler import Signature
-from modelserver_handlers.typed.signature import Described
+from modelserver_handlers.typed.signature import Described, datatype_named
 
 _ANY: Final = -1
 _OF_PROGRAM: Final = "_ms_sides"
-_TORCH: Final = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bool": "BOOL"}
 _ONNX: Final = {"float": "FP32", "float16": "FP16", "double": "FP64", "bfloat16": "BF16", "string": "BYTES"}
 _Declared = tuple[str, Any, Iterable[Any]]  # name, datatype, sizes
 
@@ -53,8 +52,7 @@ def _side(declared: Iterable[_Declared], *, is_output: bool = False) -> Describe
 
 
 def _torch_type(value: Any) -> str:
-    name = str(getattr(value, "dtype", "torch.float32")).removeprefix("torch.")
-    return _TORCH.get(name, name.upper())
+    return datatype_named(str(getattr(value, "dtype", "torch.float32")).removeprefix("torch."))
 
 
 def _onnx_type(kind: str) -> str:

@@ -112,7 +112,7 @@ class Handler:
         """The second half: the answers to the rows that were prepared."""
         self.context = context
         if prepared is None:
-            return [{side: asdict(each) for side, each in vars_of(self._ms_signature()).items()}]
+            return [asdict(self._ms_signature())]
         started = inferred = time.perf_counter()
         rejected = context._ms_rejections
         answers: Any = []
@@ -147,11 +147,6 @@ def _reject(context: Any, idx: int, error: ValueError | PredictionException) -> 
         context.reject(idx, error.message, error.error_code)
     else:
         context.reject(idx, str(error) or type(error).__name__, 400)
-
-
-def vars_of(signature: Signature) -> dict[str, Described]:
-    """Its two sides by their names."""
-    return {"inputs": signature.inputs, "outputs": signature.outputs}
 
 
 @dataclass(frozen=True, slots=True)

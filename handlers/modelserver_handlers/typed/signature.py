@@ -21,8 +21,8 @@ _ANY: Final = -1
 _NUMBERS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
 _LISTS: Final = (list, Sequence, Iterable)
 _ARRAY: Final[Schema] = {"description": "A number, or numbers in nested lists."}
-# numpy's names of datatypes that differ from the protocol's by more than the case of their letters.
-_FLOATS: Final = {"float16": "FP16", "float32": "FP32", "float64": "FP64"}
+# Where names of numpy and torch differ from the protocol's by more than the case of their letters.
+_FLOATS: Final = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,11 @@ def _tensor_of(annotation: Any) -> tuple[str, int]:
 def _datatype_of(annotation: Any) -> str:
     """The protocol's name of an array's datatype; 32 bits if it names none."""
     dtype = dtype_of(annotation)
-    name = "float32" if dtype is None else str(dtype.name)
+    return datatype_named("float32" if dtype is None else str(dtype.name))
+
+
+def datatype_named(name: str) -> str:
+    """The protocol's name of a datatype of numpy or torch."""
     return _FLOATS.get(name, name.upper())
 
 

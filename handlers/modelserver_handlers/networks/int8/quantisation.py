@@ -28,7 +28,13 @@ from modelserver_handlers.networks.int8.layers import (
     pack_linear,
     top,
 )
-from modelserver_handlers.networks.optimize import TYPICAL_ROWS, Substitute, contiguous, unsuited
+from modelserver_handlers.networks.optimize import (
+    TYPICAL_ROWS,
+    Substitute,
+    contiguous,
+    suits_dimensions,
+    unsuited,
+)
 from modelserver_handlers.networks.prepared import key_of, ready_graph, restored, storable
 
 if TYPE_CHECKING:
@@ -355,14 +361,7 @@ class Int8Forward(Substitute):
 
     def suits(self, value: Any) -> bool:
         """A batch of float32 without gradients."""
-        return (
-            isinstance(value, torch.Tensor)
-            and value.dim() == self._dimensions
-            and value.dtype == torch.float32
-            and value.device.type == "cpu"
-            and value.numel() > 0
-            and not torch.is_grad_enabled()
-        )
+        return suits_dimensions(value, self._dimensions)
 
     def compute(self, rows: torch.Tensor) -> Any:
         """The outputs, as contiguous as the network's own; for shapes that are wrong, its own error."""
