@@ -18,7 +18,7 @@ import torch
 from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import ModelOptions
-from modelserver_handlers.labels import load_label_mapping
+from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
 from modelserver_handlers.networks.int8.calibration_set import calibration_rows
@@ -32,8 +32,6 @@ from modelserver_handlers.typed.handler import Signature
 from modelserver_handlers.typed.signature import Described
 
 logger = logging.getLogger(__name__)
-
-LABELS_FILE = "index_to_name.json"
 
 # As in TorchServe's module of this name, for handlers that check.
 PROFILER_AVAILABLE = True

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LABELS_FILE = "index_to_name.json"
+
 
 def load_label_mapping(mapping_file_path: str | Path) -> dict[str, str] | None:
     """Class number (as str) to label, from a JSON file; None with a warning if there is no such file.

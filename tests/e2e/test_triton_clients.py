@@ -68,8 +68,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
         "double", str(folder / "double.py"), "1", export_path=store, config_file=folder / "model-config.yaml"
     )
     build_archive(config)
+    (folder / "index_to_name.json").write_text('{"0": "cat", "3": "dog"}')
+    build_archive(
+        ArchiveConfig(
+            *("labelled", str(folder / "double.py"), "1"),
+            export_path=store,
+            extra_files=str(folder / "index_to_name.json"),
+        )
+    )
     with serving(grpc_server(folder, store, shared_memory_prefix=PREFIX)) as started:
-        started.registered("double.mar")
+        started.registered("double.mar").registered("labelled.mar")
         started.registered("mirror.mar", batch_size=4, job_queue_size=2000)
         yield started
 
@@ -287,6 +295,59 @@ def test_statistics(client: Any, kind: Any, server: Server) -> None:
     server.unregister(name)
     refuses(lambda: client.get_inference_statistics(name), r"does not exist|not found")
     refuses(lambda: client.get_model_config(name), r"does not exist|not found")
+
+
+# Classes
+
+
+def test_classes(client: Any, kind: Any, server: Server) -> None:
+    """Of each row the highest values, best first, with the model's labels; all if there are fewer."""
+    given = kind.InferInput("x", [2, 4], "FP32")
+    given.set_data_from_numpy(numpy.array([[0.5, 1.65, 0, 2], [4, 0.1, 0.2, 0.3]], "f4"))
+    result = client.infer("labelled", [given], outputs=[kind.InferRequestedOutput("output_0", class_count=2)])
+    assert result.as_numpy("output_0").tolist() == [[b"4:3:dog", b"3.3:1"], [b"8:0:cat", b"0.6:3:dog"]]
+
+    result = client.infer("double", [given], outputs=[kind.InferRequestedOutput("y", class_count=100)])
+    assert result.as_numpy("y").shape == (2, 4)
+    assert result.as_numpy("y")[0].tolist() == [b"4:3", b"3.3:1", b"1:0", b"0:2"]
+    assert "classification" in as_dict(client.get_server_metadata())["extensions"]
+
+
+def test_classes_as_json(server: Server) -> None:
+    """Over REST they are strings; half a class is refused."""
+    asked: dict[str, Any] = {
+        "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}],
+        "outputs": [{"name": "y", "parameters": {"classification": 1}}],
+    }
+    answer = server.inference.post("/v2/models/double/infer", json=asked)
+    assert answer.json()["outputs"] == [{"name": "y", "shape": [1, 1], "datatype": "BYTES", "data": ["8:3"]}]
+
+    asked["outputs"][0]["parameters"]["classification"] = 1.5
+    answer = server.inference.post("/v2/models/double/infer", json=asked)
+    assert answer.status_code == 400
+    assert "parameter classification is 1.5, a number of classes is needed" in answer.text
+
+
+@pytest.mark.parametrize("count", [-1, "2", True])
+def test_what_is_no_number_of_classes(client: Any, kind: Any, count: Any) -> None:
+    """The message names the output and the parameter."""
+    output = kind.InferRequestedOutput("y", class_count=1)
+    if kind.__name__.endswith("http"):
+        output._parameters["classification"] = count
+    else:
+        parameter = output._output.parameters["classification"]
+        field = {int: "int64_param", str: "string_param", bool: "bool_param"}[type(count)]
+        setattr(parameter, field, count)
+    reason = "output 'y': parameter classification is .*, a number of classes is needed"
+    refuses(lambda: client.infer("double", [numbers(kind)], outputs=[output]), reason)
+
+
+def test_classes_of_texts(client: Any, kind: Any) -> None:
+    """There are none."""
+    texts = kind.InferInput("x", [1, 2], "BYTES")
+    texts.set_data_from_numpy(numpy.array([[b"a", b"b"]], object))
+    output = kind.InferRequestedOutput("output_0", class_count=1)
+    refuses(lambda: client.infer("mirror", [texts], outputs=[output]), "no classes, as it is BYTES")
 
 
 # Shared memory

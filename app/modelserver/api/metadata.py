@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Triton's names and KServe's one.
 _EXTENSIONS = (
     *("binary_tensor_data", "parameters", "model_repository", "model_repository_extension"),
-    *("model_configuration", "statistics", "sequence", "trace", "logging"),
+    *("model_configuration", "statistics", "sequence", "classification", "trace", "logging"),
 )
 
 

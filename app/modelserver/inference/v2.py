@@ -13,6 +13,7 @@ from modelserver.http.answers import JSON
 from modelserver.inference.codec import SECONDS, Codec, Parsed, contents_of
 from modelserver.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
 from modelserver.tensors import weight
+from modelserver.tensors.classification import check_classification
 from modelserver.tensors.datatypes import BYTES, TensorError
 from modelserver.tensors.limits import RequestLimits
 from modelserver.tensors.rest import (
@@ -231,6 +232,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
     takes.signature.check_inputs(request.inputs)
     if request.outputs:
         takes.signature.check_outputs(takes.model, [output.name for output in request.outputs])
+        check_classification(request.outputs)
     timeout = _timeout(request)
     sequence = take_sequence(request, takes.sequences)
     rows = count_rows(request.inputs)

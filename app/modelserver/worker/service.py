@@ -38,6 +38,7 @@ from modelserver.worker.answers import Unserializable, encode_body, encode_insta
 from modelserver.worker.failures import in_short, print_failure
 from modelserver.worker.hints import hint_for
 from modelserver.worker.metrics import HandlerMetrics
+from modelserver.worker.rows.classes import Labels, NotClassifiable
 from modelserver.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
 from modelserver.worker.streaming import CLIENT_GONE, CallStream, exhaust, holds_generators
@@ -73,6 +74,7 @@ class Service:
         # Whether arrays and tensors in the answer to a body are sent as lists.
         self.lists = False
         self._load = load
+        self._labels = Labels(load.model_dir)
         self._metrics = metrics
         self._outlet: ServerChannel | None = None
         self._look: Callable[[], Sequence[ToWorker]] | None = None
@@ -257,6 +259,8 @@ class Service:
         except UnknownOutput as unknown:
             message = f"Unexpected inference output '{unknown}' for model '{self._load.model_name}'"
             return failure(message, 400, "BadRequestException")
+        except NotClassifiable as error:
+            return failure(str(error), 400, "BadRequestException")
         except EmptyInput:
             message = f"the inputs have no rows, but model '{self._load.model_name}' returned some"
             return failure(message, 400, "BadRequestException")
@@ -295,7 +299,7 @@ class Service:
         if row.kind == INSTANCE:
             content, content_type = encode_instance(output), "application/json"
         elif row.kind == TENSORS:
-            content, content_type = encode_output(output, row, self._load.outputs), ""
+            content, content_type = encode_output(output, row, self._load.outputs, self._labels), ""
         else:
             content, content_type = encode_body(output, lists=self.lists)
         limit = self._load.max_response_size

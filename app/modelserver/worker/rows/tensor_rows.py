@@ -29,9 +29,12 @@ from typing import TYPE_CHECKING, Any
 from modelserver.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
 from modelserver.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
 from modelserver.worker.answers import Unserializable, encode_instance, is_tensor
+from modelserver.worker.rows.classes import classified
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from modelserver.wire.messages import OutputSpec, Row
 
 _TORCH = {
@@ -192,10 +195,15 @@ def tensor_parameters(extra: bytes) -> dict[str, Any]:
 # What they return
 
 
-def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
-    """The answer to one row. ``specs`` are the outputs in the model's signature.
+def encode_output(
+    value: Any,
+    row: Row,
+    specs: Sequence[OutputSpec],
+    labels: Callable[[], Mapping[str, str]] = dict,
+) -> bytes:
+    """The answer to one row. ``specs`` are the outputs in the model's signature, ``labels`` those of classes.
 
-    Raises UnknownOutput, EmptyInput, and Unserializable if a value cannot be encoded.
+    Raises UnknownOutput, EmptyInput, NotClassifiable, and Unserializable if a value cannot be encoded.
     """
     form = form_of(row.extra)
     known = {spec.name: spec for spec in specs}
@@ -208,6 +216,8 @@ def encode_output(value: Any, row: Row, specs: Sequence[OutputSpec]) -> bytes:
     is_empty = form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
     if is_empty and any(math.prod(said.shape) for said, _ in encoded):
         raise EmptyInput
+    if form.outputs is not None:
+        encoded = [classified(each, wish, labels) for each, wish in zip(encoded, form.outputs, strict=True)]
     return pack_answer(encoded)
 
 
