@@ -167,6 +167,39 @@ async def test_limits_are_kept(site: str, store: Path, page: str, limits: Transf
     assert stored(store) == {}
 
 
+class Pieces(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"x"
+
+
+TRACE = (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"), ("baggage", "user=7"))
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("https://models.example/new.mar", True),
+        ("https://models.example:443/new.mar", True),
+        ("https://models.example:8443/new.mar", False),
+        ("https://other.example/new.mar", False),
+    ],
+)
+async def test_the_trace_of_the_caller(store: Path, target: str, told: bool) -> None:
+    """It goes to the host of the URL, and to no other that this one redirects to."""
+    seen: list[dict[str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append({name: request.headers.get(name) for name, _ in TRACE})
+        if request.url.path == "/x.mar":
+            return httpx.Response(302, headers={"location": target})
+        return httpx.Response(200, stream=Pieces())
+
+    transfer = replace(network(answer), trace=TRACE)
+    await download("https://models.example/x.mar", store, DEFAULT, transfer)
+
+    assert seen == [dict(TRACE), dict(TRACE) if told else {"traceparent": None, "baggage": None}]
+
+
 async def test_redirect_to_another_place_is_refused(site: str, store: Path) -> None:
     """F62: a redirect that the operator's patterns do not match is not followed."""
     with pytest.raises(ModelNotFound) as caught:

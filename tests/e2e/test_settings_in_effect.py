@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -348,16 +349,29 @@ def archive_url(model_store):
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    asked_with: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self):
+        self.asked_with.update(self.headers)
+        super().do_GET()
+
     def log_message(self, *_):
         pass
 
 
 def test_registration_by_http(start_server, archive_url, tmp_path):
-    """An archive is fetched from an allowed address into the store, served, and removed with its model."""
+    """An archive is fetched from an allowed address into the store, served, and removed with its model; the
+    other server learns of the client's trace.
+    """
     store = tmp_path / "store"
     store.mkdir()
     server = start_server(allowed_urls=f"{archive_url}/.*", model_store=store)
-    server.registered(f"{archive_url}/echo.mar")
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "baggage": "user=7"}
+    answer = server.management.post(
+        "/models", params={"url": f"{archive_url}/echo.mar", "initial_workers": 1}, headers=trace
+    )
+    assert answer.status_code == 200, answer.text
+    assert trace.items() <= QuietHandler.asked_with.items()
     assert server.predict("echo", b"x").status_code == 200
     assert (store / "echo.mar").is_file()
 

@@ -239,7 +239,7 @@ def read_registration(parameters: Parameters) -> Registration:
         else:
             values[name] = parameters.text(name)
     _warn_of_no_batch(parameters, values["batch_size"])
-    return Registration(**values)
+    return Registration(**values, trace=parameters.trace)
 
 
 def read_replacement(parameters: Parameters) -> Registration:

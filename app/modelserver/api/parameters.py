@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
 from modelserver.http.content import read_parameters_body
+from modelserver.http.trace_context import trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,11 +31,13 @@ _MOST_TOLD = 10
 class Parameters:
     """Values by name, from the query or from a JSON body.
 
-    ``warnings`` are about values that are not used as the client may expect; they are logged too.
+    ``warnings`` are about values that are not used as the client may expect; they are logged too. ``trace``
+    is the client's trace as headers.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], trace: tuple[tuple[str, str], ...] = ()) -> None:
         self._values = values
+        self.trace = trace
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
@@ -56,7 +59,7 @@ class Parameters:
         values: dict[str, Any] = {}
         for name, value in request.query_params.multi_items():
             values.setdefault(name, value)
-        return cls(values)
+        return cls(values, trace_context(request.headers.raw))
 
     @classmethod
     async def of_registration(cls, request: Request) -> Parameters:
@@ -72,7 +75,8 @@ class Parameters:
         values = await read_json(request)
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
-        return cls({name: value for name, value in values.items() if value is not None})
+        given = {name: value for name, value in values.items() if value is not None}
+        return cls(given, trace_context(request.headers.raw))
 
     def text(self, name: str) -> str | None:
         """The value as text; None if it is not given. Raises BadRequest for one that is too long."""

@@ -93,13 +93,20 @@ async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> No
     ) as client:
         place = url
         for _ in range(transfer.max_redirects + 1):
-            async with client.stream("GET", place) as response:
+            # Baggage is for whom the caller named: nobody else learns of it.
+            trace = transfer.trace if _origin(place) == _origin(url) else ()
+            async with client.stream("GET", place, headers=trace) as response:
                 if response.next_request is None:
                     await _store(response, incoming, transfer)
                     return
                 place = _redirected(response, place)
                 policy.check(place, asked=url)
     raise failed(url, f"more than {transfer.max_redirects} redirects")
+
+
+def _origin(url: str) -> tuple[str, bytes, int | None]:
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.raw_host, parsed.port
 
 
 def _redirected(response: httpx.Response, place: str) -> str:

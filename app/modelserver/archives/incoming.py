@@ -35,6 +35,7 @@ class Transfer:
     the bytes received and, if known, the total. ``beside`` is the downloaded file of a model being replaced:
     a new file of the same name is stored beside it. ``cache_size``: bytes of archives from object stores that
     are kept. ``signed``: an http(s) URL of S3 is asked for with the server's credentials.
+    ``trace``: headers that name the trace of who asked for it, for the host of an http(s) URL.
     """
 
     max_bytes: int = 128 << 30
@@ -48,6 +49,7 @@ class Transfer:
     beside: Path | None = None
     cache_size: int = 20 << 30
     signed: bool = False
+    trace: tuple[tuple[str, str], ...] = ()
 
 
 AS_USUAL: Final = Transfer()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from modelserver.api.management import ManagementApi
 from modelserver.api.parameters import Parameters
 from modelserver.grpc.messages import message
+from modelserver.http.trace_context import trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from modelserver.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
 
-    _Act = Callable[[AnyMessage], Coroutine[Any, Any, Response]]
+    _Act = Callable[[AnyMessage, Call], Coroutine[Any, Any, Response]]
 
 
 NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"
@@ -57,31 +58,32 @@ class ManagementService:
         }
 
     def _method(self, act: _Act, read: Callable[[Response], str]) -> Method:
-        async def method(asked: AnyMessage, _: Call) -> AnyMessage:
-            return _Answer(msg=read(await self._finishing.run(act(asked))))
+        async def method(asked: AnyMessage, call: Call) -> AnyMessage:
+            return _Answer(msg=read(await self._finishing.run(act(asked, call))))
 
         return method
 
-    async def _describe(self, asked: AnyMessage) -> Response:
+    async def _describe(self, asked: AnyMessage, _: Call) -> Response:
         return await self._api.describe_by(
             asked.model_name, asked.model_version or None, customized=asked.customized
         )
 
-    async def _list(self, asked: AnyMessage) -> Response:
+    async def _list(self, asked: AnyMessage, _: Call) -> Response:
         return self._api.list_by(Parameters(_given(asked)))
 
-    async def _register(self, asked: AnyMessage) -> Response:
+    async def _register(self, asked: AnyMessage, call: Call) -> Response:
         # Unlike over REST, the call waits for workers only if asked to (reference 20).
-        return await self._api.register_by(Parameters({**_positive(asked), "synchronous": asked.synchronous}))
+        given = {**_positive(asked), "synchronous": asked.synchronous}
+        return await self._api.register_by(Parameters(given, trace_context(call.head.headers)))
 
-    async def _scale(self, asked: AnyMessage) -> Response:
+    async def _scale(self, asked: AnyMessage, _: Call) -> Response:
         version = asked.model_version or None
         return await self._api.scale_by(Parameters(_positive(asked)), asked.model_name, version)
 
-    async def _set_default(self, asked: AnyMessage) -> Response:
+    async def _set_default(self, asked: AnyMessage, _: Call) -> Response:
         return await self._api.set_default(asked.model_name, asked.model_version)
 
-    async def _unregister(self, asked: AnyMessage) -> Response:
+    async def _unregister(self, asked: AnyMessage, _: Call) -> Response:
         return await self._api.unregister(asked.model_name, asked.model_version or None)
 
 

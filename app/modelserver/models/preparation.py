@@ -128,6 +128,7 @@ class Preparation:
             beside=beside,
             cache_size=self._settings.download_cache_size,
             signed=bool(registration.s3_sse_kms),
+            trace=registration.trace,
         )
         trusted = registration.trusted
         located = await locate(url, store, self._policy, self._workdir, transfer, trusted=trusted)

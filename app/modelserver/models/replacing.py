@@ -33,7 +33,7 @@ _ASKED_FOR = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
 _OF_ONE_REQUEST = (
-    *("url", "trusted", "workflow", "synchronous", "s3_sse_kms"),
+    *("url", "trusted", "workflow", "trace", "synchronous", "s3_sse_kms"),
     *("initial_workers", "min_workers", "max_workers"),
 )
 _MIB = 1 << 20
@@ -208,6 +208,7 @@ def taken_over(before: ModelVersion, given: Registration) -> Registration:
     return Registration(
         **{**values, "model_name": before.name},
         url=given.url,
+        trace=given.trace,
         min_workers=fewest,
         max_workers=most,
         synchronous=given.synchronous,

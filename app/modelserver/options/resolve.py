@@ -64,7 +64,7 @@ class Registration(Asked):
 
     ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's names and count as a ``batcher:`` block.
     ``trusted`` is not a parameter: an operator set the url at startup, so it may be outside the model store.
-    Nor is ``workflow``, the one that the model is a node of.
+    Nor are ``workflow``, the one that the model is a node of, and ``trace``, the caller's as headers.
     Raises BadRequest for values out of range.
     """
 
@@ -94,6 +94,7 @@ class Registration(Asked):
     )
     trusted: bool = False
     workflow: str = ""
+    trace: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name, row in PARAMETERS.items():
