@@ -132,27 +132,20 @@ def build_workflow(config: WorkflowConfig) -> Path:
     }
     manifest = {"createdOn": creation_time(), "workflow": named, "archiverVersion": __version__}
     text = json.dumps(manifest, indent=2).encode()
-    partial = target.with_name(f".{uuid4().hex}.part")
-    try:
-        _write_zip("default", partial, _entries(contents, text, lambda _size: None, WORKFLOW_MANIFEST))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    entries = _entries(contents, text, lambda _size: None, WORKFLOW_MANIFEST)
+    _put_in_place(target, lambda partial: _write_zip("default", partial, entries))
     return target
 
 
-def build_archive(
-    config: ArchiveConfig, report: Report | None = None, *, manifest: str | None = None
-) -> Path:
+def build_archive(config: ArchiveConfig, report: Report | None = None) -> Path:
     """Write the archive and return its path. Raises ``ArchiverError``, ``FileNotFoundError``, ``OSError``.
 
-    Inputs are not copied first; the archive appears when it is complete. ``manifest`` is a text to use
-    instead of ``make_manifest``'s.
+    Inputs are not copied first; the archive appears when it is complete.
     """
     target = _target(config)
     contents = collect(config)
     warn_of_mistakes(config, contents)
-    _pack(config, target, contents, manifest_text(config) if manifest is None else manifest, report)
+    _pack(config, target, contents, manifest_text(config), report)
     return target
 
 
@@ -177,10 +170,16 @@ def _pack(
 ) -> None:
     manifest = text.encode()
     contents.pop(MANIFEST_PATH, None)
+    counter = _counter(contents, manifest, report or (lambda _packed, _total: None))
+    entries = _entries(contents, manifest, counter)
+    _put_in_place(target, lambda partial: _write(config, partial, entries))
+
+
+def _put_in_place(target: Path, write: Callable[[Path], None]) -> None:
+    """The archive appears when it is complete, and replaces what is there."""
     partial = target.with_name(f".{uuid4().hex}.part")
     try:
-        counter = _counter(contents, manifest, report or (lambda _packed, _total: None))
-        _write(config, partial, _entries(contents, manifest, counter))
+        write(partial)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         partial.replace(target)

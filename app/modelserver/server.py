@@ -132,7 +132,11 @@ class Server:
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
         self._otel = None if loaded.settings.otel == "off" else otel(loaded.settings)
-        self._payloads = None if loaded.settings.payload_log_url is None else payload_log(loaded.settings)
+        self._payloads: PayloadLog | None = None
+        if loaded.settings.payload_log_url is not None:
+            from modelserver.payloads.log import PayloadLog  # noqa: PLC0415 - for servers that use it
+
+            self._payloads = PayloadLog.of(loaded.settings)
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
         self._registrations = registrations
@@ -327,7 +331,10 @@ class Server:
         if self._beside is not None:
             running.append(loop.create_task(self._beside(registry)))
         if self._apps_late:
-            running.append(loop.create_task(build_late(apps)))
+            # The last part of the start.
+            building = loop.create_task(build_all(apps))
+            building.add_done_callback(lambda _: freeze_garbage())
+            running.append(building)
         await stopping
         loop_watch.close()
         for task in running:
@@ -438,12 +445,6 @@ async def build_all(apps: Iterable[LateApp]) -> None:
         await app.build()
 
 
-async def build_late(apps: Iterable[LateApp]) -> None:
-    """Builds them after the start, of which they are then the last part."""
-    await build_all(apps)
-    freeze_garbage()
-
-
 async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
     """Awaits the opening; if it fails, ends the models and raises ConfigError."""
     try:
@@ -471,13 +472,6 @@ async def open_grpc(
     servers: GrpcServers = made.GrpcServers(services, on_call, certificate)
     await servers.open(held)
     return servers
-
-
-def payload_log(settings: Settings) -> PayloadLog:
-    """The payload log, imported on demand. Raises ConfigError."""
-    from modelserver.payloads.log import PayloadLog  # noqa: PLC0415
-
-    return PayloadLog.of(settings)
 
 
 def otel(settings: Settings) -> OpenTelemetry:

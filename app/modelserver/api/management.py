@@ -68,7 +68,6 @@ class ManagementApi:
         self._model_api = model_api
 
     async def register(self, request: Request) -> Response:
-        """POST /models"""
         self._check_model_api()
         return await self.register_by(await Parameters.of_registration(request))
 
@@ -99,7 +98,6 @@ class ManagementApi:
         )
 
     async def list_models(self, request: Request) -> Response:
-        """GET /models"""
         return self.list_by(Parameters.of_query(request))
 
     def list_by(self, parameters: Parameters) -> Response:
@@ -120,7 +118,6 @@ class ManagementApi:
         return Response(pretty([describe(model) for model in models]), media_type=JSON)
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
-        """PUT /models/{name}[/{version}]"""
         parameters = Parameters.of_query(request)
         if parameters.text("url") is not None:
             return await self.replace_by(parameters, name, version)
@@ -185,12 +182,10 @@ class ManagementApi:
         return status(200, f"Workers scaled to {min_workers} for model: {name}{suffix}", warnings)
 
     async def set_default(self, name: str, version: str) -> Response:
-        """PUT /models/{name}/{version}/set-default"""
         await self._registry.set_default(name, version)
         return status(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
     async def unregister(self, name: str, version: str | None = None) -> Response:
-        """DELETE /models/{name}[/{version}]"""
         self._check_model_api()
         await self._registry.unregister(name, version)
         return status(200, f'Model "{name}" unregistered')

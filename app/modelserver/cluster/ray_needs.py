@@ -27,7 +27,11 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
     """Why none of these nodes (as in ``ray.nodes()``) could run the actor, were it idle; else empty."""
     alive = [node for node in nodes if node["Alive"]]
     selector: Mapping[str, str] = options.get("label_selector", {})
-    fitting = [node for node in alive if _matches(selector, node.get("Labels", {}))]
+    fitting = [
+        node
+        for node in alive
+        if all(_admits(wanted, node.get("Labels", {}).get(name)) for name, wanted in selector.items())
+    ]
     if selector and not fitting:
         return "no node has the labels " + ", ".join(f"{name}={value}" for name, value in selector.items())
     amounts = needed(options)
@@ -56,10 +60,6 @@ def _said(name: str, amount: float) -> str:
 
 def _number(name: str, amount: float) -> str:
     return f"{round(amount / _GIB if name == 'memory' else amount, 2):g}"
-
-
-def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return all(_admits(wanted, labels.get(name)) for name, wanted in selector.items())
 
 
 def _admits(wanted: str, value: str | None) -> bool:

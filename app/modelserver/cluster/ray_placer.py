@@ -118,7 +118,12 @@ class RayPlacer:
             raise NoPlace(self._lost)
         self._count += 1
         name = f"{label}:{self._server}:{self._count}"
-        request = _request(self._count, name, invitations, demand)
+        options, spread = options_of(demand), demand.placement == "spread"
+        # Several agents are those of one worker's processes, whose places are a group.
+        group = ("SPREAD" if spread else "PACK") if len(invitations) > 1 else ""
+        if not group:
+            options["scheduling_strategy"] = "SPREAD" if spread else "DEFAULT"
+        request = Place(self._count, name, list(invitations), options, group)
         placement = self._places[request.id] = RayPlacement(self, request)
         self._send(request)
         return placement
@@ -321,15 +326,6 @@ class RayPlacer:
         last = f": {printed.result()}" if printed.done() and printed.result() else ""
         code = process.returncode
         return f"the helper that talks with Ray (ray_python {self._python}) ended with {code}{last}"
-
-
-def _request(id_: int, name: str, invitations: Sequence[str], demand: Demand) -> Place:
-    """Several agents are those of one worker's processes, whose places are a group."""
-    options, spread = options_of(demand), demand.placement == "spread"
-    if len(invitations) > 1:
-        return Place(id_, name, list(invitations), options, "SPREAD" if spread else "PACK")
-    options["scheduling_strategy"] = "SPREAD" if spread else "DEFAULT"
-    return Place(id_, name, list(invitations), options)
 
 
 def options_of(demand: Demand) -> dict[str, Any]:

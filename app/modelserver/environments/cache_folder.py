@@ -27,13 +27,13 @@ def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Pat
         root.parent.mkdir(parents=True, exist_ok=True)
         for path in (root, folder):
             path.mkdir(mode=0o700, exist_ok=True)
-        private = all(is_private(path) for path in (root, folder))
+        private = all(map(_is_private, (root, folder)))
     except OSError:
         return None
     return folder if private else None
 
 
-def is_private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Whether it is a folder that only this user can write to. Raises OSError."""
     found = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH

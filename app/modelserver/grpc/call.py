@@ -133,7 +133,7 @@ class Call(Stream):
             self._run(method.begin(self, piece[PREFIX:]))
         else:
             try:
-                self._add(piece, ended=ended)
+                self._add(method, piece, ended=ended)
             except Unacceptable as error:
                 if self._more is None:
                     self.refuse(error)
@@ -176,7 +176,7 @@ class Call(Stream):
 
     # -- messages of the client
 
-    def _add(self, piece: bytes, *, ended: bool) -> None:
+    def _add(self, method: Method, piece: bytes, *, ended: bool) -> None:
         """Raises Unacceptable."""
         inbox = self._inbox = self._inbox or Inbox(self._port.largest)
         inbox.add(piece)
@@ -195,22 +195,20 @@ class Call(Stream):
         elif inbox.has_more or (ended and not is_complete):
             raise Unacceptable(StatusCode.INTERNAL, "The call must have one message.")
         elif ended:
-            self._begin(*inbox.next())
+            self._begin(method, *inbox.next())
 
-    def _begin(self, flag: int, message: bytes) -> None:
-        assert self.method is not None  # noqa: S101 - known, as messages are read
+    def _begin(self, method: Method, flag: int, message: bytes) -> None:
         self._drop()
-        self._run(self.method.begin(self, message) if flag == 0 else self._begin_packed(message))
+        self._run(method.begin(self, message) if flag == 0 else self._begin_packed(method, message))
 
-    async def _begin_packed(self, message: bytes) -> None:
-        assert self.method is not None  # noqa: S101 - known, as messages are read
+    async def _begin_packed(self, method: Method, message: bytes) -> None:
         try:
             plain = await self._unpacked(message)
         except Unacceptable as error:
             self.refuse(error)
             return
         del message
-        await self.method.begin(self, plain)
+        await method.begin(self, plain)
 
     async def _unpacked(self, message: bytes) -> bytes:
         """Raises Unacceptable."""

@@ -98,7 +98,9 @@ class PayloadLog:
         size = len(event.body)
         if size > self.bounds.body:
             self.drop("too_large")
-        elif self.waiting >= self.bounds.events or self._bytes_waiting + size > self.bounds.nbytes:
+            return
+        waiting = self._bytes_in - sum(sender.bytes_done for sender in self._senders)
+        if self.waiting >= self.bounds.events or waiting + size > self.bounds.nbytes:
             self.drop("queue_full")
         else:
             self._taken_in += 1
@@ -109,10 +111,6 @@ class PayloadLog:
     def waiting(self) -> int:
         """Events that are waiting or being sent."""
         return self._taken_in - sum(sender.done for sender in self._senders)
-
-    @property
-    def _bytes_waiting(self) -> int:
-        return self._bytes_in - sum(sender.bytes_done for sender in self._senders)
 
     def counts(self) -> dict[str, int]:
         """Events by outcome, see :data:`OUTCOMES`."""

@@ -188,7 +188,8 @@ class Recording:
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything that is recorded, until its end."""
         wanted, started = self._wanted, time.monotonic()
-        yield framed(pack([self._first()]))
+        began = Began(time.time(), __version__, sorted(wanted.models), self.headers.names, wanted.sample)
+        yield framed(pack([began]))
         said = started
         while True:
             # Before the rest is taken, so that nothing is left.
@@ -208,10 +209,6 @@ class Recording:
             if wanted.seconds is not None and time.monotonic() - started >= wanted.seconds:
                 self.finish(f"{wanted.seconds:g} seconds are over")
             await self._pause()
-
-    def _first(self) -> Began:
-        wanted = self._wanted
-        return Began(time.time(), __version__, sorted(wanted.models), self.headers.names, wanted.sample)
 
     async def _pause(self) -> None:
         try:
