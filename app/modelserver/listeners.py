@@ -106,7 +106,6 @@ class Listeners:
         check_regularly(loop, self._listeners)
 
     def certify(self, certificate: Certificate) -> None:
-        """New connections use this certificate."""
         if self._tls is not None:
             renew(self._tls, certificate)
         if self._fleet is not None:

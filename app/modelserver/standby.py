@@ -55,7 +55,6 @@ def _taken(path: Path) -> int | None:
 
 
 def _name_in(path: Path) -> str:
-    """Who says that it has the lock."""
     with contextlib.suppress(OSError):
         return path.read_text("utf-8", "replace")[:200] or "another server"
     return "another server"

@@ -41,12 +41,10 @@ class Parameters:
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
-        """Warns the client, and logs the warning."""
         self.warnings.append(text)
         _log.warning("%s", text)
 
     def warn_of_unknown(self, known: Collection[str]) -> None:
-        """Warns of unknown names."""
         unknown = [name for name in self._values if name not in known]
         for name in unknown[:_MOST_TOLD]:
             close = get_close_matches(name[:LONGEST_NAME], known, n=1)

@@ -32,11 +32,9 @@ class LoggedRoutes:
         self._log = log
 
     def find(self, url: bytes) -> Target | None:
-        """See :class:`HotRoutes`."""
         return self._hot.find(url)
 
     def serve(self, exchange: Exchange) -> None:
-        """See :class:`HotRoutes`."""
         logged = LoggedExchange(exchange, self._log)
         try:
             self._hot.serve(logged)

@@ -68,21 +68,18 @@ class RepositoryApi:
         self._everybody = everybody
 
     async def index(self, request: Request) -> JSONResponse:
-        """POST /v2/repository/index"""
         only_ready = (await read_object(request)).get("ready", False)
         if not isinstance(only_ready, bool):
             raise BadRequest(f"ready is {only_ready!r} instead of true or false")
         return JSONResponse(await list_models(self._registry, only_ready=only_ready))
 
     async def load(self, request: Request, name: str) -> JSONResponse:
-        """POST /v2/repository/models/{name}/load"""
         self._check_allowed(request)
         await _check_parameters(request, ())
         await load_model(self._registry, self._settings, name)
         return JSONResponse({"name": name, "load": True})
 
     async def unload(self, request: Request, name: str) -> JSONResponse:
-        """POST /v2/repository/models/{name}/unload"""
         self._check_allowed(request)
         await _check_parameters(request, ("unload_dependents",))
         await unload_model(self._registry, name)

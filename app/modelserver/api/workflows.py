@@ -97,7 +97,6 @@ class WorkflowApi:
         self._model_api = model_api
 
     async def register(self, request: Request) -> Response:
-        """POST /workflows"""
         if self._workflows is None:
             raise BadRequest("Registering new workflows is disabled.")
         self._check_model_api()
@@ -114,17 +113,14 @@ class WorkflowApi:
         return status(200, text, [*parameters.warnings, *workflow.specification.warnings])
 
     async def list_all(self, request: Request) -> Response:
-        """GET /workflows"""
         urls = {} if self._workflows is None else self._workflows.urls()
         return one_page("workflow", urls, Parameters.of_query(request))
 
     async def describe(self, request: Request) -> Response:
-        """GET /workflows/{workflow}"""
         workflow = self._named(request).get(request.path_params["workflow"])
         return Response(pretty([describe_workflow(workflow)]), media_type=JSON)
 
     async def unregister(self, request: Request) -> Response:
-        """DELETE /workflows/{workflow}"""
         workflows, name = self._named(request), request.path_params["workflow"]
         self._check_model_api()
         await workflows.unregister(name)

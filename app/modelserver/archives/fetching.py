@@ -58,7 +58,6 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         raise failure
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._inner.aclose()
 
     async def _checked(self, host: str, url: httpx.URL) -> list[str]:

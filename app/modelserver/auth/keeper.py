@@ -46,7 +46,6 @@ class TokenKeeper:
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
-        """The fingerprints of all tokens."""
         made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
         return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
 
@@ -80,7 +79,6 @@ class TokenKeeper:
             raise
 
     def close(self) -> None:
-        """Removes the file."""
         self._file.remove()
 
     def _make(self, scope: Scope) -> Token:

@@ -156,12 +156,10 @@ class Strangers:
         self._doors: dict[str, dict[_Door, None]] = {}
 
     def add(self, address: str, door: _Door) -> None:
-        """One more."""
         self.count += 1
         self._doors.setdefault(address, {})[door] = None
 
     def remove(self, address: str, door: _Door) -> None:
-        """One less."""
         self.count -= 1
         doors = self._doors[address]
         del doors[door]
@@ -182,7 +180,6 @@ class Refusals:
         self._untold = 0
 
     def tell(self, reason: str) -> None:
-        """Logs the reason, or counts."""
         now = asyncio.get_running_loop().time()
         if now < self._next:
             self._untold += 1

@@ -30,7 +30,6 @@ class ProcessPlacement:
 
     @property
     def pids(self) -> list[int]:
-        """Those of the agents."""
         return [process.pid for process in self._processes]
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
@@ -101,7 +100,6 @@ class ProcessPlacer:
         return ""
 
     async def close(self) -> None:
-        """Ends all agents."""
         for placement in self.placements:
             placement.withdraw()
         if self.placements:

@@ -158,7 +158,6 @@ class Places:
             yield {**own, "scheduling_strategy": strategy(group, placement_group_bundle_index=index)}
 
     def _placed(self, request: Place, up: list[Any], call: Any) -> None:
-        """One more is up."""
         if call.exception() is not None:
             return
         with self._lock:

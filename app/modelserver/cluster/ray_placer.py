@@ -71,11 +71,9 @@ class RayPlacement:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def withdraw(self) -> None:
-        """Kills the actors."""
         self._placer.withdraw(self)
 
     def end(self, how: str) -> None:
-        """The place is gone."""
         if not self.ended.done():
             self.ended.set_result(how)
 
@@ -170,7 +168,6 @@ class RayPlacer:
             self._unwanted.add(withdraw)
 
     async def _keep(self) -> None:
-        """Runs a helper, one after the other."""
         pause = _FIRST_PAUSE
         clock = asyncio.get_running_loop().time
         while not self._closing:

@@ -152,7 +152,6 @@ class RemoteWorker(asyncio.Protocol):
         self.say(Recall(sequence))
 
     def kill(self) -> None:
-        """Ends it without asking."""
         self.say(Kill())
         if self.channel is not None:
             self.channel.close()
@@ -171,7 +170,6 @@ class RemoteWorker(asyncio.Protocol):
         return how
 
     def last_output(self, lines: int = 20) -> str:
-        """The last lines of its output."""
         return "\n".join(list(self._tail)[-lines:])
 
     @property
@@ -227,7 +225,6 @@ class RemoteWorker(asyncio.Protocol):
             _log.info("Worker %s on node %s: %s", self.label, self.node.name, step.text)
 
     def _take_step(self, message: Present | Meeting | Started | Refused | Ended) -> None:
-        """A message that comes once."""
         if isinstance(message, Present):
             self.node.name, self.node.host = message.node, message.host
             self._outputs = self._read_output()
@@ -292,7 +289,6 @@ class RemoteWorker(asyncio.Protocol):
             self.channel.close()
 
     def leave(self) -> None:
-        """Gives its place back."""
         if self.placement is not None:
             self.placement.withdraw()
 

@@ -278,7 +278,6 @@ def _failed(wanted: Wanted, reason: str) -> EnvironmentFailed:
 
 
 def _key(wanted: Wanted, identity: str) -> str:
-    """The name of an environment's folder."""
     kind = "venv" if wanted.venv else "packages"
     name = wanted.requirements
     file = None if name is None else wanted.model_dir / name

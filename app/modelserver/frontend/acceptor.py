@@ -60,12 +60,10 @@ class Door:
         self.connections = 0  # accepted and not ended
 
     def open(self) -> None:
-        """Accepts connections from now on."""
         self._board.put(self._seat, self.connections)
         self._watch()
 
     def close(self) -> None:
-        """Accepts no more connections."""
         if self.is_closed:
             return
         if self._timer is not None:
@@ -75,14 +73,12 @@ class Door:
         self._board.leave(self._seat)
 
     def left(self) -> None:
-        """A connection has ended."""
         self.connections -= 1
         if not self.is_closed:
             self._board.put(self._seat, self.connections)
 
     @property
     def is_closed(self) -> bool:
-        """Whether :meth:`close` was called."""
         return self._listener.fileno() < 0
 
     def _watch(self) -> None:

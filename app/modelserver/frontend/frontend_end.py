@@ -58,7 +58,6 @@ class Forwarder:
     find = staticmethod(find_target)
 
     def serve(self, exchange: Exchange) -> None:
-        """Sends the request to the server."""
         served.request = exchange
         number = next(self._numbers)
         self._asked[number] = exchange
@@ -187,7 +186,6 @@ class _Stream:
 
     @property
     def taken(self) -> int:
-        """Bytes that were sent to the client."""
         return self.total - self._exchange.unsent()
 
 
@@ -204,7 +202,6 @@ class _Call:
     def take(
         self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
     ) -> None:
-        """Handles a message of the server."""
         if isinstance(message, messages.More):
             self._pulling = asyncio.get_running_loop().create_task(self._pull())
         elif isinstance(message, messages.Head):
@@ -217,7 +214,6 @@ class _Call:
             self.outgoing.put_nowait(None)
 
     def end(self) -> None:
-        """Stops reading."""
         if self._pulling is not None:
             self._pulling.cancel()
 

@@ -99,7 +99,6 @@ class Link(asyncio.Protocol, Generic[MessageT]):
             self.arena.trim()
 
     def flush(self) -> None:
-        """Writes what is queued."""
         self._flush_is_due = False
         pieces = self._turn.take()
         if self._transport is None or self._transport.is_closing():
@@ -121,7 +120,6 @@ class Link(asyncio.Protocol, Generic[MessageT]):
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

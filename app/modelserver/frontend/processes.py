@@ -70,7 +70,6 @@ class _Seat:
             self.desk.link.send(message)
 
     def kill(self) -> None:
-        """Ends the process at once."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
@@ -147,7 +146,6 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """The running processes."""
         return [seat.process.pid for seat in self._seats if seat.process is not None]
 
     async def refuse(self) -> None:

@@ -175,7 +175,6 @@ class RemoteExchange(Exchange):
             self._desk.link.send(messages.Traced(self._number, trace_id))
 
     def leave(self) -> None:
-        """The client has disconnected."""
         self.disconnected = True
         if self.watcher is not None:
             self.watcher.left()

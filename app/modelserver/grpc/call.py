@@ -63,7 +63,6 @@ class Port:
         self.intake = intake
 
     def make(self, connection: Carrier, number: int) -> Call:
-        """The call on a new stream."""
         return Call(connection, number, self)
 
 
@@ -286,7 +285,6 @@ class Call(Stream):
         self.send(self._opening(), framed(message), OK_TRAILERS)
 
     def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
-        """Ends the call with a status."""
         self._settle()
         self._drop()
         # Without a message, all is said in one head.

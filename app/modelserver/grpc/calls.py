@@ -134,7 +134,6 @@ def _go_on(call: Call) -> None:
 
 
 def _why(call: Call) -> StatusCode:
-    """Why a call was cancelled."""
     if call.is_unread:
         return StatusCode.RESOURCE_EXHAUSTED
     left = call.time_remaining()

@@ -41,7 +41,6 @@ class Encoded:
         raise AttributeError(name)
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
-        """The bytes."""
         return self._content
 
     def within(self, descriptor: Descriptor, field: str) -> Encoded:
@@ -63,7 +62,6 @@ class Received:
         return getattr(self._message, name)
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
-        """The bytes."""
         return self._content
 
 

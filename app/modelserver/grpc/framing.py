@@ -41,7 +41,6 @@ class Inbox:
         self._length: int | None = None
 
     def add(self, piece: bytes) -> None:
-        """Takes a piece."""
         if not piece:
             return
         self.held += len(piece)
@@ -76,7 +75,6 @@ class Inbox:
         return self._flag, self._cut(length)
 
     def clear(self) -> None:
-        """Drops what has come."""
         self._pieces.clear()
         self._at = self.held = 0
         self._length = None

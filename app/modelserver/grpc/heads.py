@@ -51,7 +51,6 @@ class Head:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The metadata as headers."""
         return [
             (name.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value)
             for name, value in self.metadata

@@ -38,7 +38,6 @@ class HealthService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The service's methods by name."""
         return {"Check": self.check, "Watch": self.watch}
 
     async def check(self, asked: AnyMessage, _: Call) -> AnyMessage:

@@ -47,7 +47,6 @@ class InferenceService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The service's methods by name."""
         return {
             "Ping": self.ping,
             "Predictions": self.predict,
@@ -61,7 +60,6 @@ class InferenceService:
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
     async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        """One request, one answer."""
         async with self._submit(asked, call) as pending:
             (content,) = await pending.answers()
         if pending.batches:
@@ -69,7 +67,6 @@ class InferenceService:
         return _answer(pending.request, content)
 
     def stream(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
-        """One request, its answer in parts."""
         return self.parts(asked, call, "StreamPredictions")
 
     async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:

@@ -47,7 +47,6 @@ class ManagementService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The service's methods by name."""
         return {
             "DescribeModel": self._method(self._describe, _text),
             "ListModels": self._method(self._list, _text),

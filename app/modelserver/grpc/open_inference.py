@@ -100,7 +100,6 @@ class OpenInferenceService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The service's methods by name."""
         return {
             **self.torchserve_methods,
             "ModelStreamInfer": self.stream_infer,
@@ -120,7 +119,6 @@ class OpenInferenceService:
         }
 
     async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
-        """Always live."""
         return _Live(live=True)
 
     async def server_ready(self, _: AnyMessage, __: Call) -> AnyMessage:
@@ -150,7 +148,6 @@ class OpenInferenceService:
         )
 
     async def infer(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        """One request, one answer."""
         answer, batch_id = await self.infer_one(asked, call)
         if batch_id is not None:
             tell_batch(call, batch_id)
@@ -196,7 +193,6 @@ class OpenInferenceService:
         return _Loaded(model_name=name, isLoaded=True)
 
     async def unload(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        """Unregisters all versions of a model."""
         name = self._named(asked, call, ("unload_dependents",))
         await self._finishing.run(unload_model(self._registry, name))
         return _Unloaded(model_name=name, isUnloaded=True)
@@ -207,17 +203,14 @@ class OpenInferenceService:
         return ParseDict({"config": describe_config(model)}, _Config())
 
     async def statistics(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """What became of the requests so far."""
         found = list_statistics(self._registry, asked.name, asked.version or None)
         return ParseDict({"model_stats": found}, _Statistics())
 
     async def shared_status(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """The registered shared memory."""
         regions = {each["name"]: each for each in self._shared.status(asked.name)}
         return ParseDict({"regions": regions}, _SharedStatus())
 
     async def register_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """Registers shared memory."""
         self._shared.register(asked.name, asked.key, asked.offset, asked.byte_size)
         return _SharedRegistered()
 
@@ -231,7 +224,6 @@ class OpenInferenceService:
         return _CudaStatus()
 
     async def register_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
-        """Refused."""
         raise BadRequest(NO_CUDA)
 
     async def unregister_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
@@ -239,14 +231,12 @@ class OpenInferenceService:
         return _CudaUnregistered()
 
     async def trace(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """Tells that nothing is traced."""
         if asked.model_name:
             self._registry.get(asked.model_name)
         settings = change_trace_settings({name: list(each.value) for name, each in asked.settings.items()})
         return ParseDict({"settings": {name: {"value": value} for name, value in settings.items()}}, _Trace())
 
     async def log(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        """Tells and changes the log level."""
         if asked.settings:
             _check_near(call)
         wanted = {}

@@ -74,7 +74,6 @@ class LoggedOpenInferenceService(OpenInferenceService):
 def _begin(  # noqa: PLR0917 - all that there is to know of a call
     log: PayloadLog, asked: AnyMessage, call: Call, path: str, model: str, version: str
 ) -> LoggedCall:
-    """A call whose request is logged."""
     headers = call.head.headers
     if call.trace is not None:
         headers = with_header(headers, b"traceparent", call.trace.traceparent.encode())

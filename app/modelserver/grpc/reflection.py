@@ -28,7 +28,6 @@ class ReflectionService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The service's methods by name."""
         return {"ServerReflectionInfo": self.tell}
 
     async def tell(self, requests: AsyncIterator[AnyMessage], _: Call) -> AsyncIterator[AnyMessage]:

@@ -131,7 +131,6 @@ class GrpcServers:
         _log.info("gRPC %s address: %s", address.side, shown)
 
     def certify(self, certificate: Certificate) -> None:
-        """New connections use this certificate."""
         for each in self._open:
             if each.context is not None:
                 renew(each.context, certificate, ("h2",))

@@ -107,7 +107,6 @@ class Connection(asyncio.Protocol):
         self._timers: list[asyncio.TimerHandle] = []
 
     def now(self) -> float:
-        """The time in seconds."""
         return self._loop.time()
 
     # -- from the transport
@@ -439,7 +438,6 @@ class Connection(asyncio.Protocol):
     # -- the end
 
     def check(self, now: float) -> None:
-        """Ends what makes no progress."""
         limits = self.limits
         self._waste = 0
         if self._over_since is not None:
@@ -477,7 +475,6 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends at once."""
         self._over_since = self.now()
         if self._transport is not None:
             self._transport.abort()

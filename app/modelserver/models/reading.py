@@ -86,7 +86,6 @@ class Reader:
         )
 
     def close(self) -> None:
-        """Ends the helpers."""
         self._helpers.close()
 
 

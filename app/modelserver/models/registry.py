@@ -121,7 +121,6 @@ class Registry:
         return list(self._models[name].versions.values())
 
     def defaults(self) -> Iterator[ModelVersion]:
-        """The default version of each model."""
         for model in self._models.values():
             yield model.versions[model.default]
 
@@ -210,7 +209,6 @@ class Registry:
             entry.traffic.follow(entry.versions, entry.default, moved)
 
     async def changed(self) -> None:
-        """Calls ``on_change`` after an accepted change."""
         if self.on_change is not None:
             await self.on_change()
 
@@ -222,7 +220,6 @@ class Registry:
         self._reserved.add((name, version))
 
     def release(self, name: str, version: str) -> None:
-        """Ends a reservation."""
         self._reserved.discard((name, version))
 
     async def wait_loaded(self, model: ModelVersion) -> Scaling:
@@ -408,7 +405,6 @@ class Registry:
         )
 
     async def _break_off(self) -> None:
-        """Cancels all replacements."""
         for task in self.replacing:
             task.cancel()
         await asyncio.gather(*self.replacing, return_exceptions=True)

@@ -189,7 +189,6 @@ class Agent:
     # -- the worker
 
     async def _work(self) -> None:
-        """Runs the worker from start to end."""
         start = await self._started
         # What workers of agents that were killed have left behind.
         await asyncio.to_thread(end_orphans)

@@ -225,7 +225,6 @@ class _Part:
         self.size = 0
 
     def resume(self) -> None:
-        """Reads what is there."""
         self._file.seek(0)
         while data := self._file.read(_WRITTEN):
             self._hashed.update(data)
@@ -239,7 +238,6 @@ class _Part:
 
     @property
     def digest(self) -> str:
-        """Of what has been written."""
         return self._hashed.hexdigest()
 
     async def add(self, piece: bytes) -> None:
@@ -250,13 +248,11 @@ class _Part:
             await _to_the_end(self.write)
 
     def write(self) -> None:
-        """Writes what waits."""
         self._hashed.update(self._waiting)
         while self._waiting:
             del self._waiting[: self._file.write(self._waiting)]
 
     def empty(self) -> None:
-        """Starts anew."""
         self._file.truncate(0)
         self._hashed = hashlib.sha256()
         self.size = 0

@@ -173,7 +173,6 @@ class _Helper:
         return _decode(receive(self._connection))
 
     def end(self) -> None:
-        """Ends the process at once."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self.process.kill()

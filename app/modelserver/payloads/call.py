@@ -39,7 +39,6 @@ class LoggedCall:
         self.id = given.decode("ascii") if _USABLE_ID.fullmatch(given) else make_uuid()
 
     def asked(self, body: bytes, content_type: str) -> None:
-        """Logs the request."""
         if self._log.requests:
             self._log.put(
                 Event(REQUEST, self.id, self._arrived, content_type, body, self._headers, self._about)
@@ -56,7 +55,6 @@ class LoggedCall:
             self._parts.append(body)
 
     def answered(self, content_type: str, body: bytes, batch_id: str = "") -> None:
-        """Logs the response."""
         if self._log.responses:
             about = {**self._about, "batchid": batch_id} if batch_id else self._about
             self._log.put(Event(RESPONSE, self.id, time.time(), content_type, body, self._headers, about))

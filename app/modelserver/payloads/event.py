@@ -61,7 +61,6 @@ class Origin:
 
     @classmethod
     def of(cls, settings: Settings) -> Origin:
-        """The origin that the settings describe."""
         named = {
             "inferenceservicename": settings.payload_log_inference_service,
             "namespace": settings.payload_log_namespace,

@@ -88,7 +88,6 @@ class PayloadLog:
         return cls(Sink.of(settings), Origin.of(settings), settings.payload_log_mode, bounds)
 
     def start(self) -> None:
-        """Starts the threads."""
         _log.info("Payload log: events go to %s", self._sink)
         for sender in self._senders:
             sender.start()
@@ -201,5 +200,4 @@ class _Sender(threading.Thread):
         self._on_failure()
 
     def stop(self) -> None:
-        """Sends no further events."""
         self._is_stopped = True

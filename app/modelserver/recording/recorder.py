@@ -251,11 +251,9 @@ class RecordedRoutes:
         self._recorder = recorder
 
     def find(self, url: bytes) -> Target | None:
-        """See :class:`HotRoutes`."""
         return self._hot.find(url)
 
     def serve(self, exchange: Exchange) -> None:
-        """See :class:`HotRoutes`."""
         recording = self._recorder.now
         if recording is not None and recording.wants(exchange.target.route.model):
             exchange.watcher = Recorded(exchange, recording)
@@ -284,26 +282,22 @@ class Recorded(Watcher):
         self._parts: list[bytes] | None = None
 
     def queued(self, request: Any, model: Any) -> None:
-        """See :class:`Watcher`."""
         recording = self._recording
         recording.numbers += 1
         self._number = recording.numbers
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
-        """See :class:`Watcher`."""
         self._status, self._type, self._extra = status, content_type, extra
         self._parts = []
         self._sent = 0
 
     def sent(self, part: bytes) -> None:
-        """See :class:`Watcher`."""
         self._sent += len(part)
         # An answer that has become too large is not recorded, so it need not be kept.
         if self._parts is not None and self._sent <= LARGEST:
             self._parts.append(part)
 
     def ended(self, complete: bool) -> None:
-        """See :class:`Watcher`."""
         parts = self._parts or ()
         self.replied(
             *(self._status, b"".join(parts), self._type, self._extra, self._sent, len(parts)),
@@ -311,7 +305,6 @@ class Recorded(Watcher):
         )
 
     def left(self) -> None:
-        """See :class:`Watcher`."""
         if self._parts is not None:
             self.ended(False)
         else:

@@ -193,7 +193,6 @@ class Logs:
     writer: LogWriter | None = None
 
     def close(self) -> None:
-        """Removes the handlers and closes the files."""
         if self.writer is not None:
             self.writer.close()
         for logger, handler in self.handlers:

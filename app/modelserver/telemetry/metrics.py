@@ -337,11 +337,9 @@ class ModelMetrics:
         self.totals.cancelled.add(seconds)
 
     def expired(self) -> None:
-        """A request's deadline passed before its answer."""
         self._expired.add(1.0)
 
     def split(self) -> None:
-        """A request was spread over several batches."""
         self._split.add(1.0)
 
     def isolated(self, count: int = 1) -> None:
@@ -406,7 +404,6 @@ class ModelMetrics:
         self._queue_instances.set(instances)
 
     def set_in_flight(self, batches: int) -> None:
-        """Batches that workers currently have."""
         self._in_flight.set(batches)
 
     def set_workers(self, counts: Mapping[str, int]) -> None:
@@ -429,7 +426,6 @@ class ModelMetrics:
         self._nodes = set(nodes)
 
     def close(self) -> None:
-        """Removes the series of this version."""
         self.set_nodes({})
         for worker_name in list(self._worker_times):
             self.worker_gone(worker_name)

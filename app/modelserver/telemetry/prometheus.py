@@ -82,7 +82,6 @@ class Family(Generic[Child]):
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names of this family's samples."""
         return (self.name,)
 
     def labels(self, *values: str) -> Child:
@@ -98,7 +97,6 @@ class Family(Generic[Child]):
         return child
 
     def remove(self, *values: str) -> None:
-        """Removes a child, if it exists."""
         self._children.pop(values, None)
 
     @property
@@ -108,7 +106,6 @@ class Family(Generic[Child]):
 
     @property
     def series_count(self) -> int:
-        """How many series are shown."""
         return len(self._children)
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
@@ -205,18 +202,15 @@ class Registry:
         return family
 
     def remove(self, name: str) -> None:
-        """Removes the family ``name``, if it exists."""
         family = self._families.pop(name, None)
         for sample in () if family is None else family.sample_names:
             del self._owners[sample]
 
     @property
     def families(self) -> list[AnyFamily]:
-        """All metrics."""
         return list(self._families.values())
 
     def get(self, name: str) -> AnyFamily | None:
-        """The family of this name, if any."""
         return self._families.get(name)
 
     def __contains__(self, name: str) -> bool:

@@ -86,5 +86,4 @@ class LoopWatch:
             )
 
     def close(self) -> None:
-        """Stops watching."""
         self._timer.cancel()

@@ -14,7 +14,6 @@ class Total:
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """It happened once more."""
         self.count += 1
         self.seconds += seconds
 

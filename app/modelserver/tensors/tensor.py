@@ -38,7 +38,6 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape matches."""
         return len(shape) == len(self.shape) and all(
             wanted in (VARIABLE, size) for wanted, size in zip(self.shape, shape, strict=True)
         )
@@ -84,7 +83,6 @@ class Output:
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
         return sum(map(len, self.pieces))
 
     @property

@@ -69,7 +69,6 @@ class Loopback:
     # -- its transport
 
     def write(self, data: bytes) -> None:
-        """Reads a piece of the response."""
         if data:
             self._parser.feed_data(data)
 
@@ -87,13 +86,10 @@ class Loopback:
     # -- the parser's events
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One line of the head."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """The response is whole."""
         self._complete = True

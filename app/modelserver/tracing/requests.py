@@ -116,7 +116,6 @@ class Queued:
         self._waits = True
 
     def sent(self, batch: Any) -> TracedBatch:
-        """See :class:`modelserver.batching.request.RequestTrace`."""
         trace: TracedBatch | None = batch.trace
         if trace is None:
             return TracedBatch(self)
@@ -149,7 +148,6 @@ class TracedRoutes:
         self.find = hot.find
 
     def serve(self, exchange: Exchange) -> None:
-        """See :class:`modelserver.http.exchange.HotRoutes`."""
         headers = exchange.headers if exchange.has_traceparent else ()
         contexts = self._tracing.sample(headers, exchange)
         if contexts is not None:
@@ -184,32 +182,26 @@ class TracedExchange(Watcher):
         exchange.replace_header(TRACEPARENT, self._trace.traceparent.encode())
 
     def queued(self, request: Any, model: Any) -> None:
-        """See :class:`Watcher`."""
         self._trace.queue(request, model)
         self._next.queued(request, model)
 
     def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
-        """See :class:`Watcher`."""
         self._finish(status)
         self._next.replied(status, body, content_type, extra)
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
-        """See :class:`Watcher`."""
         self._status = status
         self._trace.part()
         self._next.begun(status, content_type, extra)
 
     def sent(self, part: bytes) -> None:
-        """See :class:`Watcher`."""
         self._next.sent(part)
 
     def ended(self, complete: bool) -> None:
-        """See :class:`Watcher`."""
         self._finish(self._status, "" if complete else "The answer broke off.")
         self._next.ended(complete)
 
     def left(self) -> None:
-        """See :class:`Watcher`."""
         self._exchange.watcher = None
         self._trace.finish(failed("The client disconnected."), {"error.type": "disconnected"})
         self._next.left()
@@ -229,12 +221,10 @@ class TracedCall(TracedRequest):
     request_id = ""
 
     def queue(self, request: Any, model: Any) -> None:
-        """See :class:`TracedRequest`."""
         self.request_id = self.request_id or request.id
         super().queue(request, model)
 
     def end(self, request_id: str, code: int) -> None:
-        """The call has ended with this code."""
         self.tracing.note(request_id, f"{self.context.trace_id:032x}")
         attributes: dict[str, str | int] = {
             "rpc.grpc.status_code": int(code),

@@ -50,7 +50,6 @@ class LocalBench:
         self.description: dict[str, Any] = {}
 
     def now(self) -> float:
-        """Seconds of a monotonic clock."""
         return time.monotonic()
 
     def serve(self, setting: Setting) -> int:
@@ -73,12 +72,10 @@ class LocalBench:
         return int(self.description["jobQueueStatus"]["remainingCapacity"])
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
-        """See ``Bench``."""
         load = Load(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
         return summed_up(run_load(closed_loop(load, clients)), clients=clients)
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
-        """See ``Bench``."""
         load = Load(self._requests, self._port, seconds, settle)
         return summed_up(run_load(at_rate(load, rate)), offered=rate)
 
@@ -88,7 +85,6 @@ class LocalBench:
         return self._server.inference
 
     def close(self) -> None:
-        """Ends the server."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()

@@ -168,7 +168,6 @@ class _Crowd:
         return Run(counted, self.closed - self.load.settle, dict(self.failures))
 
     def connect(self) -> None:
-        """Opens one more connection."""
         self.connections += 1
         task = asyncio.get_running_loop().create_task(self._connect())
         self._opening.add(task)
@@ -249,7 +248,6 @@ class _Connection(asyncio.Protocol):
         self._transport.write(next(self._crowd.bodies))
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._transport is not None:
             self._transport.close()
 

@@ -68,7 +68,6 @@ class Figure:
         return bool(self.failures) or not self.requests
 
     def reason(self) -> str:
-        """Why it is void."""
         return ", ".join(f"{count} x {what}" for what, count in self.failures.items()) or "nothing answered"
 
 

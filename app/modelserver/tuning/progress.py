@@ -23,17 +23,14 @@ class Progressing:
         self._task = bar.add_task("", total=1.0)
 
     def stage(self, name: str) -> None:
-        """A heading."""
         self._stage = name
         self.line(f"{name}:")
 
     def trying(self, what: str, share: float) -> None:
-        """The text beside the bar."""
         text = escape(f"{self._stage}: {what}")
         self._bar.update(self._task, completed=min(share, 1.0), description=text)
 
     def line(self, text: str) -> None:
-        """A line that stays."""
         indent = "" if text.endswith(":") else "  "
         self._console.print(f"{indent}{text}", markup=False, highlight=False, soft_wrap=True)
 

@@ -58,7 +58,6 @@ class ServerChannel:
         self.is_open = True
 
     def fileno(self) -> int:
-        """The descriptor of the socket."""
         return self._connection.fileno()
 
     def use(self, arena: Arena | None, *, shared: bool) -> None:

@@ -174,7 +174,6 @@ class Service:
                     self.cancel(message)
 
     def run(self, work: Work) -> None:
-        """Answers every open row of the batch."""
         indices = work.open
         if indices:
             state = self.state(work, indices)
@@ -215,12 +214,10 @@ class Service:
             self._blame(work, indices, failed, state)
 
     def begin(self, state: BatchState) -> None:
-        """Makes ``state`` what the handler sees."""
         self.context._ms_begin(state)
         self._metrics.request_ids = state.request_ids or {}
 
     def call(self, data: list[Any], state: BatchState) -> Any:
-        """What the handler returns for these rows."""
         self.begin(state)
         return self.entry(data, self.context)
 

@@ -112,7 +112,6 @@ class _Ended:
         """Ignores the parts."""
 
     def is_cancelled(self, idx: int) -> bool:
-        """True: the call is over."""
         return True
 
     def close(self) -> None:

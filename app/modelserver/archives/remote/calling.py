@@ -91,7 +91,6 @@ class Listing:
         self._until = 0.0
 
     async def names(self) -> list[str]:
-        """As :func:`names`."""
         async with self._lock:
             if time.monotonic() > self._until:
                 self._names = await names(self._url)

@@ -75,11 +75,9 @@ class _Told:
             self._out.flush()
 
     def progress(self, received: int, total: int) -> None:
-        """See :class:`Message`."""
         self(Message(received=received, total=total))
 
     def waits(self) -> None:
-        """See :class:`Message`."""
         self(Message(waits=True))
 
 

@@ -81,7 +81,6 @@ def _parts(row: Row, body: memoryview) -> Mapping[str, tuple[bytes | memoryview,
 
 @lru_cache(256)
 def _essence(content_type: str) -> str:
-    """A content type without its parameters."""
     return content_type.partition(";")[0].strip()
 
 
