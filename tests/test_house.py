@@ -286,6 +286,7 @@ _ALLOWED = {
         "archiver",
         "archives",
         "commands",
+        "environments",
         "errors",
         "options",
         "resources",

@@ -11,9 +11,10 @@ from modelserver.wire.arena import open_arena
 from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from modelserver.wire.messages import ToServer, ToWorker
+    from modelserver.pools.spec import OnLost, OnMessage
+    from modelserver.wire.messages import ToWorker
 
 _SMALL = 1 << 18
 
@@ -24,12 +25,7 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     ``connected`` is set when the worker has connected.
     """
 
-    def __init__(
-        self,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
-        limit: int,
-    ) -> None:
+    def __init__(self, on_message: OnMessage, on_lost: OnLost, limit: int) -> None:
         super().__init__(on_message, on_lost, limit)
         self._small = memoryview(bytearray(_SMALL))
         self._is_direct = False

@@ -231,14 +231,10 @@ class _Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._is_stranger:
-            self._greet()
+            first, self._nonce = challenge()
+            self._transport.write(first)
         else:
             self._transport.abort()
-
-    def _greet(self) -> None:
-        assert self._transport is not None  # noqa: S101 - set when the connection was made
-        first, self._nonce = challenge()
-        self._transport.write(first)
 
     def data_received(self, data: bytes) -> None:
         if not self._is_stranger:

@@ -20,14 +20,13 @@ from modelserver.pools.ranks import RankGroup
 from modelserver.wire.cluster import Meet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable
 
     from modelserver.cluster.hub import Hub
     from modelserver.cluster.packing import Packed
     from modelserver.cluster.placing import Placement, Placer
-    from modelserver.pools.spec import Process, Ranks, WorkerSpec
+    from modelserver.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
     from modelserver.wire.cluster import Present
-    from modelserver.wire.messages import ToServer
 
 _log = logging.getLogger("modelserver.workers")
 Outcome = TypeVar("Outcome")
@@ -64,13 +63,7 @@ class ClusterLauncher:
     requirements: str = ""
     use_venv: bool = False
 
-    async def __call__(
-        self,
-        spec: WorkerSpec,
-        label: str,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
-    ) -> Process:
+    async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
         """As :class:`~modelserver.pools.spec.Launcher`. Raises NoPlace if there is no machine."""
         # The machine's cores are shared by Ray, not by this server.
         spec = replace(spec, threads=max(1, int(self.demand.num_cpus)))
@@ -88,12 +81,7 @@ class _Launch:
     """The start of one worker."""
 
     def __init__(
-        self,
-        launcher: ClusterLauncher,
-        spec: WorkerSpec,
-        label: str,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
+        self, launcher: ClusterLauncher, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost
     ) -> None:
         self._launcher = launcher
         self._cluster = cluster = launcher.cluster

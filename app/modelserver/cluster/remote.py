@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from modelserver.cluster.channel import RemoteChannel
     from modelserver.cluster.placing import Placement
     from modelserver.pools.printed_metrics import Measured
-    from modelserver.wire.messages import ToServer, ToWorker
+    from modelserver.pools.spec import OnMessage
+    from modelserver.wire.messages import ToWorker
 
 _log = logging.getLogger("modelserver.workers")
 _model_log = logging.getLogger("modelserver.model")
@@ -78,7 +79,7 @@ class RemoteWorker(asyncio.Protocol):
         self,
         label: str,
         lost_after: float,
-        on_message: Callable[[ToServer, memoryview], None],
+        on_message: OnMessage,
         on_archive: Callable[[int], None],
         measured: Measured | None = None,
     ) -> None:

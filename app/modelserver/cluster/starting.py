@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from modelserver.cluster.hub import Hub
     from modelserver.cluster.packing import Packed
-    from modelserver.pools.spec import WorkerSpec
+    from modelserver.pools.spec import OnLost, OnMessage, WorkerSpec
     from modelserver.wire.cluster import Present
     from modelserver.wire.greeting import Invitation
     from modelserver.wire.messages import ToServer
@@ -49,7 +49,7 @@ class ProcessStart:
         self._invitations: list[Invitation] = []
         self._packed: Packed | None = None
         self._channel: RemoteChannel | None = None
-        self._on_message: Callable[[ToServer, memoryview], None]
+        self._on_message: OnMessage
         self.worker = RemoteWorker(label, lost_after, self._hear, self._send_archive, spec.measured)
         self.invitation = self._invite(lambda: self.worker)
 
@@ -67,8 +67,8 @@ class ProcessStart:
         spec: WorkerSpec,
         packed: Packed,
         packages: tuple[str, bool],
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
+        on_message: OnMessage,
+        on_lost: OnLost,
     ) -> None:
         """Has the process started as in ``spec``, and waits until it has connected. Raises NoPlace.
 

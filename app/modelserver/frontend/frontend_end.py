@@ -107,9 +107,7 @@ class Forwarder:
             call.end()
             del self._calls[number]
 
-    def _to_call(
-        self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
-    ) -> None:
+    def _to_call(self, message: messages.ToCall, body: bytes) -> None:
         call = self._calls.get(message.number)
         if call is not None:
             call.take(message, body)
@@ -199,9 +197,7 @@ class _Call:
         self._receive = receive
         self._pulling: asyncio.Task[None] | None = None
 
-    def take(
-        self, message: messages.More | messages.Head | messages.Content | messages.Done, body: bytes
-    ) -> None:
+    def take(self, message: messages.ToCall, body: bytes) -> None:
         if isinstance(message, messages.More):
             self._pulling = asyncio.get_running_loop().create_task(self._pull())
         elif isinstance(message, messages.Head):

@@ -9,8 +9,9 @@ from modelserver.wire.frames import FrameReader, ProtocolError, encode, to_serve
 from modelserver.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from modelserver.pools.spec import OnLost, OnMessage
     from modelserver.wire.arena import Arena
     from modelserver.wire.messages import ToServer, ToWorker
 
@@ -26,11 +27,7 @@ class FrameChannel(asyncio.BaseProtocol):
     """
 
     def __init__(
-        self,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
-        limit: int,
-        arena: Arena | None = None,
+        self, on_message: OnMessage, on_lost: OnLost, limit: int, arena: Arena | None = None
     ) -> None:
         self._on_message = on_message
         self._on_lost = on_lost

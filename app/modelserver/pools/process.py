@@ -21,10 +21,10 @@ from modelserver.wire.frames import encode
 from modelserver.wire.marks import MARK, end_marked, new_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from modelserver.pools.spec import Child, Process, WorkerSpec
-    from modelserver.wire.messages import ToServer, ToWorker
+    from modelserver.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
+    from modelserver.wire.messages import ToWorker
 
 
 # Seconds to read the last messages of an ended worker.
@@ -133,12 +133,7 @@ def describe_exit(code: int | None) -> str:
     return f"was killed by {name}"
 
 
-async def launch(
-    spec: WorkerSpec,
-    label: str,
-    on_message: Callable[[ToServer, memoryview], None],
-    on_lost: Callable[[str | None], None],
-) -> WorkerProcess:
+async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> WorkerProcess:
     """Starts a worker process and sends it its model.
 
     The process is spawned, or forked by the spawner, which has no threads; never forked by the server, which

@@ -28,7 +28,7 @@ from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Re
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver.pools.spec import Node, Process, Ranks, WorkerSpec
+    from modelserver.pools.spec import Node, OnLost, OnMessage, Process, Ranks, WorkerSpec
     from modelserver.wire.messages import ToServer, ToWorker
 
 
@@ -127,8 +127,8 @@ class RankGroup:
     """
 
     ranks: Ranks
-    on_message: Callable[[ToServer, memoryview], None]
-    on_lost: Callable[[str | None], None]
+    on_message: OnMessage
+    on_lost: OnLost
     release: Callable[[], None] | None = None
     _members: list[Process] = field(default_factory=list)
     _loaded: dict[int, Loaded] = field(default_factory=dict)
@@ -292,12 +292,7 @@ class RankGroup:
         self.on_lost(None if reason is None else f"rank {rank}: {reason}")
 
 
-async def launch_ranks(
-    spec: WorkerSpec,
-    label: str,
-    on_message: Callable[[ToServer, memoryview], None],
-    on_lost: Callable[[str | None], None],
-) -> Process:
+async def launch_ranks(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
     """Starts a worker that spans devices or processes, whose spec has ``ranks``, without forking.
 
     Raises OSError if a process cannot be started, or no port is free.

@@ -6,7 +6,7 @@ import enum
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from modelserver.batching.policies import Adaptive, Window, make_policy
 from modelserver.environments.variables import THREAD_VARIABLES, worker_variables
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from modelserver.pools.printed_metrics import Measured
     from modelserver.wire.messages import Load, Parts, Result, ToServer, ToWorker
 
+# Gets each message of a worker with the bytes after it, which are only valid during the call.
+OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"
+# Called once when the connection is lost, with the reason or None for an orderly end.
+OnLost: TypeAlias = "Callable[[str | None], None]"
 Worker_contra = TypeVar("Worker_contra", contravariant=True)
 
 
@@ -98,17 +102,8 @@ class Process(Protocol):
 class Launcher(Protocol):
     """Starts the processes of workers."""
 
-    async def __call__(
-        self,
-        spec: WorkerSpec,
-        label: str,
-        on_message: Callable[[ToServer, memoryview], None],
-        on_lost: Callable[[str | None], None],
-    ) -> Process:
+    async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
         """Starts a process and sends it its model.
-
-        ``on_message`` gets each message with the bytes after it (only valid during the call); ``on_lost`` is
-        called once when the connection is lost, with the reason or None for an orderly end.
 
         Raises OSError if it cannot be started, StartFailed if the model is why.
         """

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from modelserver.archiver import ArchiverError
 from modelserver.commands import check_least, exit_status, read_inputs, termination_is_interruption
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.errors import ConfigError
 from modelserver.resources import usable_cpus
 from modelserver.tuning.bench import Input, LocalBench
@@ -22,7 +23,6 @@ from modelserver.tuning.eight_bits import try_int8
 from modelserver.tuning.errors import TuningError
 from modelserver.tuning.goal import Goal, parse_goal
 from modelserver.tuning.machine import BUSY, machine_facts, others_percent
-from modelserver.tuning.own_server import THREAD_VARIABLES
 from modelserver.tuning.progress import progressing
 from modelserver.tuning.report import curve_png, html_report, results_json
 from modelserver.tuning.source import Source, open_source

@@ -42,11 +42,11 @@ def config_text(original: str | None, result: Result, facts: Mapping[str, str]) 
     why = reasons(result)
     head = _comments([FIRST_LINE.removeprefix("# "), *_summary(result, facts)])
     ours = [
-        (_comments([why[key]]) if key in why else "") + _dump({key: value}) for key, value in values.items()
+        (_comments([why[key]]) if key in why else "") + dump({key: value}) for key, value in values.items()
     ]
-    for theirs in (_without_our_lines(original or ""), _dump(kept) if kept else ""):
+    for theirs in (_without_our_lines(original or ""), dump(kept) if kept else ""):
         text = _joined([head, theirs, *ours])
-        if _says(text, kept | values):
+        if read(text) == kept | values:
             return text
     raise AssertionError("PyYAML's output reads back differently")
 
@@ -55,11 +55,12 @@ def _joined(parts: list[str]) -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
 
 
-def _says(text: str, values: Mapping[str, Any]) -> bool:
+def read(text: str) -> Any:
+    """What a YAML says; None if it cannot be read."""
     try:
-        return bool(yaml.safe_load(text) == values)
+        return yaml.safe_load(text)
     except yaml.YAMLError:
-        return False
+        return None
 
 
 def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
@@ -230,5 +231,6 @@ def _without_our_lines(original: str) -> str:
     return "".join(line for number, line in enumerate(lines) if number not in dropped)
 
 
-def _dump(values: dict[str, Any]) -> str:
+def dump(values: dict[str, Any]) -> str:
+    """YAML in the given order."""
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=_WIDTH)

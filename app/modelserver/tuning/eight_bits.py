@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import yaml
 
 from modelserver.archiver import ArchiverError
+from modelserver.tuning.config_file import dump, read
 from modelserver.tuning.errors import Refused, TuningError
 from modelserver.tuning.setting import Setting
 from modelserver.tuning.source import open_source
@@ -105,19 +106,8 @@ def int8_config(original: str | None) -> str:
     values: dict[str, Any] = document if isinstance(document, dict) else {}
     handler = values.get("handler")
     wanted = values | {"handler": {**(handler if isinstance(handler, dict) else {}), **_OURS}}
-    appended = f"{original or ''}\n{_dump({'handler': _OURS})}"
-    return appended if "handler" not in values and _reads(appended) == wanted else _dump(wanted)
-
-
-def _reads(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None
-
-
-def _dump(values: dict[str, Any]) -> str:
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    appended = f"{original or ''}\n{dump({'handler': _OURS})}"
+    return appended if "handler" not in values and read(appended) == wanted else dump(wanted)
 
 
 def _measured(bench: ComparingBench, threads: int | None) -> tuple[float, dict[str, str]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from modelserver import __version__
+from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.resources import usable_cpus
-from modelserver.tuning.own_server import THREAD_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from modelserver.tuning.setting import Setting
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 NAME = "tuned"
 QUEUE = 100_000  # requests: more than any load of the tuner
 _START_TIMEOUT = 60.0

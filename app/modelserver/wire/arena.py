@@ -30,7 +30,7 @@ import socket
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,29 +65,46 @@ class NoSuchBlock(Exception):
     """The peer named a place that is not within its half."""
 
 
-class Incoming(Protocol):
-    """The half that the other side writes."""
-
-    def take(self, place: int, size: int) -> memoryview:
-        """The ``size`` bytes of a block, valid until it is freed. Raises NoSuchBlock."""
-
-    def free(self, place: int) -> None:
-        """Lets the other side use the block again."""
-
-    def trim(self) -> None:
-        """Gives back what is kept for the next block."""
-
-
-class Outgoing:
-    """The half that this side writes: ``size`` bytes of the file from ``base``. Not thread-safe.
-
-    This is the server's side, by system calls.
-    """
+class _Half:
+    """``size`` bytes of the file from ``base``."""
 
     def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
         self._descriptor = descriptor
         self._base = base
         self._size = size
+
+
+class Incoming(_Half):
+    """The half that the other side writes."""
+
+    def take(self, place: int, size: int) -> memoryview:
+        """The ``size`` bytes of a block, valid until it is freed. Raises NoSuchBlock."""
+        raise NotImplementedError
+
+    def free(self, place: int) -> None:
+        """Lets the other side use the block again."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, _FREE, self._base + place)
+
+    def trim(self) -> None:
+        """Gives back what is kept for the next block, if anything is."""
+
+    def _checked(self, place: int, size: int) -> int:
+        """Where the bytes of a block begin. Raises NoSuchBlock."""
+        start = place + len(_FULL)
+        if place < 0 or place % _PAGE or start + size > self._size:
+            raise NoSuchBlock(f"no block: {size} bytes at {place}")
+        return start
+
+
+class Outgoing(_Half):
+    """The half that this side writes. Not thread-safe.
+
+    This is the server's side, by system calls.
+    """
+
+    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
+        super().__init__(descriptor, base, size)
         self._blocks: list[tuple[int, int]] = []
         self._used = 0
 
@@ -160,17 +177,13 @@ class MappedOutgoing(Outgoing):
             position += len(piece)
 
 
-class CopiedIncoming:
+class CopiedIncoming(Incoming):
     """The server's side: blocks are copied, so later changes by the worker have no effect."""
 
-    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
-        self._descriptor = descriptor
-        self._base = base
-        self._size = size
-        self._copy = bytearray()
+    _copy = bytearray()
 
     def take(self, place: int, size: int) -> memoryview:
-        start = _checked(place, size, self._size)
+        start = self._checked(place, size)
         if len(self._copy) < size:
             self._copy = bytearray(size)
         view = memoryview(self._copy)[:size]
@@ -182,35 +195,22 @@ class CopiedIncoming:
             raise NoSuchBlock(f"a block of {size} bytes has only {taken}")
         return view
 
-    def free(self, place: int) -> None:
-        _free(self._descriptor, self._base + place)
-
     def trim(self) -> None:
         self._copy = bytearray()
 
 
-class MappedIncoming:
+class MappedIncoming(Incoming):
     """The worker's side: blocks are read in place. The memory is mapped when the first one comes."""
 
-    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
-        self._descriptor = descriptor
-        self._base = base
-        self._size = size
-        self._view: memoryview | None = None
+    _view: memoryview | None = None
 
     def take(self, place: int, size: int) -> memoryview:
-        start = _checked(place, size, self._size)
+        start = self._checked(place, size)
         if self._view is None:
             self._view = memoryview(
                 mmap.mmap(self._descriptor, self._size, prot=mmap.PROT_READ, offset=self._base)
             )
         return self._view[start : start + size]
-
-    def free(self, place: int) -> None:
-        _free(self._descriptor, self._base + place)
-
-    def trim(self) -> None:
-        """Nothing is kept: the other side gives the pages back."""
 
 
 class Arena:
@@ -339,16 +339,3 @@ def receive_with(connection: socket.socket, size: int) -> tuple[bytes, Arena | N
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: descriptors.itemsize])
     return data, adopt(descriptors[0]) if descriptors else None
-
-
-def _checked(place: int, size: int, half: int) -> int:
-    """Where the bytes of a block begin. Raises NoSuchBlock."""
-    start = place + len(_FULL)
-    if place < 0 or place % _PAGE or start + size > half:
-        raise NoSuchBlock(f"no block: {size} bytes at {place}")
-    return start
-
-
-def _free(descriptor: int, position: int) -> None:
-    with contextlib.suppress(OSError):
-        os.pwrite(descriptor, _FREE, position)

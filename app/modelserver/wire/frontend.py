@@ -244,24 +244,9 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
 FromFrontend: TypeAlias = (
     Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken | Stalled
 )
-ToFrontend: TypeAlias = (
-    Stored
-    | Setup
-    | Open
-    | Reply
-    | Begin
-    | Part
-    | End
-    | More
-    | Head
-    | Content
-    | Done
-    | Close
-    | Hurry
-    | Tokens
-    | Certified
-    | Traced
-)
+ToCall: TypeAlias = More | Head | Content | Done
+ToConnections: TypeAlias = Setup | Open | Close | Hurry | Tokens | Certified | Traced
+ToFrontend: TypeAlias = Stored | Reply | Begin | Part | End | ToCall | ToConnections
 
 Message: TypeAlias = FromFrontend | ToFrontend
 MessageT = TypeVar("MessageT", FromFrontend, ToFrontend)
