@@ -149,6 +149,8 @@ _ALLOWED = {
         "commands",
         "daemon",
         "errors",
+        "grpc",
+        "http2",
         "modelserver_handlers",
         "options",
         "recording",

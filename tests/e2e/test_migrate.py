@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from tests.differential.torchserve import VARIABLE, missing
+from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
+from tests.migrating.grpc_player import playing_grpc
 from tests.migrating.sites import build_site, playing, recorded
 
 from modelserver.migrating.command import main
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from modelserver.migrating.calls import Answer
 
 pytestmark = pytest.mark.slow
 
+JSON = "application/json"
 ENVIRONMENT = os.environ.get(VARIABLE)
 
 
@@ -29,26 +37,34 @@ def migrate(folder: Path, torchserve: list[str], *flags: str) -> tuple[int, dict
     return status, json.loads((folder / "out" / "report.json").read_text("utf-8"))
 
 
+@contextlib.contextmanager
+def played(folder: Path, answers: dict[str, Answer]) -> Iterator[list[str]]:
+    """A TorchServe that gives these answers; its configuration is in ``site``. Gives the flags for it."""
+    with playing_grpc(answers) as ports, playing(answers) as urls:
+        build_site(folder / "site", ports)
+        others = ["--torchserve-management", urls["management"], "--torchserve-metrics", urls["metrics"]]
+        yield [urls["inference"], *others]
+
+
 def servers() -> list[psutil.Process]:
     """Those that this process has started and that still run."""
     return [child for child in psutil.Process().children(recursive=True) if "modelserver" in child.cmdline()]
 
 
 def test_every_difference_from_recorded_answers_has_its_reason(tmp_path: Path) -> None:
-    """Of the answers that TorchServe 0.12.0 gave for two models, those to which modelserver gives others are
-    explained, but for one that was changed: it is reported as unknown, with exit status 1. What the command
-    started has ended, and the report names what the installation uses and what to change.
+    """Of the answers that TorchServe 0.12.0 gave for three models, over REST and gRPC, those to which
+    modelserver gives others are explained, but for one that was changed: it is reported as unknown, with exit
+    status 1. What the command started has ended, and the report names what the installation uses and what to
+    change.
     """
-    build_site(tmp_path / "site")
     answers = recorded()
     wrong = next(
         key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
     )
     changed: dict[str, Answer] = {**answers, wrong: answers[wrong].but(body=b"another answer")}
     before = servers()
-    with playing(changed) as urls:
-        others = ["--torchserve-management", urls["management"], "--torchserve-metrics", urls["metrics"]]
-        status, report = migrate(tmp_path, [urls["inference"], *others])
+    with played(tmp_path, changed) as torchserve:
+        status, report = migrate(tmp_path, torchserve)
 
     assert [each["request"]["name"] for each in report["differences"] if each["verdict"] == "unknown"] == [
         "a text to /predictions/plain"
@@ -59,12 +75,80 @@ def test_every_difference_from_recorded_answers_has_its_reason(tmp_path: Path) -
     assert {part["name"]: part["state"] for part in report["usage"]["keys"]}[
         "number_of_netty_threads"
     ] == "no effect"
-    assert [part["name"] for part in report["usage"]["ts_names"]] == ["ts.context.Context"]
+    assert [part["name"] for part in report["usage"]["ts_names"]] == [
+        "ts.context.Context",
+        "ts.handler_utils.utils.send_intermediate_predict_response",
+    ]
     assert report["advice"][0]["commands"][0].startswith("echo split_instances=false >> ")
     assert report["figures"]["load"] == []
+    assert report["remarks"] == []
+    assert report["figures"]["grpc_latency_ms"]["modelserver"] > 0
     assert report["figures"]["memory_bytes"]["modelserver"] > 1 << 20
     assert report["figures"]["start_seconds"]["torchserve"] is None
     assert servers() == before
+
+
+FOX = b"The quick brown fox jumps over the lazy dog."
+NUMBERS = b"[[1.0, 2.0]]"
+ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
+
+
+@pytest.mark.parametrize("source", ["recording", "folder"])
+def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
+    """Those that `modelserver record` has taken from a running server, or files: nothing else is asked. An
+    answer that differs is reported with its request.
+    """
+    answers = recorded()
+    wrong = next(
+        key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
+    )
+    answers[wrong] = answers[wrong].but(body=b"another answer")
+    with played(tmp_path, answers) as torchserve:
+        make = a_recording if source == "recording" else a_folder
+        requests = make(tmp_path)
+        status, report = migrate(tmp_path, torchserve, "--prove", "--requests", str(requests))
+
+    assert (status, report["verdict"]) == (1, "unknown")
+    assert report["requests"]["asked"] == 3
+    (found,) = (each for each in report["differences"] if each["verdict"] == "unknown")
+    assert (found["request"]["path"], found["request"]["body"]) == ("/predictions/plain", FOX.decode())
+    assert ANOTHER in " ".join(" ".join(found["what"]).split())
+    assert report["figures"]["latency_ms"]["modelserver"] > 0
+
+
+def a_folder(folder: Path) -> Path:
+    """Two files for two models, and a request in ``requests.json``."""
+    requests = folder / "requests"
+    for name, content in (("plain/fox.txt", FOX), ("parts/numbers.json", NUMBERS)):
+        (requests / name).parent.mkdir(parents=True)
+        (requests / name).write_bytes(content)
+    index = [{"path": "/predictions/plain/1.0", "body": NUMBERS.decode(), "headers": {"content-type": JSON}}]
+    (requests / "requests.json").write_text(json.dumps(index))
+    return requests
+
+
+def a_recording(folder: Path) -> Path:
+    """The same, sent to a server that is recorded."""
+    out = folder / "traffic.msr"
+    server = Server(Home(folder / "home"), folder / "site" / "store", (), {"allow_recording": "true"})
+    with serving(server):
+        for name in ("parts", "plain"):
+            server.registered(f"{name}.mar")
+        command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--requests", "3"]
+        command += ["--management", str(server.settings["management_address"])]
+        with subprocess.Popen(command, env=server.home.environment, stdout=subprocess.DEVNULL) as process:
+            wait_until(lambda: out.exists() or process.poll() is not None, "it records")
+            for path, content, kind in (
+                ("plain", FOX, "text/plain"),
+                ("parts", NUMBERS, JSON),
+                ("plain/1.0", NUMBERS, JSON),
+            ):
+                answer = server.inference.post(
+                    f"/predictions/{path}", content=content, headers={"content-type": kind}
+                )
+                assert answer.status_code == 200, answer.text
+            assert process.wait(PATIENCE) == 0
+    return out
 
 
 @pytest.mark.skipif(missing(ENVIRONMENT) is not None, reason=missing(ENVIRONMENT) or "")

@@ -51,14 +51,17 @@ class Told:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The configuration of an installation with two models."""
+    """The configuration of an installation with three models."""
     return build_site(tmp_path_factory.mktemp("site") / "site")
 
 
 @pytest.fixture
 def plan(site: Path, tmp_path: Path) -> Plan:
     """Both servers answer as TorchServe did, for requests of the command's own."""
-    servers = [Played(name, {}, answers=recorded()) for name in ("TorchServe", "modelserver")]
+    servers = [
+        Played(name, {"grpc_inference": ("", 0)}, answers=recorded())
+        for name in ("TorchServe", "modelserver")
+    ]
     return Plan(read_installation(site, None, {}, {}), *servers, "builtin", 0.0, True, tmp_path / "archives")
 
 

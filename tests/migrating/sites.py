@@ -36,21 +36,23 @@ inference_address=http://127.0.0.1:8080
 management_address=http://127.0.0.1:8081
 metrics_address=http://127.0.0.1:8082
 model_store=store
-load_models=plain.mar,reads.mar
+load_models=parts.mar,plain.mar,reads.mar
 default_workers_per_model=1
 number_of_netty_threads=4
 models={"plain": {"1.0": {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 1}}}
 """
 
 
-def build_site(folder: Path) -> Path:
-    """A model store with two handlers that do without torch, and the configuration beside it."""
+def build_site(folder: Path, settings: Mapping[str, int] | None = None) -> Path:
+    """A model store with three handlers that do without torch, and the configuration beside it."""
     store = folder / "store"
     store.mkdir(parents=True)
-    for handler in (MODEL_CODE / "plain.py", HERE / "model_code" / "reads.py"):
+    own = HERE / "model_code"
+    for handler in (own / "parts.py", MODEL_CODE / "plain.py", own / "reads.py"):
         build_archive(ArchiveConfig(handler.stem, str(handler), "1.0", export_path=store))
     config = folder / "config.properties"
-    config.write_text(CONFIG.replace("=store", f"={store}"), "utf-8")
+    lines = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+    config.write_text(CONFIG.replace("=store", f"={store}") + lines, "utf-8")
     return config
 
 
@@ -125,9 +127,12 @@ class _Player(BaseHTTPRequestHandler):
         self.send_response_only(answer.status, answer.reason)
         sent = answer.body or b""
         for name, value in answer.headers.items():
-            if name not in {"content-length", "transfer-encoding"}:
+            if name != "content-length":
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(sent)))
+        if "transfer-encoding" in answer.headers:
+            sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(sent), sent)
+        else:
+            self.send_header("Content-Length", str(len(sent)))
         self.end_headers()
         self.wfile.write(sent)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from tests.migrating.conftest import Played, Told
 
-from modelserver.migrating.calls import Answer
+from modelserver.migrating.calls import Answer, Port
 from modelserver.migrating.proof import EXPLAINED, SAME, UNKNOWN, Plan, Proof, bring_in_line, prove
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ def changed(plan: Plan, change: Callable[[Answer], Answer], key: str = TEXT) -> 
 
 
 def test_servers_that_answer_alike_are_the_same(plan: Plan) -> None:
-    """Both models are asked, everything is compared."""
+    """All models are asked, over REST and gRPC, everything is compared."""
     told = Told()
     proof = prove(plan, told)
 
     assert proof.verdict == SAME
     assert proof.count(SAME) == len(proof.compared) > 40
-    assert [subject.version.name for subject in proof.subjects] == ["plain", "reads"]
+    assert [subject.version.name for subject in proof.subjects] == ["parts", "plain", "reads"]
+    assert {call.port for call in (each.call for each in proof.compared)} == set(get_args(Port))
+    assert proof.remarks == []
     assert told.lines == [f"asking both servers {len(proof.compared)} requests:"]
 
 
@@ -84,6 +86,19 @@ def test_nothing_can_be_said_without_an_answer_of_torchserve(plan: Plan) -> None
     assert "metrics were not compared" in proof.remarks[0]
 
 
+def test_grpc_that_does_not_answer_is_left_out(plan: Plan) -> None:
+    """Nor one that wants TLS, whose address is not known; the report says so."""
+    silent = Answer(0, "ConnectionRefusedError", {}, b"")
+    assert isinstance(plan.theirs, Played)
+    plan.theirs.answers.update({key: silent for key in plan.theirs.answers if key.startswith("grpc_")})
+    for each in (plan, replace(plan, theirs=replace(plan.theirs, addresses={}))):
+        proof = prove(each, Told())
+
+        assert proof.verdict == SAME
+        assert "gRPC was not compared" in proof.remarks[0]
+        assert not any("grpc" in each.call.port for each in proof.compared)
+
+
 def test_a_model_that_only_torchserve_has_is_not_explained(plan: Plan) -> None:
     """It is registered, and if that fails the reason is reported."""
     assert isinstance(plan.ours, Played)
@@ -93,10 +108,11 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: Plan) -> None:
 
     assert proof.verdict == UNKNOWN
     assert [(each.version.name, each.server) for each in proof.missing] == [
+        ("parts", "modelserver"),
         ("plain", "modelserver"),
         ("reads", "modelserver"),
     ]
-    assert next(call.path for call in plan.ours.asked if call.method == "POST") == (
+    assert [call.path for call in plan.ours.asked if call.method == "POST"][1] == (
         "/models?url=plain.mar&model_name=plain&batch_size=4&max_batch_delay=1&response_timeout=120"
         "&initial_workers=1"
     )

@@ -32,6 +32,7 @@ def test_versions_are_read_from_descriptions() -> None:
         found = server.versions()
 
     assert [(version.name, version.batch_size, version.ready, version.settled) for version in found] == [
+        ("parts", 1, 1, True),
         ("plain", 4, 1, True),
         ("reads", 1, 1, True),
     ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Port = Literal["inference", "management", "metrics"]
+Port = Literal["inference", "management", "metrics", "grpc_inference", "grpc_management"]
 _LONG = 2000  # bytes
 PATIENCE = 60.0  # seconds until an answer is given up
 

@@ -142,7 +142,7 @@ def _theirs(
             yield server
         return
     inference = _address(options.torchserve, "--torchserve")
-    addresses: dict[Port, Address] = {"inference": inference}
+    addresses: dict[Port, Address] = {"inference": inference, **installation.grpc_addresses(inference[0])}
     others: dict[Port, str | None] = {
         "management": options.torchserve_management,
         "metrics": options.torchserve_metrics,

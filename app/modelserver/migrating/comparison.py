@@ -75,7 +75,8 @@ def without_additions(body: bytes) -> bytes:
     if not body.startswith((b'[\n  {\n    "modelName"', b'[\n  {\n    "workflowName"')):
         return body
     kept = [{k: v for k, v in model.items() if k not in ADDED_FIELDS} for model in unmasked(body)]
-    return _remasked(json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n")
+    end = b"\n" if body.endswith(b"\n") else b""  # over gRPC there is none
+    return _remasked(json.dumps(kept, indent=2, ensure_ascii=False).encode() + end)
 
 
 def unmasked(body: bytes) -> Any:

@@ -9,10 +9,11 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from modelserver.daemon import STARTED_LINE
 from modelserver.errors import ConfigError
+from modelserver.migrating.calls import Port
 from modelserver.migrating.errors import MigrationError
 from modelserver.migrating.servers import Launch
 from modelserver.migrating.tables import FLAGS, SHORT_FLAGS
@@ -23,7 +24,6 @@ from modelserver.tuning.own_server import free_ports, own_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from modelserver.migrating.calls import Port
     from modelserver.migrating.servers import Address
 
 
@@ -47,6 +47,16 @@ class Installation:
         """TorchServe's flags that its command has, by their long names."""
         words = (SHORT_FLAGS.get(word, word).partition("=")[0] for word in self.command)
         return list(dict.fromkeys(word for word in words if word in FLAGS))
+
+    def grpc_addresses(self, host: str) -> dict[Port, Address]:
+        """Where such a TorchServe serves gRPC; nothing if it does so over TLS, which is not compared."""
+        settings = self.loaded.settings
+        if settings.enable_grpc_ssl:
+            return {}
+        return {
+            "grpc_inference": (host, settings.grpc_inference_port),
+            "grpc_management": (host, settings.grpc_management_port),
+        }
 
     def address(self, port: Port, host: str) -> Address:
         """Where a TorchServe on ``host`` with this configuration listens.
@@ -99,7 +109,7 @@ def launch_ours(installation: Installation, folder: Path, *, follows: bool = Fal
     """
     addresses = own_addresses()
     api = {"enable_model_api": "true"} if follows else {}
-    config = _configuration(installation, folder, addresses, {"enable_grpc_api": "false"} | api)
+    config = _configuration(installation, folder, addresses, {"enable_grpc_api": "true"} | api)
     command = [
         sys.executable,
         "-m",
@@ -123,9 +133,8 @@ def launch_theirs(installation: Installation, folder: Path) -> Launch:
     program = shutil.which(installation.command[0])
     if program is None:
         raise MigrationError(f"--torchserve: there is no program {installation.command[0]}")
-    addresses, grpc = own_addresses(), free_ports(2)
-    extra = {"grpc_inference_port": str(grpc[0]), "grpc_management_port": str(grpc[1])}
-    config = _configuration(installation, folder, addresses, extra)
+    addresses = own_addresses()
+    config = _configuration(installation, folder, addresses, {})
     words = _without_configuration(installation.command[1:])
     needed = [flag for flag in ("--start", "--foreground", "--ncs") if flag not in words]
     command = [program, *words, *needed, "--ts-config", str(config)]
@@ -139,9 +148,9 @@ def launch_theirs(installation: Installation, folder: Path) -> Launch:
 
 
 def own_addresses() -> dict[Port, Address]:
-    """Three free ones."""
-    inference, management, metrics = free_ports(3)
-    return {"inference": (HOST, inference), "management": (HOST, management), "metrics": (HOST, metrics)}
+    """Free ones."""
+    ports: tuple[Port, ...] = get_args(Port)
+    return {port: (HOST, number) for port, number in zip(ports, free_ports(len(ports)), strict=True)}
 
 
 def _folders(folder: Path) -> dict[str, str]:
@@ -157,7 +166,12 @@ def _configuration(
 ) -> Path:
     """The configuration with paths made absolute, what flags and environment said, and other addresses."""
     folder.mkdir()
-    own = {f"{port}_address": f"http://{host}:{number}" for port, (host, number) in addresses.items()}
+    own = {"enable_grpc_ssl": "false"}
+    for port, (host, number) in addresses.items():
+        if port.startswith("grpc_"):
+            own |= {f"{port}_address": host, f"{port}_port": str(number)}
+        else:
+            own[f"{port}_address"] = f"http://{host}:{number}"
     lines = {
         **given_properties(installation.loaded),
         **own,

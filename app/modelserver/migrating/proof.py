@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
+from modelserver.migrating import grpc_calls
 from modelserver.migrating.archives import Archive, read_archive
 from modelserver.migrating.calls import Answer, Call
 from modelserver.migrating.comparison import masked, mismatches
@@ -125,6 +126,9 @@ def prove(plan: Plan, listener: Listener) -> Proof:
     if not plan.theirs.ask(Call("", "metrics", "GET", "/metrics")).status:
         proof.remarks.append("TorchServe's metrics address does not answer: metrics were not compared.")
         allowed = [call for call in allowed if call.port != "metrics"]
+    if any(call.method == grpc_calls.METHOD for call in allowed) and not _answers_grpc(plan.theirs):
+        proof.remarks.append("TorchServe's gRPC does not answer, or wants TLS: gRPC was not compared.")
+        allowed = [call for call in allowed if call.method != grpc_calls.METHOD]
     listener.stage(f"asking both servers {len(allowed)} requests")
     for number, call in enumerate(allowed):
         listener.trying(call.name, number / len(allowed))
@@ -135,6 +139,10 @@ def prove(plan: Plan, listener: Listener) -> Proof:
         _measure(plan, proof, listener)
     proof.memory = (plan.theirs.memory(), plan.ours.memory())
     return proof
+
+
+def _answers_grpc(server: Server) -> bool:
+    return "grpc_inference" in server.addresses and bool(server.ask(next(grpc_calls.general(""))).status)
 
 
 def bring_in_line(plan: Plan) -> dict[tuple[str, str], str]:

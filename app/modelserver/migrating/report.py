@@ -115,9 +115,10 @@ def _flat(reasons: Iterable[Iterable[Rule]]) -> list[Rule]:
 
 
 def _figures(proof: Proof) -> dict[str, Any]:
-    theirs, ours = (_latency(proof, index) for index in (0, 1))
+    rest, grpc = (_latencies(proof, port) for port in ("inference", "grpc_inference"))
     return {
-        "latency_ms": {"torchserve": theirs, "modelserver": ours},
+        "latency_ms": dict(zip(("torchserve", "modelserver"), rest, strict=True)),
+        "grpc_latency_ms": dict(zip(("torchserve", "modelserver"), grpc, strict=True)),
         "memory_bytes": dict(zip(("torchserve", "modelserver"), proof.memory, strict=True)),
         "start_seconds": dict(zip(("torchserve", "modelserver"), proof.start, strict=True)),
         "load": [
@@ -133,14 +134,16 @@ def _figures(proof: Proof) -> dict[str, Any]:
     }
 
 
-def _latency(proof: Proof, index: int) -> float | None:
-    """The median of the predictions that both answered with success, one at a time."""
+def _latencies(proof: Proof, port: str) -> list[float | None]:
+    """Both medians of the predictions that both answered with success, one at a time."""
     times = [
-        each.milliseconds[index]
+        each.milliseconds
         for each in proof.compared
-        if each.call.port == "inference" and 200 <= each.theirs.status < 300 and 200 <= each.ours.status < 300
+        if each.call.port == port and 200 <= each.theirs.status < 300 and 200 <= each.ours.status < 300
     ]
-    return round(statistics.median(times), 3) if times else None
+    if not times:
+        return [None, None]
+    return [round(statistics.median(each), 3) for each in zip(*times, strict=True)]
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
@@ -241,9 +244,12 @@ def _text(body: bytes) -> str:
 
 
 def _measured(proof: Proof) -> list[str]:
-    theirs, ours = (_latency(proof, index) for index in (0, 1))
     rows = [
-        ("median of the requests, one at a time", _number(theirs, "ms"), _number(ours, "ms")),
+        (f"median of the requests{by}, one at a time", *(_number(each, "ms") for each in found))
+        for by, port in (("", "inference"), (" over gRPC", "grpc_inference"))
+        if any(found := _latencies(proof, port)) or not by
+    ]
+    rows += [
         ("memory", *(_number(size and size / 2**20, "MiB") for size in proof.memory)),
         ("start, until all models are loaded", *(_number(seconds, "s") for seconds in proof.start)),
     ]

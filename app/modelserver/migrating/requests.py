@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from modelserver import recording
+from modelserver.migrating import grpc_calls
 from modelserver.migrating.calls import Call, Port
 from modelserver.migrating.errors import MigrationError
 
@@ -49,7 +50,8 @@ def requests_of(source: str, subjects: Sequence[Subject], envelope: str | None) 
     """
     if source == BUILT_IN:
         once: dict[Call, Call] = {}  # those without a version are the same for all versions of a model
-        for call in (*general(), *(call for each in subjects for call in about(each, envelope))):
+        models = (call for each in subjects for call in about(each, envelope))
+        for call in (*general(), *grpc_calls.general(NOBODY), *models):
             once.setdefault(replace(call, name=""), call)
         return _named(once.values())
     path = Path(source)
@@ -127,6 +129,7 @@ def about(subject: Subject, envelope: str | None) -> Iterator[Call]:
     yield _post(f"{kind} to be explained", f"/explanations/{name}", content_type, body)
     yield Call(f"GET /predictions/{name}", "inference", "GET", f"/predictions/{name}")
     yield Call(f"OPTIONS /predictions/{name}", "inference", "OPTIONS", f"/predictions/{name}")
+    yield from grpc_calls.about(version, archive, [body for _, _, body in given])
     if envelope in {"kserve", "json"} or (archive is not None and archive.reads("instances")):
         instances = json.dumps({"instances": [instance(archive), instance(archive)]}).encode()
         yield _post(f"instances to {name}", f"/v1/models/{name}:predict", _JSON, instances)

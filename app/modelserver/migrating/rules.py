@@ -22,6 +22,7 @@ from modelserver.migrating.changes import (
     parsed,
 )
 from modelserver.migrating.comparison import mismatches, without_additions
+from modelserver.migrating.grpc_calls import METHOD
 
 if TYPE_CHECKING:
     from modelserver.migrating.calls import Answer, Call
@@ -77,10 +78,20 @@ def _exposed(call: Call, theirs: Answer, ours: Answer) -> Answer:
     """For clients on the same machine the message also names the exception, the line in the handler and
     what to do (`expose_errors=false` tells nobody).
     """
+    if call.method == METHOD:
+        (said, theirs_ends), (more, ours_ends) = (_of_java(answer.body or b"") for answer in (theirs, ours))
+        explained = said == FAILED and more.startswith(f"{FAILED}: ") and theirs_ends == ours_ends
+        return theirs.but(body=ours.body) if explained else theirs
     said, more = message_of(theirs), message_of(ours)
     if said != FAILED or not more.startswith(f"{FAILED}: "):
         return theirs
     return body_at("message", "error", "request_id")(call, theirs, ours)
+
+
+def _of_java(text: bytes) -> tuple[str, str]:
+    """The message of an error over gRPC, and Java's class on its last line."""
+    message, _, name = text.decode("utf-8", "replace").rpartition("\n")
+    return message, name
 
 
 @OF_THE_RUN.changing("rounding", OTHER)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import psutil
 
+from modelserver.migrating import grpc_calls
 from modelserver.migrating.calls import Answer, Call, Port, send
 from modelserver.migrating.errors import MigrationError
 from modelserver.tuning.own_server import family, last_output, start_process, stop_process
@@ -86,14 +87,16 @@ class Server:
 
     def headers(self, call: Call) -> tuple[tuple[str, str], ...]:
         """The request's, and this server's token unless the request has one."""
-        token = self.tokens.get(call.port)
+        token = self.tokens.get(call.port.removeprefix("grpc_"))
         if token is None or any(name.lower() == "authorization" for name, _ in call.headers):
             return call.headers
         return (*call.headers, ("Authorization", f"Bearer {token}"))
 
     def ask(self, call: Call) -> Answer:
         """Its answer; status 0 if there was none."""
-        return send(replace(call, headers=self.headers(call)), self.addresses[call.port])
+        sent = replace(call, headers=self.headers(call))
+        by = grpc_calls.send if call.method == grpc_calls.METHOD else send
+        return by(sent, self.addresses[call.port])
 
     def versions(self) -> list[Version]:
         """All model versions, the default one of each model first. Raises MigrationError."""

@@ -1,0 +1,88 @@
+"""What is asked over gRPC, and how answers are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.migrating.grpc_player import playing_grpc
+from tests.migrating.sites import recorded
+
+from modelserver.http2.client import Reply
+from modelserver.migrating import grpc_calls
+from modelserver.migrating.archives import Archive
+from modelserver.migrating.calls import Answer, Call
+from modelserver.migrating.comparison import masked, mismatches
+from modelserver.migrating.grpc_calls import about, general, send
+from modelserver.migrating.requests import NOBODY
+from modelserver.migrating.rules import explain
+from modelserver.migrating.servers import Version
+
+ARCHIVE = Archive("m.mar", "m.py")
+STREAMING = replace(ARCHIVE, ts_names={"ts.handler_utils.utils.send_intermediate_predict_response": "line 1"})
+FAILED = Answer(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve.http.X")
+
+
+@pytest.mark.parametrize(
+    ("archive", "method"), [(None, "Predictions"), (ARCHIVE, "Predictions"), (STREAMING, "StreamPredictions")]
+)
+def test_only_a_handler_that_sends_parts_is_asked_for_a_stream(archive: Archive | None, method: str) -> None:
+    """And it only for that: each breaks the worker of the other."""
+    calls = [call for call in about(Version("m", "1.0", "m.mar"), archive, [b"x"]) if call.body]
+
+    assert {call.path.partition("?")[0].rpartition("/")[2] for call in calls} == {method}
+    assert [call.path.partition("?")[2] for call in calls] == [
+        "model_name=m",
+        "model_name=m&model_version=1.0",
+        "model_name=m&model_version=0.0.404",
+    ]
+
+
+def test_answers_are_those_of_torchserve() -> None:
+    """As they were recorded: messages, streams, and refusals with their texts."""
+    answers = recorded()
+    calls = [*general(NOBODY), *about(Version("parts", "1.0", "parts.mar"), STREAMING, [b"[[1.0, 2.0]]"])]
+    with playing_grpc(answers) as ports:
+        got = {call.name: send(call, ("127.0.0.1", ports[f"{call.port}_port"])) for call in calls}
+
+    assert got["Ping (gRPC)"].body == b'{\n  "status": "Healthy"\n}'
+    stream = got["StreamPredictions?model_name=parts (gRPC)"]
+    assert (stream.status, stream.body, stream.headers) == (200, b"one, two", {"grpc-messages": "2"})
+    unknown = got[f"Predictions?model_name={NOBODY} (gRPC)"]
+    assert (unknown.status, unknown.reason) == (500, "INTERNAL")
+    assert (unknown.body or b"").startswith(b"Model not found: ")
+    assert b'"modelName": "parts"' in (got["DescribeModel?model_name=parts (gRPC)"].body or b"")
+
+
+def test_no_answer_is_told() -> None:
+    """By its reason: nobody listens, or what is there does not speak gRPC."""
+    (ping, *_) = general(NOBODY)
+
+    assert send(ping, ("127.0.0.1", 1)) == Answer(0, "ConnectionRefusedError", {}, b"")
+
+
+def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off, or of another kind."""
+    (ping, *_) = general(NOBODY)
+    for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
+        reply = Reply({b"grpc-status": b"0"}, body)
+        monkeypatch.setattr(grpc_calls, "post", lambda *_, reply=reply: reply)
+
+        assert send(ping, ("127.0.0.1", 1)).status == 0
+
+
+def test_more_about_a_failure_is_explained() -> None:
+    """The exception that only modelserver names; another class is not."""
+    call = Call("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
+    ours = FAILED.but(body=b"Prediction failed: KeyError [request 1]\norg.pytorch.serve.http.X")
+
+    assert [[rule.name for rule in rules] for rules in explain(call, FAILED, ours)] == [["exposed"]]
+    assert explain(call, FAILED, ours.but(body=(ours.body or b"") + b"Y")) == []
+
+
+def test_additions_to_a_description_are_no_difference() -> None:
+    """Over gRPC the text has no line feed at its end."""
+    theirs = Answer(200, "OK", {}, b'[\n  {\n    "modelName": "m"\n  }\n]')
+    ours = theirs.but(body=b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]')
+
+    assert mismatches(masked(theirs), masked(ours)) == []
