@@ -16,7 +16,6 @@ from modelserver.migrating.comparison import masked, mismatches
 from modelserver.migrating.grpc_calls import about, general, send
 from modelserver.migrating.requests import NOBODY
 from modelserver.migrating.rules import explain
-from modelserver.migrating.servers import Version
 
 ARCHIVE = Archive("m.mar", "m.py")
 STREAMING = replace(ARCHIVE, ts_names={"ts.handler_utils.utils.send_intermediate_predict_response": "line 1"})
@@ -28,7 +27,7 @@ FAILED = Answer(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve.h
 )
 def test_only_a_handler_that_sends_parts_is_asked_for_a_stream(archive: Archive | None, method: str) -> None:
     """And it only for that: each breaks the worker of the other."""
-    calls = [call for call in about(Version("m", "1.0", "m.mar"), archive, [b"x"]) if call.body]
+    calls = [call for call in about("m", "1.0", archive, [b"x"]) if call.body]
 
     assert {call.path.partition("?")[0].rpartition("/")[2] for call in calls} == {method}
     assert [call.path.partition("?")[2] for call in calls] == [
@@ -41,7 +40,7 @@ def test_only_a_handler_that_sends_parts_is_asked_for_a_stream(archive: Archive 
 def test_answers_are_those_of_torchserve() -> None:
     """As they were recorded: messages, streams, and refusals with their texts."""
     answers = recorded()
-    calls = [*general(NOBODY), *about(Version("parts", "1.0", "parts.mar"), STREAMING, [b"[[1.0, 2.0]]"])]
+    calls = [*general(NOBODY), *about("parts", "1.0", STREAMING, [b"[[1.0, 2.0]]"])]
     with playing_grpc(answers) as ports:
         got = {call.name: send(call, ("127.0.0.1", ports[f"{call.port}_port"])) for call in calls}
 

@@ -7,7 +7,7 @@ A call's path is that of the method, with the fields of its message as a query; 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from modelserver.grpc.codes import StatusCode
@@ -16,7 +16,7 @@ from modelserver.grpc.messages import DecodeError, message_class, service
 from modelserver.grpc.statuses import http_class
 from modelserver.http2.client import post
 from modelserver.http2.errors import Broken
-from modelserver.migrating.calls import PATIENCE, Answer, Call
+from modelserver.migrating.calls import PATIENCE, Answer, Call, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor
 
     from modelserver.migrating.archives import Archive
-    from modelserver.migrating.servers import Version
 
 METHOD: Final = "gRPC"
 INFERENCE: Final = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
@@ -41,12 +40,12 @@ def general(nobody: str) -> Iterator[Call]:
     yield _management("DescribeModel", model_name=nobody)
 
 
-def about(version: Version, archive: Archive | None, bodies: Iterable[bytes]) -> Iterator[Call]:
-    """What is asked of a model; ``StreamPredictions`` if its handler sends parts, otherwise ``Predictions``.
+def about(name: str, number: str, archive: Archive | None, bodies: Iterable[bytes]) -> Iterator[Call]:
+    """What is asked of version ``number`` of a model.
 
-    Each method breaks TorchServe's worker with handlers of the other kind.
+    ``StreamPredictions`` if its handler sends parts, otherwise ``Predictions``: each method breaks
+    TorchServe's worker with handlers of the other kind.
     """
-    name, number = version.name, version.version
     streams = archive is not None and any(each.endswith(f".{_STREAMS}") for each in archive.ts_names)
     method = "StreamPredictions" if streams else "Predictions"
     bodies = list(bodies)
@@ -66,7 +65,7 @@ def _management(method: str, **fields: object) -> Call:
     return _call("grpc_management", MANAGEMENT, method, b"", fields)
 
 
-def _call(port: Any, of: str, method: str, body: bytes, fields: dict[str, object]) -> Call:
+def _call(port: Port, of: str, method: str, body: bytes, fields: dict[str, object]) -> Call:
     query = f"?{urlencode(fields)}" if fields else ""
     return Call(f"{method}{query} (gRPC)", port, METHOD, f"/{of}/{method}{query}", (), body)
 

@@ -129,7 +129,7 @@ def about(subject: Subject, envelope: str | None) -> Iterator[Call]:
     yield _post(f"{kind} to be explained", f"/explanations/{name}", content_type, body)
     yield Call(f"GET /predictions/{name}", "inference", "GET", f"/predictions/{name}")
     yield Call(f"OPTIONS /predictions/{name}", "inference", "OPTIONS", f"/predictions/{name}")
-    yield from grpc_calls.about(version, archive, [body for _, _, body in given])
+    yield from grpc_calls.about(version.name, version.version, archive, [body for _, _, body in given])
     if envelope in {"kserve", "json"} or (archive is not None and archive.reads("instances")):
         instances = json.dumps({"instances": [instance(archive), instance(archive)]}).encode()
         yield _post(f"instances to {name}", f"/v1/models/{name}:predict", _JSON, instances)
