@@ -114,12 +114,12 @@ def failure_lines(figures: Sequence[Figure]) -> list[str]:
     ]
 
 
-def noise_lines(figures: Sequence[Figure], limit: float = 0.1) -> list[str]:
+def noise_lines(figures: Sequence[Figure]) -> list[str]:
     """Figures taken while something else computed on the machine."""
     return [
         f"noise: {figure.subject} at {figure.connections}: others used {figure.other_cpus:.2f} processors"
         for figure in figures
-        if figure.other_cpus is not None and figure.other_cpus > limit
+        if figure.other_cpus is not None and figure.other_cpus > 0.1
     ]
 
 

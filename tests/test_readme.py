@@ -75,9 +75,9 @@ def commands(text: str) -> list[Command]:
     return found
 
 
-def block_under(heading: str, text: str = _README) -> str:
+def block_under(heading: str) -> str:
     """The first block of shell under a heading."""
-    section = text.partition(f"\n## {heading}\n")[2]
+    section = _README.partition(f"\n## {heading}\n")[2]
     found = re.search(r"(?ms)^```sh\n(.*?)^```", section)
     assert found is not None, heading
     return found[1].strip()

@@ -34,8 +34,9 @@ def bursty(rate: float, chance: Random, *, on: float = 0.5, off: float = 0.5) ->
         yield at + shift
 
 
-def diurnal(rate: float, chance: Random, *, period: float = 20.0, swing: float = 0.6) -> Iterator[float]:
-    """Poisson arrivals whose rate swings like a sine by ``swing`` of its mean, once in ``period`` seconds."""
+def diurnal(rate: float, chance: Random) -> Iterator[float]:
+    """Poisson arrivals whose rate swings like a sine by 60 % of its mean, once in 20 seconds."""
+    period, swing = 20.0, 0.6
     for at in poisson(rate * (1 + swing), chance):
         share = (1 + swing * math.sin(2 * math.pi * at / period)) / (1 + swing)
         if chance.random() < share:

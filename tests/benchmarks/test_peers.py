@@ -19,7 +19,7 @@ from benchmarks.works import WORKS, Work, open_inference_body, raw_body
 PICTURE = b"a picture"
 
 
-def job(folder: Path, work: Work = WORKS["mlp_b32"], queue: int = 77) -> Job:
+def job(folder: Path, work: Work = WORKS["mlp_b32"]) -> Job:
     own = folder / "own"
     own.mkdir(exist_ok=True)
     kinds = ("noop", "mlp", "resnet", "resnet auto", "resnet plain", "resnet compile")
@@ -33,7 +33,7 @@ def job(folder: Path, work: Work = WORKS["mlp_b32"], queue: int = 77) -> Job:
         picture=PICTURE,
         peers=folder / "peers",
         threads=3,
-        queue=queue,
+        queue=77,
     )
 
 

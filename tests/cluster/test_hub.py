@@ -14,6 +14,7 @@ import psutil
 import pytest
 import uvloop
 from tests.cluster.loops import on_loop
+from tests.waiting import until
 
 from modelserver.cluster import hub as hub_module
 from modelserver.cluster.hub import Hub, first_certificate
@@ -93,14 +94,6 @@ def visit(hub: Hub) -> Iterator[Visit]:
     yield connect
     for peer in peers:
         peer.writer.transport.abort()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for it."""
-    end = asyncio.get_running_loop().time() + _PATIENCE
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, "it did not come true"
-        await asyncio.sleep(0.01)
 
 
 @on_loop

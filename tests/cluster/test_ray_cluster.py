@@ -20,6 +20,7 @@ import psutil
 import pytest
 import pytest_asyncio
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
+from tests.waiting import until
 
 from modelserver.cluster import ray_placer
 from modelserver.cluster.placing import NoPlace
@@ -28,7 +29,7 @@ from modelserver.cluster.ray_placer import RayPlacement, RayPlacer
 from modelserver.demand import Demand
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = [
     pytest.mark.slow,
@@ -136,14 +137,6 @@ class Invited:
         before = self.said()["count"]
         await asyncio.sleep(0.5)
         return bool(self.said()["count"] > before)
-
-
-async def until(condition: Callable[[], object], patience: float = _PATIENCE) -> None:
-    """Waits for something to be so."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to be"
-        await asyncio.sleep(0.05)
 
 
 def search_for_secret(folder: Path) -> tuple[int, list[Path]]:

@@ -9,11 +9,11 @@ import os
 import socket
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import until
 
 import modelserver
 from modelserver.cluster import ray_placer
@@ -22,7 +22,7 @@ from modelserver.cluster.ray_placer import RayPlacer, options_of
 from modelserver.demand import Demand
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 _HELPER = """#!{python} -IS
 import json, os, signal, sys, time
@@ -87,14 +87,6 @@ class Played:
 
 def runs(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for something to be so."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to be"
-        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import logging
 import os
 import struct
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.cluster.conversation import Conversation, predict
 from tests.cluster.loops import on_loop
 from tests.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
 from tests.cluster.proxy import TO_NODE, TO_SERVER, Proxy, proxy_to
+from tests.waiting import gone
 
 from modelserver.cluster import hub as hub_module
 from modelserver.cluster import remote as remote_module
@@ -41,6 +41,7 @@ from modelserver.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Resu
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
+    from pathlib import Path
 
     from modelserver.cluster.remote import RemoteWorker
 
@@ -492,22 +493,6 @@ async def answers(conversation: Conversation, number: int, size: int = 10) -> No
     conversation.worker.send(*predict(number, body))
     message, tail = await conversation.next()
     assert (message.sequence, tail) == (number, body * 2)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; zombies do not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def gone(*pids: int) -> None:
-    """Waits for the end of processes."""
-    end = time.monotonic() + 10
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < end, pids
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow

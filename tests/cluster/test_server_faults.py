@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,14 +65,6 @@ async def main(port, folder, handler):
 
 uvloop.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))
 """
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; zombies do not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def gone(*pids: int, within: float = 10.0) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
+from tests.payloads.sinks import SinkServer, sink_server
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -64,3 +65,10 @@ def pool():
     """Clients that ask at the same time."""
     with ThreadPoolExecutor(32) as executor:
         yield executor
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[SinkServer]:
+    """Where events of payloads go."""
+    with sink_server() as made:
+        yield made

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 from tests.e2e.preloaded import Forked, Preloaded
+
+from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +51,13 @@ def free_port(adjacent: int = 1) -> int:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
             if ports[-1] == port:
                 return ports[0]
+
+
+def archived(store: Path, name: str, source: str, **options: Any) -> Path:
+    """Packs a handler's source."""
+    path = store / f"{name}.py"
+    path.write_text(textwrap.dedent(source))
+    return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
 
 
 def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

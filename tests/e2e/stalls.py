@@ -92,12 +92,12 @@ def _ask_grpc(stack: contextlib.ExitStack, server: Server, side: str) -> Callabl
     return lambda: bool(check(question, timeout=60).status)
 
 
-def undisturbed(server: Server, act: Callable[[], Any], longest: float = LONGEST) -> Any:
+def undisturbed(server: Server, act: Callable[[], Any]) -> Any:
     """What ``act`` returns, which holds up nobody while it is done; what the machine does besides may."""
     for attempt in range(3):
         with Watch(server) as watch:
             done = act()
-        if watch.longest_stall() <= longest and watch.longest_answer <= LONGEST_ANSWER:
+        if watch.longest_stall() <= LONGEST and watch.longest_answer <= LONGEST_ANSWER:
             return done
         held = f"{watch.longest_stall()} s, {watch.longest_answer} s until an answer (attempt {attempt})"
     raise AssertionError(f"the event loop was held for {held}")
@@ -152,8 +152,9 @@ def given(datatype: bytes, contents: bytes, count: int = 1) -> bytes:
     return field(5, field(1, b"x") + field(2, datatype) + field(3, shape) + field(5, contents))
 
 
-def raw(datatype: bytes, count: int = 1_600_000) -> tuple[bytes, bytes]:
-    """An input of so many elements of four bytes, and its contents beside it."""
+def raw(datatype: bytes) -> tuple[bytes, bytes]:
+    """An input of many elements of four bytes, and its contents beside it."""
+    count = 1_600_000
     shape = b"\1" + varint(count)
     return field(5, field(1, b"x") + field(2, datatype) + field(3, shape)), field(7, bytes(4 * count))
 

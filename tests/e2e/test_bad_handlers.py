@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import psutil
 import pytest
-from tests.e2e.serving import wait_until
-
-from modelserver.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import archived, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +20,6 @@ def model_store(tmp_path_factory):
 def server(shared_server):
     """With a good model that must not notice the others."""
     return shared_server.registered("good.mar").registered("deeds.mar", batch_size=4, max_batch_delay=50)
-
-
-def archived(store, name, source, **options):
-    """Packs a handler's source."""
-    path = store / f"{name}.py"
-    path.write_text(textwrap.dedent(source))
-    return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
 
 
 def is_untouched(server):

@@ -36,7 +36,6 @@ import socket
 import statistics
 import time
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +45,7 @@ from tests.e2e.serving import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from tests.e2e.conftest import StartServer
@@ -53,13 +53,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SECONDS_OF_CHANGES = 60 if os.environ.get("MODELSERVER_LONG_TESTS") else 8
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(32) as executor:
-        yield executor
 
 
 @pytest.fixture

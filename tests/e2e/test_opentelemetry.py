@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
-from tests.payloads.sinks import sink_server
 from tests.tracing.collector import collector, environment
 
 from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
@@ -60,13 +59,6 @@ def second(data, context):
 def at():
     """The collector."""
     with collector() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def sink():
-    """Where payloads go."""
-    with sink_server() as made:
         yield made
 
 

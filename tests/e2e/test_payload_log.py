@@ -28,13 +28,6 @@ SECRET = "Bearer very-secret"
 
 
 @pytest.fixture(scope="module")
-def sink():
-    """Where the events go."""
-    with sink_server() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store, sink):
     """Two front ends, gRPC, the agent's flags and variables; ``echo``, ``rows``, ``fields``, ``obey``,
     ``mirror``.

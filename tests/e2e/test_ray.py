@@ -126,9 +126,9 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def more(self, count: int = 100) -> None:
-        """Returns when so many more have been answered."""
-        wanted = len(self.answers) + count
+    def more(self) -> None:
+        """Returns when a hundred more have been answered."""
+        wanted = len(self.answers) + 100
         wait_until(lambda: len(self.answers) >= wanted, "requests are answered", _PATIENCE)
 
     @property

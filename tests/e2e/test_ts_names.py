@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import textwrap
 
 import pytest
 import torch
-from tests.e2e.serving import ROOT, wait_until
-
-from modelserver.archiver import ArchiveConfig, build_archive
+from tests.e2e.serving import ROOT, archived, wait_until
 
 
 @pytest.fixture(scope="module")
 def model_store(tmp_path_factory):
     """A store that the tests add their archives to."""
     return tmp_path_factory.mktemp("ts_names")
-
-
-def archived(store, name, source, **options):
-    """Packs a handler's source."""
-    path = store / f"{name}.py"
-    path.write_text(textwrap.dedent(source))
-    return build_archive(ArchiveConfig(name, str(path), "1.0", export_path=store, **options))
 
 
 def test_names_are_offered_in_workers_only(model_store, tmp_path, start_server):

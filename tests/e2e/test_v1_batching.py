@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,13 +22,6 @@ def models(shared_server):
     shared_server.registered("tell.mar", model_name="told", max_batch_size=8, max_latency=500)
     shared_server.registered("obey.mar", model_name="obedient", batch_size=4)
     shared_server.registered("echo.mar", model_name="unready", initial_workers=0)
-
-
-@pytest.fixture
-def pool():
-    """Clients that ask at the same time."""
-    with ThreadPoolExecutor(16) as executor:
-        yield executor
 
 
 def together(pool, *calls):

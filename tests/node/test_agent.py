@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import gone, is_alive
 
 from modelserver import __version__
 from modelserver.cluster.hub import Hub
@@ -146,22 +147,6 @@ async def stage(
 
 
 plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; zombies do not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def gone(*pids: int) -> None:
-    """Waits for the end of processes."""
-    end = time.monotonic() + 10
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < end, pids
-        await asyncio.sleep(0.02)
 
 
 async def test_a_worker_from_start_to_end(stage: Stage) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.pools import worker as worker_module
 from modelserver.pools.spec import Node, WorkerSpec, WorkerTimes
@@ -167,15 +168,6 @@ async def settle() -> None:
     """Lets everything happen that can happen now."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    """Waits for something that takes a moment."""
-    for _ in range(3000):
-        if happened():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 @pytest.fixture

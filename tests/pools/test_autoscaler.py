@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import math
@@ -9,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.batching.request import Request
 from modelserver.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
@@ -22,8 +22,6 @@ from modelserver.telemetry.system import GpuMemory
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.pools.conftest import Counts
 
     from modelserver.pools.spec import WorkerSpec, WorkerTimes
@@ -116,14 +114,6 @@ def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
         autoscaler.look(now)
         now += RULE.every
     return now
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    for _ in range(3000):
-        if happened():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 # -- costs nothing when off

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.pools.channel import Channel
 from modelserver.wire.arena import LARGE, Arena, adopt, create
@@ -42,14 +43,6 @@ class Ends:
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             await asyncio.get_running_loop().sock_sendall(self.theirs, piece)
-
-
-async def until(happened: Any) -> None:
-    for _ in range(5000):
-        if happened():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.batching.request import Request
 from modelserver.errors import (
@@ -26,8 +27,6 @@ from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Returned, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.pools.conftest import Counts
 
     from modelserver.pools.spec import WorkerSpec
@@ -83,15 +82,6 @@ def contents(asked: Request) -> list[bytes | None]:
 def submit(pool: Pool, *requests: Request) -> None:
     for each in requests:
         pool.submit(each)
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    """Waits for something that takes a moment."""
-    for _ in range(3000):
-        if happened():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 async def test_batch_of_one_turn(pool: Pool, stage: Any) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.batching.queue import Alone
 from modelserver.batching.request import Request
@@ -23,8 +24,6 @@ from modelserver.pools.spec import PoolLimits
 from modelserver.wire.messages import Answer, Pong, Result, Row, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.pools.conftest import Counts
 
     from modelserver.pools.spec import WorkerSpec, WorkerTimes
@@ -215,7 +214,7 @@ async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
     assert first.is_first
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
-    assert await until(lambda: pool.sequences.living == 0)
+    await until(lambda: pool.sequences.living == 0)
 
     submit(pool, other := step("b"))
     assert other.is_first
@@ -281,7 +280,7 @@ async def test_deadline(make: Any, stage: Any) -> None:
     late = step("a", b"2")
     late.deadline = time.monotonic() + 0.01
     submit(pool, late, step("a", b"3"))
-    assert await until(lambda: late.done)
+    await until(lambda: late.done)
 
     assert isinstance(late.error, DeadlineExceeded)
     stage.processes[0].answer()
@@ -300,7 +299,7 @@ async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
     stage.processes[0].answer()
 
     assert bodies(stage.processes[0]) == [[b"3"]]
-    assert await until(lambda: late.done)
+    await until(lambda: late.done)
     assert isinstance(late.error, DeadlineExceeded)
 
 
@@ -316,7 +315,7 @@ async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
     pool.scale(0, 0)
     stage.processes[0].answer()
 
-    assert await until(lambda: not pool._leaving)
+    await until(lambda: not pool._leaving)
 
 
 # Deaths
@@ -437,7 +436,7 @@ async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None
         process.answer()
     pool.scale(1, 1)
 
-    assert await until(lambda: pool.sequences.living == 1)
+    await until(lambda: pool.sequences.living == 1)
     with pytest.raises(WorkerDied):
         pool.submit(step("b"))
 
@@ -492,7 +491,7 @@ async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:
     await stage.settle()
 
     assert isinstance(waiting.error, WorkerDied)
-    assert await until(lambda: not pool._leaving)
+    await until(lambda: not pool._leaving)
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -521,7 +520,7 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(
         leaving.cancel()
         await stage.settle()
 
-    assert await until(lambda: not pool._leaving)
+    await until(lambda: not pool._leaving)
     assert isinstance(stage.processes[0].received[-1][0], Stop)
     assert cancelled == leaving.cancelled()
     assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
@@ -554,13 +553,4 @@ async def test_closed(make: Any, stage: Any) -> None:
 
     assert isinstance(waiting.error, ServiceUnavailable)
     assert pool.sequences.living == 0
-    assert await until(lambda: not pool._leaving)
-
-
-async def until(happened: Callable[[], Any]) -> bool:
-    """Waits for something that takes a moment."""
-    for _ in range(3000):
-        if happened():
-            return True
-        await asyncio.sleep(0.001)
-    return False
+    await until(lambda: not pool._leaving)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from modelserver.pools import spawner as spawner_module
 from modelserver.pools.preload_reader import PreloadReader
@@ -25,7 +26,7 @@ from modelserver.wire.marks import MARK, mark_of, server_of
 from modelserver.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
@@ -100,15 +101,6 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
     made = Spawner()
     yield made
     await made.close()
-
-
-async def until(happened: Callable[[], Any]) -> None:
-    """Waits for something that takes a moment."""
-    for _ in range(2000):
-        if happened():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("waited in vain")
 
 
 def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.tls.certificates import Authority
 
+from modelserver.settings.address import Address
+from modelserver.settings.settings import Settings
 from modelserver.tls.context import Certificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HTTPS = Address("https", "127.0.0.1", 8443)
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(inference_address=HTTPS, **given)
+
+
+def pair(key: Path, chain: Path) -> Settings:
+    return settings(private_key_file=key, certificate_file=chain)
 
 
 @pytest.fixture(scope="module")

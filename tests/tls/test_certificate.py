@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import ssl
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.tls.conftest import talk
+from tests.tls.conftest import pair, settings, talk
 
 from modelserver.errors import ConfigError
-from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.context import Certificate, server_context
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
 
 
 pytest.importorskip("cryptography")
-
-HTTPS = Address("https", "127.0.0.1", 8443)
-
-
-def settings(**given: Any) -> Settings:
-    return Settings(inference_address=HTTPS, **given)
-
-
-def pair(key: Path, chain: Path) -> Settings:
-    return settings(private_key_file=key, certificate_file=chain)
 
 
 def test_only_https_needs_one() -> None:

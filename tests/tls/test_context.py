@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.tls.certificates import Authority
-from tests.tls.conftest import made, shown, talk
+from tests.tls.conftest import made, pair, settings, shown, talk
 
-from modelserver.settings.address import Address
-from modelserver.settings.settings import Settings
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.context import renew, server_context
 
@@ -19,17 +17,6 @@ if TYPE_CHECKING:
 
 
 pytest.importorskip("cryptography")
-
-
-HTTPS = Address("https", "127.0.0.1", 8443)
-
-
-def settings(**given: Any) -> Settings:
-    return Settings(inference_address=HTTPS, **given)
-
-
-def pair(key: Path, chain: Path) -> Settings:
-    return settings(private_key_file=key, certificate_file=chain)
 
 
 def test_old_protocols_are_refused(authority: Authority) -> None:

@@ -7,9 +7,8 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.tls.conftest import made, shown
+from tests.tls.conftest import HTTPS, made, shown
 
-from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.context import Certificate, renew, server_context
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 
 pytest.importorskip("cryptography")
-
-HTTPS = Address("https", "127.0.0.1", 8443)
 
 
 @pytest.fixture

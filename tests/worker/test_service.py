@@ -716,14 +716,14 @@ def test_envelopes_get_instances_apart() -> None:
 # -- what clients are told
 
 
-def exposed_failure(tmp_path: Path, source: str, kind: int = BODY, body: bytes = b"{}") -> tuple[int, str]:
+def exposed_failure(tmp_path: Path, source: str, kind: int = BODY) -> tuple[int, str]:
     """Status and text for a handler of this source that fails."""
     (tmp_path / "h.py").write_text(source)
     scope: dict[str, Any] = {}
     exec(compile(source, str(tmp_path / "h.py"), "exec"), scope)
     bench = Bench(scope["handle"])
     bench.service._load = msgspec.structs.replace(bench.service._load, model_dir=str(tmp_path), expose=True)
-    ((answer, content),) = bench.run([body], kind)
+    ((answer, content),) = bench.run([b"{}"], kind)
     assert answer.failed
     return answer.status, content.decode()
 

@@ -72,8 +72,8 @@ async def closed_loop(load: Load, clients: int) -> Run:
     return crowd.run()
 
 
-async def at_rate(load: Load, rate: float, seed: int = 0) -> Run:
-    """``rate`` requests per second on average, at exponentially distributed intervals that ``seed`` fixes."""
+async def at_rate(load: Load, rate: float) -> Run:
+    """``rate`` requests per second on average, at exponentially distributed intervals, the same each time."""
     crowd = _Crowd(load)
     idle: list[_Connection] = []
     due: deque[float] = deque()
@@ -96,7 +96,7 @@ async def at_rate(load: Load, rate: float, seed: int = 0) -> Run:
             idle.remove(connection)
 
     crowd.on_free, crowd.on_lost = send_next, forget
-    arrivals = asyncio.get_running_loop().create_task(_arrivals(crowd, rate, seed, arrive))
+    arrivals = asyncio.get_running_loop().create_task(_arrivals(crowd, rate, arrive))
     try:
         await crowd.last()
     finally:
@@ -106,8 +106,8 @@ async def at_rate(load: Load, rate: float, seed: int = 0) -> Run:
     return crowd.run_of_due()
 
 
-async def _arrivals(crowd: _Crowd, rate: float, seed: int, arrive: Callable[[float], None]) -> None:
-    chance = random.Random(seed)  # noqa: S311 - for load, not for secrets
+async def _arrivals(crowd: _Crowd, rate: float, arrive: Callable[[float], None]) -> None:
+    chance = random.Random(0)  # noqa: S311 - for load, not for secrets
     moment = time.perf_counter()
     while crowd.open:
         moment += chance.expovariate(rate)

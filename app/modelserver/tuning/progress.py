@@ -36,9 +36,9 @@ class Progressing:
 
 
 @contextlib.contextmanager
-def progressing(console: Console | None = None) -> Iterator[Progressing]:
-    """Shows the bar within the block, if the console is a terminal."""
-    console = console or Console()
+def progressing() -> Iterator[Progressing]:
+    """Shows the bar within the block, if standard output is a terminal."""
+    console = Console()
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=24),

@@ -42,11 +42,14 @@ class Chart:
     limit_name: str = ""
 
 
-def ticks(largest: float, wanted: int = 6) -> list[float]:
+_TICKS = 6
+
+
+def ticks(largest: float) -> list[float]:
     """Round numbers from 0 to at least ``largest``."""
     if not math.isfinite(largest) or largest <= 0:
         return [0.0, 1.0]
-    rough = largest / wanted
+    rough = largest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(s * power for s in _STEPS if s * power >= rough * (1 - 1e-9))
     return [step * index for index in range(math.ceil(largest / step - 1e-9) + 1)]

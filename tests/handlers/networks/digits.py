@@ -89,7 +89,7 @@ class Perceptron(nn.Module):
         return answers
 
 
-def trained(model: nn.Module, epochs: int = 8) -> nn.Module:
+def trained(model: nn.Module) -> nn.Module:
     """The network after a second with the digits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for pictures this small, several cost more than they do
@@ -97,8 +97,8 @@ def trained(model: nn.Module, epochs: int = 8) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters())
     generator = torch.Generator().manual_seed(1)
     model.train()
-    for epoch in range(epochs):
-        optimizer.param_groups[0]["lr"] = 0.01 * (1 - epoch / epochs)
+    for epoch in range(8):
+        optimizer.param_groups[0]["lr"] = 0.01 * (1 - epoch / 8)
         for chosen in torch.randperm(LEARNT, generator=generator).split(60):
             optimizer.zero_grad()
             answers = model(digits.pictures[chosen])

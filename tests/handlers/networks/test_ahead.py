@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.handlers.networks.conftest import Net
 from tests.handlers.processor import needs_bf16
 from torch import nn
 
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
 
 SHAPE = (3, 16, 16)
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-
-
-class Net(nn.Module):
-    """A convolution, a norm, an activation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = nn.Conv2d(3, 8, 3)
-        self.norm = nn.BatchNorm2d(8)
-        self.eval()
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x 16 x 16 to rows x 8."""
-        return torch.relu(self.norm(self.conv(rows))).mean((2, 3))
 
 
 class Peculiar(Net):

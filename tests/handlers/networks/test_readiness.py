@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.handlers.networks.conftest import Net
 from tests.handlers.networks.digits import Residual, calibration_set, held_out
 from tests.handlers.processor import HAS_BF16, needs_int8
 from torch import nn
@@ -29,21 +30,6 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 COMPILE = {"pt2": {"compile": {"enable": True}}}
 BATCHES = Batches(4, (3, 16, 16))
-
-
-class Net(nn.Module):
-    """A convolution, a norm, an activation; counts what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = nn.Conv2d(3, 8, 3)
-        self.norm = nn.BatchNorm2d(8)
-        self.eval()
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x any x any to rows x 8."""
-        return torch.relu(self.norm(self.conv(rows))).mean((2, 3))
 
 
 class Recording(nn.Module):
