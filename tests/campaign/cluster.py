@@ -27,7 +27,7 @@ from tests.campaign.targets import MIB, Holdings, build_store, quiet, settled, t
 from tests.cluster.ray_nodes import RayCluster, free_port, guarded, redis, short_folder
 from tests.e2e.elsewhere import LOST, Elsewhere, freezing
 from tests.e2e.grpc_client import grpc_settings
-from tests.e2e.serving import serving, wait_until
+from tests.e2e.serving import command_of, serving, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ class Nodes:
 
     def helper_killed(self, chance: random.Random) -> int:
         for process in psutil.Process(self._server.pid).children():
-            if "modelserver.cluster.ray_helper" in process.cmdline():
+            if "modelserver.cluster.ray_helper" in command_of(process):
                 process.kill()
         return 0
 

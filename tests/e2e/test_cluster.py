@@ -83,7 +83,9 @@ def test_requests_that_may_run_twice(server, model):
 
 
 def test_a_short_pause_of_a_machine(server, model):
-    """A machine that stops for less than ``worker_lost_timeout`` keeps its worker, and no request fails."""
+    """A machine that stops for less than ``worker_lost_timeout``, or is slow, keeps its worker; no request
+    fails, and none waits for long.
+    """
     name = model("witness", batch_size=4, initial_workers=2)
     before = server.describe(name)["workers"]
     paused = server.agents(name)[0]
@@ -91,8 +93,15 @@ def test_a_short_pause_of_a_machine(server, model):
         with freezing(paused, *paused.children()):
             time.sleep(LOST / 2)
         time.sleep(0.5)
-    assert set(load.statuses) == {200}
-    assert load.wrong == []
+    assert load.slowest < LOST
+    with Load(server, name) as slow_load:
+        for _ in range(20):
+            with freezing(paused, *paused.children()):
+                time.sleep(0.09)
+            time.sleep(0.01)
+    assert slow_load.slowest < LOST
+    assert set(load.statuses) == set(slow_load.statuses) == {200}
+    assert load.wrong == slow_load.wrong == []
     assert [each["pid"] for each in server.describe(name)["workers"]] == [each["pid"] for each in before]
 
 
