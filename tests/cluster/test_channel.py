@@ -60,7 +60,16 @@ class Line:
 
 @pytest.fixture(params=[socket.AF_INET, socket.AF_UNIX], ids=["network", "local"])
 def line(loop: asyncio.AbstractEventLoop, request: pytest.FixtureRequest) -> Iterator[Line]:
-    made = Line(loop, request.param)
+    yield from opened(loop, request.param)
+
+
+@pytest.fixture
+def other(loop: asyncio.AbstractEventLoop) -> Iterator[Line]:
+    yield from opened(loop, socket.AF_INET)
+
+
+def opened(loop: asyncio.AbstractEventLoop, family: int) -> Iterator[Line]:
+    made = Line(loop, family)
     yield made
 
     async def close() -> None:
@@ -86,6 +95,25 @@ async def test_frames_of_any_size_in_any_pieces(line: Line) -> None:
     got = await line.received(len(bodies))
     assert [(message.sequence, tail) for message, tail in got] == list(enumerate(bodies))
     assert line.channel.connected.done()
+
+
+@on_loop
+async def test_pieces_for_two_channels_in_turns(line: Line, other: Line) -> None:
+    """Each gets its own, though both receive small frames into the same memory."""
+    bodies = [os.urandom(size) for size in (10, 70_000, 200_000, 1)]
+    lines = (line, bodies), (other, bodies[::-1])
+    frames = [
+        b"".join(
+            b"".join(encode(Result(n, [Answer(len(body))], 0.0), [body])) for n, body in enumerate(theirs)
+        )
+        for _, theirs in lines
+    ]
+    for start in range(0, len(frames[0]), 9_001):
+        for (each, _), sent in zip(lines, frames, strict=True):
+            await each.send(sent[start : start + 9_001])
+        await asyncio.sleep(0)
+    for each, theirs in lines:
+        assert [tail for _, tail in await each.received(4)] == theirs
 
 
 @on_loop

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from modelserver.pools.spec import OnLost, OnMessage
     from modelserver.wire.messages import ToWorker
 
-_SMALL = 1 << 18
+# One for the connections of all workers: what has been received is taken before anything else is read.
+_SMALL = memoryview(bytearray(1 << 18))
 
 
 class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
@@ -27,7 +28,6 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
 
     def __init__(self, on_message: OnMessage, on_lost: OnLost, limit: int) -> None:
         super().__init__(on_message, on_lost, limit)
-        self._small = memoryview(bytearray(_SMALL))
         self._is_direct = False
         self.connected: asyncio.Future[None] = self._loop.create_future()
 
@@ -63,8 +63,8 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._reader.room()
         self._is_direct = room is not None
-        return self._small if room is None else room
+        return _SMALL if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
-        self._take(reader.filled(nbytes) if self._is_direct else reader.feed(self._small[:nbytes]))
+        self._take(reader.filled(nbytes) if self._is_direct else reader.feed(_SMALL[:nbytes]))
