@@ -135,7 +135,9 @@ def launch_theirs(installation: Installation, folder: Path) -> Launch:
         raise MigrationError(f"--torchserve: there is no program {installation.command[0]}")
     addresses = own_addresses()
     config = _configuration(installation, folder, addresses, {})
-    words = _without_configuration(installation.command[1:])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--ts-config")
+    _, words = parser.parse_known_args(installation.command[1:])
     needed = [flag for flag in ("--start", "--foreground", "--ncs") if flag not in words]
     command = [program, *words, *needed, "--ts-config", str(config)]
     if "--model-store" not in words:
@@ -184,13 +186,3 @@ def _configuration(
     given = installation.loaded.config_file
     config.write_bytes((given.read_bytes() + b"\n" if given is not None else b"") + text.encode())
     return config
-
-
-def _without_configuration(words: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    skip = False
-    for word in words:
-        if not skip and word != "--ts-config" and not word.startswith("--ts-config="):
-            found.append(word)
-        skip = word == "--ts-config"
-    return found

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from modelserver.migrating.calls import Call, digest, readable
 from modelserver.migrating.proof import EXPLAINED, SAME, UNKNOWN, Compared, Proof
 from modelserver.migrating.rules import OF_THE_RUN, RULES, VARIES
-from modelserver.tuning.report import page
+from modelserver.tuning.report import page, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from modelserver.migrating.changes import Rule
     from modelserver.migrating.measuring import Measured
@@ -193,9 +193,10 @@ def as_html(proof: Proof, facts: Mapping[str, str], config: str) -> str:
             for advice in proof.advice
         ),
         "<h2>Differences with a reason</h2>",
-        _table(
+        table(
             ("reason", "state", "requests"),
             [(rule.why, rule.verdict, str(count)) for rule, count in _counted(proof)],
+            "words",
         ),
         *_details(each for each in proof.compared if each.verdict == EXPLAINED),
         "<h2>Figures</h2>",
@@ -255,7 +256,10 @@ def _measured(proof: Proof) -> list[str]:
     ]
     head = ("model", "server", "clients", "requests/s", "p50 ms", "p99 ms")
     load = [row for each in proof.measured for row in (_row(each, each.alone), _row(each, each.full))]
-    return [_table(("", "TorchServe", "modelserver"), rows), _table(head, load) if load else ""]
+    return [
+        table(("", "TorchServe", "modelserver"), rows, "words"),
+        table(head, load, "words") if load else "",
+    ]
 
 
 def _row(each: Measured, figure: Figure) -> tuple[str, ...]:
@@ -275,12 +279,5 @@ def _used(proof: Proof) -> list[str]:
         parts = getattr(proof.usage, kind)
         if parts:
             rows = [(part.name, part.state, part.remark, part.where) for part in parts]
-            found += [f"<h2>{title} in use</h2>", _table(("name", "state", "remark", "where"), rows)]
+            found += [f"<h2>{title} in use</h2>", table(("name", "state", "remark", "where"), rows, "words")]
     return found
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    table = f'<table class="words"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="scroll">{table}</div>'

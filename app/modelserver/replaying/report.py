@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from modelserver.recording.entries import timing_of
 from modelserver.simulation.figures import percentile
 from modelserver.tuning.report import page as html_page
+from modelserver.tuning.report import table
 from modelserver.tuning.svg import Chart, Series, draw
 
 if TYPE_CHECKING:
@@ -148,17 +149,12 @@ def page(title: str, then: Side, now: Side, differences: Differences | None) -> 
         if side.latencies
     ]
     chart = Chart("Latency", "percent of the answers that were as fast", "latency, ms", sides)
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(a)}</td><td>{escape(b)}</td></tr>"
-        for name, a, b in zip(_NAMES, then.rows(), now.rows(), strict=True)
-    )
+    rows = zip(_NAMES, then.rows(), now.rows(), strict=True)
     told = [] if differences is None else difference_lines(differences)
     body = [
         f"<h1>Replay of {escape(title)}</h1>",
         draw(chart),
-        '<div class="scroll"><table><thead>',
-        f"<tr><th></th><th>{then.name}</th><th>{now.name}</th></tr></thead>",
-        f"<tbody>{rows}</tbody></table></div>",
+        table(("", then.name, now.name), rows),
         '<p class="soft">Recorded latencies were measured by the server, those of now by the client;',
         "queue and handler by the servers.</p>",
         f"<pre>{escape(chr(10).join(told))}</pre>",

@@ -15,7 +15,7 @@ from modelserver.tuning.svg import Chart, Series, draw
 from modelserver.tuning.tuner import clients_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from modelserver.tuning.choice import Point
     from modelserver.tuning.figure import Figure
@@ -92,6 +92,14 @@ def page(title: str, body: Sequence[str]) -> str:
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """A table of texts, which are escaped; ``kind``: its class."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    made = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{made}</div>'
 
 
 def _warning(facts: Mapping[str, str]) -> list[str]:

@@ -13,11 +13,11 @@ from modelserver_handlers.metrics.errors import (
     MetricsCacheKeyError,
     MetricsCacheTypeError,
 )
-from modelserver_handlers.metrics.measures import Measures
+from modelserver_handlers.metrics.measures import Added, Measures
 from modelserver_handlers.metrics.values import MetricTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -90,16 +90,8 @@ class MetricsCache(Measures):
     def initialize_cache(self) -> None:
         """Declares the metrics that are known in advance: here, none."""
 
-    def _add(  # noqa: PLR0917 - one argument per field
-        self,
-        name: str,
-        value: Any,
-        unit: str | None,
-        kind: str,
-        dimensions: Iterable[Any] | None,
-        idx: int | None,
-        level: str = "Model",
-    ) -> None:
+    def _add(self, added: Added) -> None:
+        name, value, unit, kind, dimensions, idx, level = added
         if kind == "counter" and value < 0:
             logger.error("The counter %s cannot be increased by %s: it is below 0", name, value)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelserver_handlers.metrics.emission import kind_of
 from modelserver_handlers.metrics.errors import MetricsCacheValueError
@@ -11,6 +11,18 @@ from modelserver_handlers.metrics.values import SIZE_UNITS, TIME_UNITS, MetricTy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+class Added(NamedTuple):
+    """One value; ``kind`` is counter, gauge or histogram."""
+
+    name: str
+    value: Any
+    unit: str | None
+    kind: str
+    dimensions: Iterable[Any] | None
+    idx: int | None
+    level: str = "Model"
 
 
 class Measures(ABC):
@@ -26,13 +38,13 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.COUNTER,
     ) -> None:
         """Adds one value; ``metric_type`` is counter, gauge or histogram."""
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
+        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = ()
     ) -> None:
         """Increments a counter by ``value``."""
-        self._add(name, value, "count", "counter", dimensions, idx)
+        self._add(Added(name, value, "count", "counter", dimensions, idx))
 
     def add_time(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -46,7 +58,7 @@ class Measures(ABC):
         """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
         if unit not in TIME_UNITS:
             raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
+        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_size(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -60,7 +72,7 @@ class Measures(ABC):
         """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
         if unit not in SIZE_UNITS:
             raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
+        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_percent(
         self,
@@ -71,21 +83,12 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.GAUGE,
     ) -> None:
         """Adds a share in percent."""
-        self._add(name, value, "percent", kind_of(metric_type), dimensions, idx)
+        self._add(Added(name, value, "percent", kind_of(metric_type), dimensions, idx))
 
     def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = ()) -> None:
         """Increments an error counter."""
-        self._add(name, value, "", "counter", dimensions, None, level="Error")
+        self._add(Added(name, value, "", "counter", dimensions, None, "Error"))
 
     @abstractmethod
-    def _add(  # noqa: PLR0917 - one argument per field
-        self,
-        name: str,
-        value: Any,
-        unit: str | None,
-        kind: str,
-        dimensions: Iterable[Any] | None,
-        idx: int | None,
-        level: str = "Model",
-    ) -> None:
+    def _add(self, added: Added) -> None:
         """Add one value."""

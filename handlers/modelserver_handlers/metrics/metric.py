@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.metrics.emission import Emission, emit, long_unit
-from modelserver_handlers.metrics.measures import Measures
+from modelserver_handlers.metrics.measures import Added, Measures
 from modelserver_handlers.metrics.values import Dimension, MetricTypes
 
 if TYPE_CHECKING:
@@ -100,16 +100,8 @@ class MetricsStore(Measures):
         """Adds one value of any kind."""
         super().add_metric(name, value, unit, idx, dimensions, metric_type)
 
-    def _add(  # noqa: PLR0917 - one argument per field
-        self,
-        name: str,
-        value: Any,
-        unit: str | None,
-        kind: str,
-        dimensions: Iterable[Any] | None,
-        idx: int | None,
-        level: str = "Model",
-    ) -> None:
+    def _add(self, added: Added) -> None:
+        name, value, unit, kind, dimensions, idx, level = added
         own, request_id, shown, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
         if level == "Model":
             own.insert(-1, Dimension("ModelName", self.model_name))
