@@ -15,6 +15,8 @@ ARG BASE=python:3.12-slim-bookworm
 # The only index that torch and torchvision come from. Its last part names their build, as in torch 2.8.0+cpu.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG TORCH="torch>=2.2 torchvision>=0.17"
+# Extras of modelserver, such as sources,otel: those with a scripts/image-EXTRA.lock.
+ARG MODELSERVER_EXTRAS=
 
 FROM ${BASE} AS wheel
 WORKDIR /src
@@ -37,6 +39,14 @@ RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" ${TORC
          echo "torch ${installed} is not the build of ${TORCH_INDEX}" >&2; exit 1; fi \
     && cd /opt/venv/lib/python3*/site-packages/torch \
     && rm -rf test bin/test_* bin/protoc*
+COPY scripts/image-*.lock /locks/
+ARG MODELSERVER_EXTRAS
+RUN for extra in $(echo "${MODELSERVER_EXTRAS}" | tr ',' ' '); do \
+      lock="/locks/image-${extra}.lock"; \
+      if [ ! -f "${lock}" ]; then echo "MODELSERVER_EXTRAS: there is no ${lock}" >&2; exit 1; fi; \
+      set -- "$@" -r "${lock}"; \
+    done; \
+    if [ $# -gt 0 ]; then /opt/venv/bin/pip install --no-cache-dir --require-hashes "$@"; fi
 
 FROM environment AS server
 COPY --from=wheel /wheels /wheels

@@ -124,14 +124,14 @@ def test_the_stages() -> None:
 
 def test_a_change_of_the_code_reinstalls_nothing() -> None:
     """The stage that installs packages, most of the image, depends on the lock and on arguments alone."""
-    assert from_clone(stage=1) == ["scripts/image.lock"]
+    assert from_clone(stage=1) == ["scripts/image.lock", "scripts/image-*.lock"]
     assert [item.text for item in of("COPY", 1) if "--from=" in item.text] == []
 
 
-def locked() -> dict[str, list[tuple[str, str, int]]]:
-    """The lock: for each package its versions, their markers, and how many hashes they have."""
+def locked(name: str = "image.lock") -> dict[str, list[tuple[str, str, int]]]:
+    """A lock: for each package its versions, their markers, and how many hashes they have."""
     found: dict[str, list[tuple[str, str, int]]] = {}
-    text = (_ROOT / "scripts" / "image.lock").read_text(encoding="utf-8")
+    text = (_ROOT / "scripts" / name).read_text(encoding="utf-8")
     for entry in re.findall(r"(?m)^[a-z].*(?:\n    --hash.*)*", text):
         head, _, hashes = entry.partition("\\\n")
         name, version, marker = re.fullmatch(r"(\S+)==(\S+)(?: ; (.*))?", head.strip()).groups()  # type: ignore[union-attr]
@@ -152,6 +152,63 @@ def test_the_lock_is_of_the_packages_that_are_needed() -> None:
     assert all(hashes > 0 for versions in lock.values() for _, _, hashes in versions)
     assert "dumb-init" in lock
     assert not {"torch", "torchvision"} & lock.keys()
+
+
+_EXTRAS = sorted(path.stem.removeprefix("image-") for path in (_ROOT / "scripts").glob("image-*.lock"))
+
+
+def test_the_locks_of_extras() -> None:
+    """Each has what the extra needs, with hashes, and no other version of a package than the others have."""
+    project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    versions = {(name, marker): version for name, all_ in locked().items() for version, marker, _ in all_}
+
+    assert _EXTRAS == ["otel", "sources", "tls"]
+    for extra in _EXTRAS:
+        (listed,) = re.findall(rf"(?m)^{extra} = \[(.*)\]", project)
+        lock = locked(f"image-{extra}.lock")
+        for requirement in map(Requirement, re.findall(r'"([^"]+)"', listed)):
+            chosen = [version for version, _, _ in lock[canonicalize_name(requirement.name)]]
+            assert [version for version in chosen if version not in requirement.specifier] == []
+        for name, found in lock.items():
+            assert all(hashes > 0 for _, _, hashes in found)
+            for version, marker, _ in found:
+                assert versions.setdefault((name, marker), version) == version, name
+
+
+@pytest.mark.parametrize(
+    ("extras", "installed"),
+    [
+        ("", None),
+        ("otel", "-r {}/image-otel.lock"),
+        ("sources,otel", "-r {0}/image-sources.lock -r {0}/image-otel.lock"),
+        ("torch", None),
+        ("../image", None),
+        ("*", None),
+    ],
+)
+def test_extras(extras: str, installed: str | None, tmp_path: Path) -> None:
+    """Those of the argument are installed by their locks; an unknown one fails the build."""
+    (command,) = [item.text for item in of("RUN", 1) if "MODELSERVER_EXTRAS" in item.text]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "pip").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "bin" / "pip").chmod(0o755)
+    locks = str(_ROOT / "scripts")
+    done = subprocess.run(
+        ["sh", "-c", command.replace("/opt/venv", str(tmp_path)).replace("/locks", locks)],
+        env={**os.environ, "MODELSERVER_EXTRAS": extras},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if installed is None and extras:
+        assert done.returncode == 1
+        assert done.stderr.startswith("MODELSERVER_EXTRAS: there is no ")
+        assert done.stdout == ""
+    else:
+        wanted = f"install --no-cache-dir --require-hashes {installed.format(locks)}\n" if installed else ""
+        assert (done.returncode, done.stdout, done.stderr) == (0, wanted, "")
 
 
 def test_the_last_stage_installs_nothing() -> None:
@@ -178,7 +235,7 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
 
 def test_what_is_copied_exists() -> None:
     """Every source of a COPY is in the clone."""
-    assert [source for source in from_clone() if not (_ROOT / source).exists()] == []
+    assert [source for source in from_clone() if not list(_ROOT.glob(source))] == []
 
 
 def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
@@ -186,7 +243,7 @@ def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
     (installs,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
 
     assert _ARGUMENTS["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
-    assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX", "TORCH"]
+    assert [item.text for item in of("ARG", 1)] == ["TORCH_INDEX", "TORCH", "MODELSERVER_EXTRAS"]
     assert '--index-url "${TORCH_INDEX}" ${TORCH}' in installs
 
 

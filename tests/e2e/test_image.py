@@ -271,6 +271,20 @@ def test_another_build_of_torch_than_asked_for_fails(engine: Engine) -> None:
     assert "torch 2.8.0+cpu is not the build of file:///simple/cu128" in done.stdout + done.stderr
 
 
+def test_extras(engine: Engine) -> None:
+    """They are installed beside all others, which `pip check` finds no fault with; an unknown one fails."""
+    folder, tag = Path(engine.command[2]).parent, f"{IMAGE}-extras"
+    build(engine, folder, "cpu", "--target=server", "--build-arg=MODELSERVER_EXTRAS=tls,otel", "--tag", tag)
+    imports = "import cryptography, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk"
+    engine.run("run", "--rm", *Container.OPTIONS, tag, "/opt/venv/bin/python", "-c", imports)
+
+    done = build(
+        engine, folder, "cpu", "--target=environment", "--build-arg=MODELSERVER_EXTRAS=no", check=False
+    )
+    assert done.returncode != 0
+    assert "MODELSERVER_EXTRAS: there is no /locks/image-no.lock" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
