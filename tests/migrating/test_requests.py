@@ -177,3 +177,25 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
         Call("POST /predictions/m", "inference", "POST", "/predictions/m", (("A", "b"),), b"x"),
         Call("GET /ping", "inference", "GET", "/ping"),
     ]
+
+
+def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
+    """What came before is asked, and that is told; without a request there is nothing to compare."""
+    path = tmp_path / "traffic.msr"
+    call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
+    with path.open("wb", buffering=0) as file:
+        writer = Writer(file)
+        empty = file.tell()
+        for _ in range(2):
+            writer.write(pack([call]))
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    said: list[str] = []
+    calls = requests_of(str(path), [], None, said.append)
+
+    assert [call.path for call in calls] == ["/ping"]
+    assert said == [f"{path} ends early, it was cut off in the middle: what was recorded before is asked."]
+    for left, wrong in ((empty + 9, "ends early, it was cut off"), (empty, "there are no requests")):
+        path.write_bytes(content[:left])
+        with pytest.raises(MigrationError, match=wrong):
+            requests_of(str(path), [], None)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from modelserver.recording.entries import Began, Ended, Frames, Lost, framed, pack, unpack
+import msgspec
+import pytest
+
+from modelserver.recording.entries import (
+    Began,
+    Ended,
+    Frames,
+    Lost,
+    framed,
+    framed_list,
+    pack,
+    unpack,
+    unpack_others,
+)
 
 
 def test_entries_come_back(make_call) -> None:
@@ -41,3 +54,14 @@ def test_losses_are_told_in_words() -> None:
     """Only what was lost is mentioned."""
     assert str(Lost()) == ""
     assert str(Lost(grpc=2)) == "2 came over gRPC, which is not recorded"
+
+
+def test_calls_are_counted_without_being_decoded(make_call) -> None:
+    """The other entries are; what is no entry is refused."""
+    content = pack([make_call(), Lost(2), make_call(), Ended("over")])
+
+    assert unpack_others(content) == (2, [Lost(2), Ended("over")])
+    assert unpack_others(framed_list([pack(make_call())] * 3)[4:]) == (3, [])
+    for wrong in (b"", content[:-1], pack([["what", 1]])):
+        with pytest.raises(msgspec.MsgspecError):
+            unpack_others(wrong)

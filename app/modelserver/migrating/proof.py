@@ -120,7 +120,8 @@ def prove(plan: Plan, listener: Listener) -> Proof:
     """Asks, compares and measures. Raises MigrationError if the requests cannot be read."""
     proof = Proof(start=(plan.theirs.seconds, plan.ours.seconds))
     archives = _subjects(plan, proof, bring_in_line(plan))
-    calls = requests_of(plan.source, proof.subjects, plan.installation.loaded.settings.service_envelope)
+    envelope = plan.installation.loaded.settings.service_envelope
+    calls = requests_of(plan.source, proof.subjects, envelope, proof.remarks.append)
     allowed = [call for call in calls if not (plan.only_read and changes_state(call))]
     proof.left_out = len(calls) - len(allowed)
     if not plan.theirs.ask(Call("", "metrics", "GET", "/metrics")).status:

@@ -8,20 +8,21 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import quote
 
-from modelserver import recording
 from modelserver.migrating import grpc_calls
 from modelserver.migrating.calls import Call, Port
 from modelserver.migrating.errors import MigrationError
+from modelserver.recording.file import asked, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from modelserver.migrating.archives import Archive
     from modelserver.migrating.servers import Version
 
+Remark: TypeAlias = "Callable[[str], object]"
 BUILT_IN: Final = "builtin"
 INDEX: Final = "requests.json"
 RECORDING: Final = ".msr"
@@ -43,10 +44,17 @@ class Subject:
     archive: Archive | None = None
 
 
-def requests_of(source: str, subjects: Sequence[Subject], envelope: str | None) -> list[Call]:
+def _unsaid(_: str) -> None:
+    """Says nothing."""
+
+
+def requests_of(
+    source: str, subjects: Sequence[Subject], envelope: str | None, remark: Remark = _unsaid
+) -> list[Call]:
     """The requests of ``builtin``, a folder, or a recording; with names that tell them apart.
 
-    ``envelope`` is the one of the configuration. Raises ConfigError and MigrationError with the reason.
+    ``envelope`` is the one of the configuration; ``remark`` is told what is wrong with a recording's end.
+    Raises ConfigError and MigrationError with the reason.
     """
     if source == BUILT_IN:
         once: dict[Call, Call] = {}  # those without a version are the same for all versions of a model
@@ -56,7 +64,7 @@ def requests_of(source: str, subjects: Sequence[Subject], envelope: str | None) 
         return _named(once.values())
     path = Path(source)
     if path.suffix == RECORDING:
-        return _named(recorded(path))
+        return _named(recorded(path, remark))
     if not path.is_dir():
         raise MigrationError(
             f"--requests={source}: {BUILT_IN}, a folder or a recording ({RECORDING}) is needed"
@@ -250,11 +258,17 @@ def _of_entry(folder: Path, entry: dict[str, Any]) -> Call:
 # A recording
 
 
-def recorded(path: Path) -> list[Call]:
+def recorded(path: Path, remark: Remark = _unsaid) -> list[Call]:
     """The requests of a recording, in their order and without the time between them; all are of the inference
-    port. Raises ConfigError if the file is no recording that can be read.
+    port. Raises ConfigError if the file is no recording that can be read, MigrationError if it has none.
     """
+    found = read(path)
+    early = f"{path} ends early, {found.fault}" if found.fault else ""
+    if not found.calls:
+        raise MigrationError(early or f"{path}: there are no requests")
+    if early:
+        remark(f"{early}: what was recorded before is asked.")
     return [
         Call(f"{each.method} {each.path}", "inference", each.method, each.path, each.headers, each.body)
-        for each in recording.requests_of(path)
+        for each in map(asked, found.calls)
     ]

@@ -104,6 +104,20 @@ pack = msgspec.msgpack.Encoder().encode
 """The content of a frame with these entries."""
 unpack = msgspec.msgpack.Decoder(list[Entry]).decode
 """The entries of a frame. Raises msgspec.MsgspecError."""
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode = msgspec.msgpack.Decoder(Entry).decode
+_CALL: Final = pack(CALL)
+_START: Final = 8  # bytes: the head of an entry's list, and its kind
+
+
+def unpack_others(content: bytes) -> tuple[int, list[Entry]]:
+    """How many calls a frame has, which are not decoded, and its other entries.
+
+    Raises msgspec.MsgspecError.
+    """
+    entries = _split(content)
+    others = [entry for entry in entries if _CALL not in memoryview(entry)[:_START].tobytes()]
+    return len(entries) - len(others), [_decode(entry) for entry in others]
 
 
 def timing_of(lines: bytes) -> tuple[float, float]:

@@ -44,7 +44,8 @@ class Writer:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._compress = zstandard.ZstdCompressor(level=3).compress
+        # The fastest: the command often shares its processors with the server that it records.
+        self._compress = zstandard.ZstdCompressor(level=1).compress
         self._append(_HEADER.pack(_MAGIC, FORMAT))
 
     def write(self, content: bytes) -> None:
@@ -86,9 +87,13 @@ class Asked(NamedTuple):
 
 def requests_of(path: Path) -> Iterator[Asked]:
     """The requests of a recording, by the time of their arrival. Raises ConfigError as :func:`read` does."""
-    for call in read(path).calls:
-        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
-        yield Asked(call.at / 1e9, call.method.decode("latin-1"), call.target, headers, call.body)
+    yield from map(asked, read(path).calls)
+
+
+def asked(call: Call) -> Asked:
+    """The request of a recorded call."""
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
+    return Asked(call.at / 1e9, call.method.decode("latin-1"), call.target, headers, call.body)
 
 
 def read(path: Path) -> Recording:

@@ -17,7 +17,7 @@ import msgspec
 from modelserver.auth.scopes import Scope
 from modelserver.commands import exit_status, termination_is_interruption
 from modelserver.errors import ConfigError
-from modelserver.recording.entries import Call, Ended, Frames, Lost, pack, unpack
+from modelserver.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.recording.file import Writer
 from modelserver.replaying.finding import Running, management_url, token, trusting
 from modelserver.settings.checks import listed
@@ -127,14 +127,13 @@ class _Taking:
         return 0
 
     def _frame(self, content: bytes) -> None:
-        entries = unpack(content)
-        if not entries:
+        calls, others = unpack_others(content)
+        if not calls and not others:
             return
         self._writer.write(content)
-        for entry in entries:
-            if isinstance(entry, Call):
-                self._calls += 1
-            elif isinstance(entry, Lost):
+        self._calls += calls
+        for entry in others:
+            if isinstance(entry, Lost):
                 self._lost = entry
             elif isinstance(entry, Ended):
                 self._ended = entry.reason
