@@ -67,6 +67,15 @@ def test_another_number_of_answers(rows: list[Sample]) -> None:
     )
 
 
+def test_no_answer_to_an_input_that_was_made(rows: list[Sample]) -> None:
+    """That is the handler's fault, not that of the input."""
+    chart = Chart()
+
+    assert check_alone(chart, cast("Any", Model(lambda bodies: [])), rows, 0, made=True) == {}
+    assert {each.seen for each in chart.findings} == {"For 1 row the handler returned 0 answers."}
+    assert chart.left_out == {}
+
+
 def test_a_batch_that_fails(rows: list[Sample]) -> None:
     """It is found although the server answers every row in the end."""
 

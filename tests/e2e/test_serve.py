@@ -239,6 +239,7 @@ def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
             served.await_text("doubler | batch of 1 up to 1000")
             output = served.end()
             assert slow.result().json() == 3000
+            assert "Stopping: requests are answered for up to" in output
 
     assert "SyntaxError: invalid syntax (helper.py, line 2)" in output
     assert f'File "{home.path}/helper.py", line 2' in output

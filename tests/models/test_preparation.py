@@ -114,8 +114,11 @@ async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
 async def test_no_handler(prepare: Any, store: Path) -> None:
     """Without a handler anywhere a registration is refused; ``default_service_handler`` is one."""
     write(store / "bare", handler=None)
-    with pytest.raises(InvalidModel, match="names no handler"):
+    (store / "empty").mkdir()
+    with pytest.raises(InvalidModel, match=r"names no handler.*registration\.$"):
         await prepare("bare")
+    with pytest.raises(InvalidModel, match=r"MANIFEST\.json is missing; a script is named by its own path"):
+        await prepare("empty", parameters={"model_name": "m"})
 
     assert (await prepare("bare", default_service_handler="d.py:f")).pool.spec.load.handler == "d.py:f"
 

@@ -63,9 +63,10 @@ def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -
 
     typed = type("Typed", (modelserver.Handler,), {"__module__": "__no_such_module__"})
     for handler, said in (
-        (Local, "defined inside of another"),
+        (Local, "defined inside of another .*: define it at the top level"),
         (typed, "not in a file"),
-        (Doubler(), "neither a class nor a function"),
+        (Doubler(), r"neither a class nor a function: pass the class itself, without \(\)"),
+        ("handler.py", "a file is served by `modelserver serve FILE`"),
         (None, "neither a class nor a function"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -79,6 +79,8 @@ def test_it_listens_on_loopback(here: Path) -> None:
     ("arguments", "said"),
     [
         (["absent.py"], "SOURCE: absent.py does not exist"),
+        (["sub/handlr.py"], "SOURCE: sub/handlr.py does not exist; handler.py does"),
+        (["sub/handler"], "SOURCE: sub/handler does not exist; handler.py does"),
         (["absent.py:Name"], "SOURCE: absent.py does not exist"),
         (["sub/handler.py", "--model-file", "absent.pt"], "--model-file: absent.pt does not exist"),
         (["sub/handler.py", "--input", "absent"], "--input: absent does not exist"),

@@ -6,6 +6,7 @@ import io
 import json
 import operator
 import sys
+from functools import partial
 from importlib import metadata
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,16 @@ class Forgetful(BaseHandler):
         return self.model(1)
 
 
+class Demanding:
+    """Takes other arguments than it is given."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def handle(self, data: object) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -55,6 +66,7 @@ class Forgetful(BaseHandler):
         (lambda: {"data": 1}["body"], 'under "data" or "body"'),
         (lambda: check_contract([1], 2), "one answer for each request"),
         (lambda: check_contract({}, 1), "must return a list"),
+        (lambda: __import__("no_such_package"), f"`{sys.executable} -m pip install`"),
         (Forgetful().directory, "super().initialize(context)"),
         (Forgetful().compute, "super().initialize(context)"),
         (lambda: __import__("json").loads({"a": 1}), "decoded the JSON of the body already"),
@@ -64,6 +76,17 @@ class Forgetful(BaseHandler):
 def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
     """Each has a sentence that says what to do."""
     assert words in hint_for(raised(call), BODY)
+
+
+def test_arguments_that_a_handler_does_not_take() -> None:
+    """Those that the server calls it with are told, if it was the server that called."""
+    ours = {"__name__": "modelserver.worker.loader", "Demanding": Demanding}
+    for call, words in (
+        ("Demanding()", "what it needs is read in initialize(self, context)"),
+        ("Demanding('x').handle([], None)", "as handle(self, data, context)"),
+    ):
+        assert words in hint_for(raised(partial(eval, call, ours)))
+        assert hint_for(raised(partial(eval, call, {**ours, "__name__": "own"}))) == ""
 
 
 @pytest.mark.parametrize(

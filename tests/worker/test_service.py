@@ -751,6 +751,7 @@ def test_exposed_failures_say_what_and_where(tmp_path: Path) -> None:
         ("return [data[0]['data']]", BODY, 503, '. Hint: a request has its content under "data" or "body"'),
         ("return []", BODY, 503, "number of batch response mismatched: size of prediction"),
         ("return []", BODY, 503, "Hint: handle must return a list"),
+        ("return [object()]", BODY, 503, "serializable: object. Hint: an answer is bytes, text, or what"),
         ("return [data[0]['instances']]", INSTANCE, 500, "Hint: the server has split the body"),
         ("raise MemoryError('no room')", BODY, 507, "Out of resources: MemoryError: no room"),
     ],

@@ -36,9 +36,11 @@ def check_alone(
         if outcome.ended or again.ended:
             _note_end(chart, outcome if outcome.ended else again, f"the input {row.name}")
         elif not answer.ok and made:
-            chart.left_out["answers"] = (
-                f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
-            )
+            # Of whatever input, there must be one answer.
+            if not _note_count(chart, outcome):
+                chart.left_out["answers"] = (
+                    f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
+                )
         elif not answer.ok:
             said = message_of(answer)
             chart.found("input-refused", f"{row.name} was answered {answer.status}: {said}", place_in(said))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from modelserver.archives.archive import ModelArchive
 from modelserver.archives.incoming import Transfer
-from modelserver.archives.manifest import Manifest
+from modelserver.archives.manifest import MANIFEST_PATH, Manifest
 from modelserver.archives.sources import locate
 from modelserver.archives.store import ModelStore
 from modelserver.archives.urls import UrlPolicy
@@ -195,8 +195,12 @@ class Preparation:
                 return default
             handler = default
         if not handler:
+            has_manifest = (archive.model_dir / MANIFEST_PATH).is_file()
+            advice = (
+                "" if has_manifest else f" {MANIFEST_PATH} is missing; a script is named by its own path."
+            )
             raise InvalidModel(
-                f"The archive {archive.url} names no handler, and neither does the registration."
+                f"The archive {archive.url} names no handler, and neither does the registration.{advice}"
             )
         archive.check_handler(handler)
         return handler

@@ -65,10 +65,14 @@ def source_of(handler: Any) -> str:
     """``FILE:NAME`` of a class or function. Raises ValueError if there is none."""
     shown = getattr(handler, "__qualname__", None) or repr(handler)
     if not callable(handler) or not hasattr(handler, "__qualname__"):
-        raise ValueError(f"{shown} is neither a class nor a function")
+        raise ValueError(
+            f"{shown} is neither a class nor a function: pass the class itself, without (); a file is served "
+            "by `modelserver serve FILE`"
+        )
     if "." in shown:
         raise ValueError(
-            f"{shown} is defined inside of another class or function, where workers cannot import it"
+            f"{shown} is defined inside of another class or function, where workers cannot import it: define "
+            "it at the top level of its file"
         )
     file = getattr(sys.modules.get(handler.__module__), "__file__", None)
     if file is None or not Path(file).is_file():

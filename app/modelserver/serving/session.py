@@ -78,6 +78,21 @@ class Session:
             self._refused = text.removeprefix(f"{_FAILED_TO_LOAD}{self._wanted.registration.url}: ")
 
     async def _attend(self, registry: Registry) -> None:
+        try:
+            await self._serve(registry)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self._tell_waiting(registry)
+            raise
+
+    def _tell_waiting(self, registry: Registry) -> None:
+        """Says why a server that is stopping takes a while."""
+        statistics = [model.pool.statistics() for model in registry.versions()]
+        if any(each.pending or each.batches_in_flight for each in statistics):
+            told = f"requests are answered for up to {self._settings.drain_timeout:g} s"
+            self._lines.say(f"Stopping: {told}; Ctrl-C again stops at once.", DIM)
+
+    async def _serve(self, registry: Registry) -> None:
         models = registry.versions()
         if not models:
             self._give_up(self._refused)

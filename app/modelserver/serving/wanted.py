@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -157,5 +158,14 @@ def _existing(path: str | None, option: str) -> Path | None:
         return None
     found = Path(os.path.abspath(path))
     if not found.exists():
-        raise ConfigError(f"{option}: {shlex.quote(path)} does not exist")
+        raise ConfigError(f"{option}: {shlex.quote(path)} does not exist{_similar(found)}")
     return found
+
+
+def _similar(absent: Path) -> str:
+    """The name of a file beside it that may have been meant."""
+    try:
+        beside = os.listdir(absent.parent)
+    except OSError:
+        return ""
+    return "".join(f"; {name} does" for name in get_close_matches(absent.name, beside, 1))

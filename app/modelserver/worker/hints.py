@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _PACKAGE = (
-    "the package {name} is missing: list it in a file for `modelserver-archive --requirements-file` and set "
-    "install_py_dep_per_model=true"
+    "the package {name} is missing: install it with `{python} -m pip install`, or list it in a file for "
+    "`modelserver-archive --requirements-file` and set install_py_dep_per_model=true"
 )
 # By the Python that runs the worker, which need not be the server's.
 _NO_TORCH = "modelserver does not include torch: install it with `{python} -m pip install torch torchvision`"
@@ -48,6 +48,7 @@ _FORM = (
     '"data" or "body" only if a field is called that'
 )
 _COUNT = "handle must return a list with one answer for each request of the batch"
+OUTPUTS = "an answer is bytes, text, or what JSON can hold, with arrays and tensors as lists"
 _SHAPE = (
     "the network takes inputs of another shape: check what preprocess makes of one row, and that it joins "
     "the rows of a batch in a first dimension"
@@ -56,6 +57,16 @@ _WHOLE_MODEL = (
     "since torch 2.6 torch.load takes only tensors: save torch.save(model.state_dict(), path) and load that, "
     "or, where the file is trusted, torch.load(path, weights_only=False) in the handler or "
     "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the server's environment"
+)
+
+_ARGUMENTS = {
+    "__init__": "the class is created without arguments: what it needs is read in initialize(self, context)",
+    "initialize": "it is called as initialize(self, context)",
+    "handle": "it is called as handle(data, context), that of a class as handle(self, data, context)",
+    "predict": "it is called as predict(self, rows)",
+}
+_TAKES_OTHERS = re.compile(
+    rf"\b({'|'.join(_ARGUMENTS)})\(\) (takes \d+ positional|takes from|missing \d+ required)"
 )
 
 _READS_ANOTHER_KIND = re.compile(
@@ -91,6 +102,8 @@ def hint_for(error: BaseException, kind: int | None = None, content_type: str = 
         return _SPLIT
     if _is_uninitialised(error, said):
         return _INITIALIZE
+    if called := _called_here(error, said):
+        return _ARGUMENTS[called]
     if isinstance(error, KeyError) and error.args[:1] in (("data",), ("body",)):
         return _no_content(sent_as)
     if isinstance(error, (TypeError, AttributeError)):
@@ -124,7 +137,17 @@ def _missing(name: str) -> str:
 
         with contextlib.suppress(metadata.PackageNotFoundError):
             return _NO_TORCHVISION.format(python=sys.executable, torch=metadata.version("torch"))
-    return _PACKAGE.format(name=name)
+    return _PACKAGE.format(name=name, python=sys.executable)
+
+
+def _called_here(error: BaseException, said: str) -> str:
+    """The method that the server, not the handler, has called with arguments that it does not take."""
+    found = _TAKES_OTHERS.search(said) if isinstance(error, TypeError) else None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if found is None or not frames:
+        return ""
+    caller = str(frames[-1].f_globals.get("__name__"))
+    return found[1] if caller.partition(".")[0] in {"modelserver", "modelserver_handlers"} else ""
 
 
 def _reads_a_whole_body(error: BaseException, said: str) -> bool:

@@ -137,7 +137,10 @@ def _from_class(cls: type[Any]) -> LoadedHandler:
     with _no_exit("while it was created"):
         instance = cls()
     if not hasattr(instance, "handle"):
-        raise HandlerNotUsable(f"Expect handle method in class {cls.__name__}")
+        raise HandlerNotUsable(
+            f"Expect handle method in class {cls.__name__}: it needs handle(self, data, context), or as a "
+            "modelserver.Handler predict(self, rows)"
+        )
     initialize = getattr(instance, "initialize", None) or (lambda context: None)
     built_in = cls.__module__.partition(".")[0] == BUILT_IN_PACKAGE
     return LoadedHandler(instance.handle, initialize, instance, built_in)

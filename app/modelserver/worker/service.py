@@ -36,7 +36,7 @@ from modelserver.wire.messages import (
 from modelserver.worker import tracing
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
 from modelserver.worker.failures import in_short, print_failure
-from modelserver.worker.hints import hint_for
+from modelserver.worker.hints import OUTPUTS, hint_for
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows.classes import Labels, NotClassifiable
 from modelserver.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
@@ -264,7 +264,7 @@ class Service:
         except Unserializable as error:
             if row.kind == TENSORS:
                 return failure(in_short(f"Unsupported model output data type: {error}"), 500)
-            why = f" {in_short(str(error))}" if self._load.expose else ""
+            why = f" {in_short(str(error))}. Hint: {OUTPUTS}" if self._load.expose else ""
             return failure(f"Unsupported model output data type.{why}", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
             tell_failure(error, [row])

@@ -149,6 +149,12 @@ def _reject(context: Any, idx: int, error: ValueError | PredictionException) -> 
         context.reject(idx, str(error) or type(error).__name__, 400)
 
 
+_KINDS = (
+    "they can be str, bytes, arrays, tensors, numbers, lists, dicts, data classes, msgspec structs or models "
+    "of pydantic"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Types:
     """The types of a handler's rows and answers.
@@ -184,7 +190,12 @@ class _Types:
         if prepares:
             sent = _annotations(handler.prepare, f"{handler.__name__}.prepare")[0]
         sides = Signature(described(sent, "input_0"), described(answer, "output_0"))
-        return cls(row, whole, prepares, reader_of(sent), sides)
+        try:
+            read = reader_of(sent)
+        except TypeError as error:
+            method = f"{handler.__name__}.prepare" if prepares else name
+            raise TypeError(f"rows cannot be decoded as {method} is annotated: {error}; {_KINDS}") from None
+        return cls(row, whole, prepares, read, sides)
 
 
 def _annotations(method: Any, name: str) -> tuple[Any, Any]:
@@ -205,7 +216,7 @@ def _annotations(method: Any, name: str) -> tuple[Any, Any]:
             f"an annotation of {name} cannot be read: {error}; its names must be imported at run time"
         ) from error
     if len(parameters) < 2:
-        raise TypeError(f"{name} must take self and one more argument")
+        raise TypeError(f"{name} must take self and one more argument, as in {method.__name__}(self, rows)")
     return hints.get(parameters[1]), hints.get("return")
 
 

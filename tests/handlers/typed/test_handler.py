@@ -236,6 +236,11 @@ class NoRows(modelserver.Handler):
         return []
 
 
+class NoType(modelserver.Handler):
+    def predict(self, rows: list[open]) -> list[str]:  # type: ignore[valid-type]
+        return rows
+
+
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
@@ -243,7 +248,8 @@ class NoRows(modelserver.Handler):
         (Async, "Async.predict is an async def"),
         (OneRow, r"OneRow.predict is annotated with str, .* list\[str\] is needed"),
         (Unknown, "annotation of Unknown.predict cannot be read: name 'NoSuchType'"),
-        (NoRows, "must take self and one more argument"),
+        (NoRows, r"must take self and one more argument, as in predict\(self, rows\)"),
+        (NoType, r"as NoType.predict is annotated: .*open.* is not supported; they can be str, bytes"),
     ],
 )
 def test_mistakes_are_told(handler: type[modelserver.Handler], said: str) -> None:
