@@ -157,7 +157,7 @@ class BaseHandler:
         if path.endswith(".pt"):
             return self._load_torchscript_model(path).eval()
         if path.endswith(".pt2"):
-            return self._ms_load_exported_program(path)
+            return weights.load_exported(Path(path), self.device)
         if path.endswith(".onnx"):
             return OnnxNetwork(setup_ort_session(path, self.map_location))
         if path.endswith(".so") and self._use_torch_export_aot_compile():
@@ -179,10 +179,6 @@ class BaseHandler:
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         """A TorchScript program."""
         return weights.load_torchscript(Path(model_pt_path), self.device)
-
-    def _ms_load_exported_program(self, model_pt2_path: str) -> Any:
-        """A program of torch.export or AOTInductor in a ``.pt2`` file."""
-        return weights.load_exported(Path(model_pt2_path), self.device)
 
     def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
         """A library compiled by AOTInductor."""

@@ -143,7 +143,10 @@ class BatchState:
         if found is None:
             source = self._headers[idx] if idx < len(self._headers) else {}
             properties = self._properties[idx] if idx < len(self._properties) else {}
-            found = _LazyRequestProcessor(source, properties) if properties else _plain(source)
+            if properties or callable(source):
+                found = _LazyRequestProcessor(source, properties)
+            else:
+                found = RequestProcessor(Headers(source))
             self._touched[idx] = found
         return found
 
@@ -185,10 +188,6 @@ class BatchState:
         if not -size <= idx < size:
             raise IndexError(f"request {idx} of a batch of {size}")
         return idx % size
-
-
-def _plain(source: Lazy) -> RequestProcessor:
-    return _LazyRequestProcessor(source, {}) if callable(source) else RequestProcessor(Headers(source))
 
 
 class Context:

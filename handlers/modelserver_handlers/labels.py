@@ -57,10 +57,9 @@ def map_class_to_label(
         raise TypeError("Mapping must be a dict")
     classes = [range(len(row)) for row in probs] if lbl_classes is None else lbl_classes
     return [
-        {_name(number, mapping): probability for number, probability in zip(numbers, row, strict=False)}
+        {
+            str(number) if mapping is None else mapping[str(number)]: probability
+            for number, probability in zip(numbers, row, strict=False)
+        }
         for row, numbers in zip(probs, classes, strict=False)
     ]
-
-
-def _name(number: object, mapping: Mapping[str, str] | None) -> str:
-    return str(number) if mapping is None else mapping[str(number)]

@@ -66,18 +66,16 @@ class ObjectDetector(VisionHandler):
         return [self._ms_boxes(detections) for detections in (data[1] if isinstance(data, tuple) else data)]
 
     def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:
+        names = self.mapping or {}
         found = zip(
             *(detections[field].tolist() for field in ("labels", "boxes", "scores")),
             strict=True,
         )
         return [
-            {self._ms_name(label): box, "score": score}
+            {names.get(str(label), str(label)): box, "score": score}
             for label, box, score in found
             if score >= self.threshold
         ]
-
-    def _ms_name(self, label: int) -> str:
-        return (self.mapping or {}).get(str(label), str(label))
 
     def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
         """Raises PredictionException (501): boxes are not explained."""

@@ -76,16 +76,13 @@ def without_additions(body: bytes) -> bytes:
         return body
     kept = [{k: v for k, v in model.items() if k not in ADDED_FIELDS} for model in unmasked(body)]
     end = b"\n" if body.endswith(b"\n") else b""  # over gRPC there is none
-    return _remasked(json.dumps(kept, indent=2, ensure_ascii=False).encode() + end)
+    text = json.dumps(kept, indent=2, ensure_ascii=False).encode() + end
+    return re.sub(rb'("(?:pid|memoryUsage|gpu)": )"(<\w+>)"', rb"\1\2", text)
 
 
 def unmasked(body: bytes) -> Any:
     """A masked body of JSON, with its masks as text. Raises ValueError for other bodies."""
     return json.loads(re.sub(rb'(": )(<\w+>)', rb'\1"\2"', body))
-
-
-def _remasked(body: bytes) -> bytes:
-    return re.sub(rb'("(?:pid|memoryUsage|gpu)": )"(<\w+>)"', rb"\1\2", body)
 
 
 def _difference(expected: bytes, ours: bytes) -> str:

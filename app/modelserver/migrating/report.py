@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from dataclasses import asdict
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.migrating.calls import Call, digest, readable
@@ -106,12 +107,8 @@ def _shortened(answer: dict[str, Any], body: bytes | None) -> dict[str, Any]:
 
 def _counted(proof: Proof) -> list[tuple[Rule, int]]:
     """The rules that explain something, in the order of the list, with the number of requests."""
-    counts = Counter(rule.name for each in proof.compared for rule in dict.fromkeys(_flat(each.reasons)))
+    counts = Counter(rule.name for each in proof.compared for rule in dict.fromkeys(chain(*each.reasons)))
     return [(rule, counts[rule.name]) for rule in (*RULES, *OF_THE_RUN, VARIES) if counts[rule.name]]
-
-
-def _flat(reasons: Iterable[Iterable[Rule]]) -> list[Rule]:
-    return [rule for rules in reasons for rule in rules]
 
 
 def _figures(proof: Proof) -> dict[str, Any]:

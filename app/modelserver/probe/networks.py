@@ -172,11 +172,11 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _training(name: str, network: Any) -> Training | None:
     """None for one without weights and without layers that depend on the mode, such as a transform."""
-    layers = {type(each).__name__ for each in network.modules() if _depends(each)}
+    layers = {
+        type(each).__name__
+        for each in network.modules()
+        if type(each).__module__.startswith(_DEPEND) and each.training
+    }
     if not layers and not any(True for _ in network.parameters()):
         return None
     return Training(name, type(network).__name__, sorted(layers))
-
-
-def _depends(layer: Any) -> bool:
-    return type(layer).__module__.startswith(_DEPEND) and bool(layer.training)

@@ -254,7 +254,8 @@ class Traffic(Generic[V]):
         effective = {name: tidy(percent.get(name, 0) if name in ready else 0) for name in weights}
         if effective != self._effective:
             self._effective = effective
-            _log.info("Model %s: traffic %s", self.name, _shown(effective) or "to the default version")
+            told = ", ".join(f"{name} {weight:g} %" for name, weight in effective.items())
+            _log.info("Model %s: traffic %s", self.name, told or "to the default version")
 
     def _tick(self) -> None:
         """Looks now and then, as long as there is something to look at."""
@@ -388,7 +389,3 @@ class _Watched:
 def is_ready(pool: Pool) -> bool:
     """Whether a worker is loaded, and requests are accepted."""
     return pool.ready and not pool.closing
-
-
-def _shown(weights: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {weight:g} %" for name, weight in weights.items())

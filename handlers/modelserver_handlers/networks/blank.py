@@ -6,7 +6,7 @@ For 60 million weights those cost half a second and 240 MB.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import torch
@@ -52,12 +52,8 @@ def _without_initialisation() -> Iterator[None]:
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
     with contextlib.ExitStack() as stack:
         for name in names:
-            stack.enter_context(patch.object(nn.init, name, _leave))
+            stack.enter_context(patch.object(nn.init, name, lambda tensor, *_, **__: tensor))
         yield
-
-
-def _leave(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    return tensor
 
 
 def _has_tensors_beside_state(model: nn.Module) -> bool:

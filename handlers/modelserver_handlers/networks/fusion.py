@@ -169,17 +169,14 @@ def _reuse_outputs(graph: fx.GraphModule) -> None:
             assert isinstance(other, fx.Node)  # noqa: S101 - so it was made
             before = [user for user in other.users if user is not node]
             if (
-                _makes_own_tensor(_module(graph, other))
+                # They make a tensor of their own.
+                type(_module(graph, other)) in (FusedConvolution, nn.MaxPool2d)
                 and node.args[0] is not other
                 and all(order[user] < place for user in before)
                 # Other modules might have returned a view of it.
                 and all(isinstance(_module(graph, user), FusedConvolution) for user in before)
             ):
                 module.write_in_place()
-
-
-def _makes_own_tensor(module: nn.Module | None) -> bool:
-    return type(module) in (FusedConvolution, nn.MaxPool2d)
 
 
 def _can_fuse(conv: nn.Module | None) -> bool:

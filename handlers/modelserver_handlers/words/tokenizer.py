@@ -32,12 +32,8 @@ def get_tokenizer(tokenizer: Any, language: str = "en") -> Any:
 
 def basic_english(text: str) -> list[str]:
     """Lower-case words and punctuation marks; quotation marks, colons and semicolons are left out."""
-    spaced = _DROPPED.sub(_blank_or_nothing, _BREAK.sub(" ", text.lower()))
-    return _APART.sub(r" \1 ", spaced).split()
-
-
-def _blank_or_nothing(found: re.Match[str]) -> str:
-    return "" if found[0] == '"' else " "
+    apart = _DROPPED.sub(lambda found: "" if found[0] == '"' else " ", _BREAK.sub(" ", text.lower()))
+    return _APART.sub(r" \1 ", apart).split()
 
 
 def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
