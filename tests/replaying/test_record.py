@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -9,6 +10,7 @@ import pytest
 
 from modelserver.recording.entries import Ended, Lost, framed, pack
 from modelserver.recording.file import read
+from modelserver.replaying import record
 from modelserver.replaying.record import main
 
 
@@ -57,6 +59,20 @@ def test_a_server_that_ends(serve, tmp_path, make_call, capsys) -> None:
     assert main(["--out", str(out), "--management", url]) == 1
     assert f"The server is gone. {out} holds 1 request." in capsys.readouterr().err
     assert len(read(out).calls) == 1
+
+
+def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch) -> None:
+    """Is told with the file, of which nothing is left."""
+
+    def refuse(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record, "Writer", refuse)
+    out = tmp_path / "a.msr"
+
+    assert main(["--out", str(out), "--management", serve(200, framed(pack([])))]) == 1
+    assert capsys.readouterr().err == f"{out} cannot be written: No space left on device.\n"
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,13 @@ def record(options: argparse.Namespace) -> int:
             # Only now, so that a refusal leaves no file. Unbuffered, so that a kill loses nothing.
             with options.out.open("wb", buffering=0) as output:
                 os.chmod(output.fileno(), 0o600)
+                try:
+                    writer = Writer(output)
+                except OSError as error:
+                    options.out.unlink()
+                    raise RecordingError(f"{options.out} cannot be written: {error.strerror}.") from error
                 with _ending_at_a_signal(url, key, options.ca_file):
-                    return _Taking(options.out, Writer(output)).take(answer)
+                    return _Taking(options.out, writer).take(answer)
 
 
 class _Taking:
