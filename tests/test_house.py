@@ -111,6 +111,7 @@ _ALLOWED = {
         "api",
         "auth",
         "batching",
+        "binding",
         "errors",
         "http",
         "http2",

@@ -35,17 +35,21 @@ def bind(address: Address, keys: str) -> socket.socket:
     try:
         if address.scheme == "unix":
             return _bind_unix(address.path)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((address.host, address.port))
-        except OSError:
-            bound.close()
-            raise
+        return bind_tcp(address.host, address.port)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"Cannot listen on {keys}={address}: {reason}") from error
+
+
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises OSError."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 

@@ -206,17 +206,14 @@ def _tar_entries(archive: str, source: tarfile.TarFile) -> Iterator[_Entry]:
             raise refused(archive, "links, devices and other special files are not allowed", member.name)
         if member.size < 0:
             raise refused(archive, "its size is negative", member.name)
-        yield _Entry(member.name, parts, member.isdir(), member.size, _tar_opener(source, member))
+        yield _Entry(member.name, parts, member.isdir(), member.size, partial(_opened, source, member))
 
 
-def _tar_opener(source: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
-    def opened() -> IO[bytes]:
-        content = source.extractfile(member)
-        if content is None:
-            raise tarfile.ReadError("not a regular file")
-        return content
-
-    return opened
+def _opened(source: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = source.extractfile(member)
+    if content is None:
+        raise tarfile.ReadError("not a regular file")
+    return content
 
 
 def _checked_parts(archive: str, name: str) -> tuple[str, ...]:

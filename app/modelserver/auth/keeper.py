@@ -50,7 +50,6 @@ class TokenKeeper:
         return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called when the valid tokens have changed."""
         self._listeners.append(listener)
 
     def renew(self, scope: Scope) -> None:

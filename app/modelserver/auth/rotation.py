@@ -52,13 +52,13 @@ class Rotation:
             return
         while True:
             await asyncio.sleep(every)
-            self.look(await asyncio.to_thread(self._try_to_read))
+            await self._look()
 
-    def look(self, given: GivenTokens | None) -> None:
-        """Uses these as the given tokens if they have changed."""
-        if given is None or given == self._now_given:
-            return
+    async def _look(self) -> None:
         try:
+            given = await asyncio.to_thread(self._read)
+            if given == self._now_given:
+                return
             self.keeper.replace_given(given)
         except ConfigError as error:
             _log.error("%s; the tokens stay as they were", error)
@@ -69,13 +69,6 @@ class Rotation:
     def _read(self) -> GivenTokens:
         in_file = {} if self._path is None else read_token_file(self._path)
         return joined(self._from_environment, in_file)
-
-    def _try_to_read(self) -> GivenTokens | None:
-        try:
-            return self._read()
-        except ConfigError as error:
-            _log.error("%s; the tokens stay as they were", error)
-            return None
 
 
 @contextlib.contextmanager

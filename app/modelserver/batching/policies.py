@@ -261,7 +261,6 @@ class ReturnEstimate:
         return self.share >= 0.5
 
     def arrived(self, count: int, now: float) -> None:
-        """``count`` instances arrived."""
         self.missing = max(0, self.missing - count)
         self._came = True
         if now <= self.since + self._silence:

@@ -175,7 +175,6 @@ class BatchQueue:
         return min((lane.parcels[0].request.arrived for lane in self._lanes.values()), default=math.inf)
 
     def has_full(self) -> bool:
-        """Whether a full batch waits."""
         if self.instances < self.batch_size:
             return False
         return len(self._lanes) == 1 or any(

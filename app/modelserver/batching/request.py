@@ -161,7 +161,6 @@ class Batch:
     trace: BatchTrace | None = None
 
     def sent(self, worker: Any, now: float) -> None:
-        """Notes that the worker gets it."""
         self.sent_at = now
         for parcel in self.parcels:
             request = parcel.request

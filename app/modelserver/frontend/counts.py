@@ -38,7 +38,6 @@ class Board:
         return min(numbers)
 
     def close(self) -> None:
-        """Unmaps the memory."""
         self._map.close()
 
 

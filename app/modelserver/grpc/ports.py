@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modelserver.binding import bind_tcp
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from modelserver.settings.settings import Settings
@@ -54,15 +55,10 @@ def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 def _hold(address: GrpcAddress) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    holder = socket.socket(family, socket.SOCK_STREAM)
     try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((address.host, address.port))
+        return bind_tcp(address.host, address.port)
     except OSError as error:
-        holder.close()
         raise taken(address, error.strerror or str(error)) from error
-    return holder
 
 
 def taken(address: GrpcAddress, reason: str) -> ConfigError:

@@ -76,7 +76,6 @@ class ModelExportUtils:
 
     @staticmethod
     def get_archive_export_path(export_file_path: StrPath, model_name: str, archive_format: str) -> str:
-        """The path of the archive in that directory."""
         check_format(archive_format)
         return os.path.join(export_file_path, f"{model_name}{SUFFIXES[archive_format]}")
 
@@ -101,25 +100,21 @@ class ModelExportUtils:
 
     @staticmethod
     def generate_model(modelcfg: ModelArchiverConfig | Namespace) -> Model:
-        """The model's part of the manifest."""
         config = as_archive_config(modelcfg)
         written = make_manifest(config)["model"]
         return Model.read(written if isinstance(written, dict) else {})
 
     @staticmethod
     def generate_manifest_json(config: ModelArchiverConfig | Namespace) -> str:
-        """The manifest's text."""
         return manifest_text(as_archive_config(config))
 
     @staticmethod
     def clean_temp_files(temp_files: Iterable[StrPath]) -> None:
-        """Delete these files."""
         for file in temp_files:
             os.remove(file)
 
     @staticmethod
     def make_dir(d: StrPath) -> None:
-        """Make the directory unless it is there."""
         Path(d).mkdir(parents=True, exist_ok=True)
 
     @staticmethod

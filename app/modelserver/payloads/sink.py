@@ -164,7 +164,6 @@ class _Answer:
         self.status = status if status >= 200 else 0
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
         self._is_whole = bool(self.status)
         self.keeps = self._is_whole and self._parser.should_keep_alive()
 

@@ -108,7 +108,6 @@ class Recorder:
             self.now.grpc += 1
 
     def close(self) -> None:
-        """Ends the recording; the server stops."""
         self._closed = True
         if self.now is not None:
             self.now.finish("the server stopped", wait=False)

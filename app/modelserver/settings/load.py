@@ -52,7 +52,11 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
                 values[name] = _value(KEYS[name], item, cwd)
             except ConfigError as error:
                 unusable[name] = error
-    settings = _compose({**_other_defaults(values.get("compat_defaults"), cwd), **values})
+    theirs: dict[str, object] = {}
+    if values.get("compat_defaults") == TORCHSERVE:
+        other = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
+        theirs = {name: convert(KEYS[name], text, cwd) for name, text in other.items()}
+    settings = _compose({**theirs, **values})
     for name, problem in unusable.items():
         if _has_effect(KEYS[name], settings):
             raise problem
@@ -99,14 +103,6 @@ def _value(key: Key, given: Given, cwd: Path) -> object:
             raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
         reason = _one_line(str(error)) + (f" ({given.source}, line {given.line})" if given.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
-
-
-def _other_defaults(defaults: object, cwd: Path) -> dict[str, object]:
-    """The values of keys whose default differs from that of ``Settings``."""
-    if defaults != TORCHSERVE:
-        return {}
-    theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
-    return {name: convert(KEYS[name], text, cwd) for name, text in theirs.items()}
 
 
 def _compose(values: Mapping[str, object]) -> Settings:

@@ -334,7 +334,6 @@ class Settings(ClusterSettings):
 
     @property
     def has_traces(self) -> bool:
-        """Whether requests are traced."""
         return self.otel in {"traces", "all"}
 
     @property
@@ -358,7 +357,6 @@ class Settings(ClusterSettings):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether an address is https."""
         addresses = (self.inference_address, self.management_address, self.metrics_address)
         grpc = self.enable_grpc_api and self.enable_grpc_ssl
         return grpc or any(address.scheme == "https" for address in addresses)

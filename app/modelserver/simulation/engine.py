@@ -161,15 +161,10 @@ class Simulation:
         self._pump()
         for parcel in batch.parcels:
             self.trace.answers.append((parcel.request.arrived, self.now - parcel.request.arrived))
-        if self._clients is not None:
-            self._ask_again(len(batch.parcels), seconds)
-
-    def _ask_again(self, clients: int, seconds: float) -> None:
-        assert self._clients is not None  # noqa: S101 - asked for closed loops only
-        for _ in range(clients):
-            at = self.now + self._clients.pause(self._chance)
-            if at < seconds:
-                self._add(at, "arrival")
+            if self._clients is not None:
+                at = self.now + self._clients.pause(self._chance)
+                if at < seconds:
+                    self._add(at, "arrival")
 
     def _pump(self) -> None:
         """What ``Pool.pump`` does."""

@@ -114,11 +114,9 @@ class Tracing:
         return self.context(trace_id, result.trace_state), caller
 
     def context(self, trace_id: int, state: TraceState | None = None) -> SpanContext:
-        """The context of a new span in this trace."""
         return SpanContext(trace_id, self._ids.generate_span_id(), False, _SAMPLED, state)
 
     def child(self, parent: SpanContext) -> SpanContext:
-        """The context of a new span below ``parent``."""
         return self.context(parent.trace_id, parent.trace_state)
 
     def export(  # noqa: PLR0917 - in the order of the SDK's

@@ -44,7 +44,6 @@ class Goal:
         return 1.0 / max(self.latency(figure), 1e-6) if self.kind == "latency" else figure.rate
 
     def shown(self, figure: Figure) -> str:
-        """The figure in the goal's own terms."""
         return f"{figure.rate:.4g} requests/s, {self.percentile} {self.latency(figure):.4g} ms"
 
 

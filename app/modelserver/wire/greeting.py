@@ -51,7 +51,6 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
         return f"Invitation({self.host}:{self.port})"
 
     def text(self) -> str:
-        """As JSON."""
         return msgspec.json.encode(self).decode()
 
     @classmethod

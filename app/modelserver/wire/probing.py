@@ -96,7 +96,6 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
 
     @property
     def failed(self) -> bool:
-        """Whether it raised an exception."""
         return bool(self.error)
 
     @property
