@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Final, Union
+from typing import IO, TYPE_CHECKING, Final, Union
 from uuid import uuid4
 
 import yaml
@@ -34,6 +34,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from modelserver import __version__
 from modelserver.archives.manifest import MANIFEST_PATH
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 StrPath = Union[str, "os.PathLike[str]"]
 Report = Callable[[int, int], None]
@@ -72,7 +75,7 @@ class ArchiverError(Exception):
     """Why an archive cannot be made; the message is for the user."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class ArchiveConfig:
     """What goes into an archive, and where the archive goes.
 
@@ -94,11 +97,14 @@ class ArchiveConfig:
     config_file: StrPath | None = None
 
     @classmethod
-    def from_args(cls, args: argparse.Namespace) -> ArchiveConfig:
-        """From the parsed command line; its other attributes are ignored."""
-        return cls(
-            **{each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}
-        )
+    def from_args(cls, args: argparse.Namespace) -> Self:
+        """From the parsed command line, or any object with such attributes; others are ignored.
+
+        What is missing has its default. Raises AttributeError for a missing name, handler or version.
+        """
+        required = ("model_name", "handler", "version")
+        given = [each.name for each in fields(cls) if each.name in required or hasattr(args, each.name)]
+        return cls(**{name: getattr(args, name) for name in given})
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,6 @@ class BatchQueue:
         lane.parcels = deque(sorted((*pieces, *lane.parcels), key=_place))
 
     def remove(self, request: Request) -> None:
-        """Removes the waiting parcels of a request."""
         if not request.waiting:
             return
         lane = self._lanes[request.key]

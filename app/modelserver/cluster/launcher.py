@@ -180,7 +180,6 @@ class _Launch:
         return self._launcher.requirements, self._launcher.use_venv
 
     def abandon(self) -> None:
-        """Ends what has been started."""
         for start in self._starts:
             start.abandon()
         if self._placement is not None:

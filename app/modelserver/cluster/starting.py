@@ -133,7 +133,6 @@ class ProcessStart:
             self.worker.say(ArchiveTicket(invitation))
 
     def abandon(self) -> None:
-        """Ends what has been started."""
         self.worker.kill()
         if self._channel is not None:
             self._channel.close()

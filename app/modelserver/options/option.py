@@ -70,7 +70,6 @@ class Option:
 
     @property
     def parameter(self) -> Parameter:
-        """The parameter of a registration."""
         return Parameter(self.asked_values or self.values, self.asked, self.schema)
 
 

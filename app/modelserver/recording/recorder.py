@@ -103,7 +103,6 @@ class Recorder:
         self.now = None
 
     def called(self, path: str) -> None:
-        """A call over gRPC has ended."""
         if self.now is not None and path.rpartition("/")[2] in INFERENCE_CALLS:
             self.now.grpc += 1
 
