@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from modelserver.worker import elsewhere
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 # Threads of torch that wait would keep a core from the tests and servers beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# How long an example takes tells how busy the machine is.
+settings.register_profile("modelserver", deadline=None)
+settings.load_profile("modelserver")
 
 _ROOT = Path(__file__).parent
 

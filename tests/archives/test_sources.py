@@ -306,7 +306,7 @@ async def test_torchvision_failures(store: Path, tmp_path: Path) -> None:
         await locate("torchvision://resnet18", store, DEFAULT, store / "x.mar")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=30) | st.text("./x.mar%2e~\\:", max_size=12))
 async def test_any_name_stays_in_the_store(store: Path, url: str) -> None:
     """F12, F70: whatever the name, it is refused in order or lies inside of the model store."""

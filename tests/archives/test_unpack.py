@@ -338,7 +338,7 @@ def test_safe_names_stay_below_the_destination(name: str) -> None:
     assert "\0" not in name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.text("ab/.\\:A\n", min_size=1, max_size=8), max_size=5), st.booleans())
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_hostile_names_never_escape(names: list[str], as_zip: bool) -> None:

@@ -316,5 +316,5 @@ class Batcher(RuleBasedStateMachine):
 
 TestBatcher = Batcher.TestCase
 TestBatcher.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )

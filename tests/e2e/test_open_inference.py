@@ -236,7 +236,7 @@ def test_the_content_type_does_not_matter(server: Server, content_type: str | No
         lambda shape: st.tuples(st.just(shape), st.binary(min_size=8 * 27, max_size=8 * 27))
     ),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_tensor_comes_back(server: Server, datatype: str, drawn: tuple[list[int], bytes]) -> None:
     """Whatever its shape (no rows and no dimensions too) and whatever its bytes, by way of an echo."""
     shape, content = drawn

@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.grpc.codes import StatusCode
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LARGEST = 1 << 20
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40) | st.integers(5000, 9000).map(bytes), max_size=6), st.data())
 def test_messages_come_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
     """However a body is cut, its messages are the same, in order, and nothing is left over."""

@@ -28,7 +28,7 @@ from modelserver.tensors.rows import (
 from modelserver.tensors.tensor import Output, Tensor
 from modelserver.wire.messages import TENSORS
 
-_FEW = settings(max_examples=15, deadline=None)
+_FEW = settings(max_examples=15)
 _FIELDS = {
     "BOOL": "bool_contents", "INT64": "int64_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",

@@ -25,7 +25,7 @@ def encode(path: str, body: bytes, *, chunked: bool) -> bytes:
     return head("Transfer-Encoding: chunked", path=path) + encoded + b"0\r\n\r\n"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(requests=REQUESTS, chunked=CHUNKED, cuts=CUTS)
 def test_answers_do_not_depend_on_how_bytes_arrive(
     requests: list[tuple[str, bytes]], chunked: list[bool], cuts: list[int]

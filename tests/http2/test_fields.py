@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.http2.errors import Broken
@@ -29,7 +29,6 @@ def outcome(decode: Any, block: bytes) -> Any:
         return None
 
 
-@settings(deadline=None)
 @given(st.lists(SAID, max_size=30))
 def test_remembered_blocks_are_read_right(said: list[Any]) -> None:
     """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""

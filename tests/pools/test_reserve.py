@@ -588,7 +588,7 @@ def test_a_batch_that_comes_back_when_nobody_is_left_is_refused() -> None:
     play(main, World(round_trips=[0.01, 0.01]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     asked=st.lists(
         st.tuples(st.sampled_from([0.001, 0.02, 0.02, 0.02, 0.3]), st.floats(0.0, 0.02)),
@@ -632,7 +632,7 @@ def test_each_request_is_answered_once_at_any_distance(
 durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02), st.floats(0.05, 0.3))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     asked=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
     workers=st.integers(1, 4),
@@ -683,7 +683,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     play(main, World(seed, pipelined=pipelined))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     asked=st.lists(
         st.tuples(st.floats(0.05, 0.5), st.sampled_from([0.0, 0.0, 0.2, 0.4])), min_size=20, max_size=25

@@ -130,7 +130,7 @@ def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
         assert (loaded.settings.workflow_store, loaded.warnings) == (Path("/no/wf-store"), ())
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(KEYS)), st.text())
 def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) -> None:
     """Fuzzed values end in settings or in ConfigError of one line (F70)."""

@@ -21,7 +21,7 @@ def read(body: bytes, header: str | None) -> InferRequest | None:
 
 
 @given(odd_bodies())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bodies_are_read_or_refused(odd: tuple[bytes, str | None]) -> None:
     """Nothing but BadRequest is raised (F9, F70); what is read has data for its shapes, and can be cut."""
     request = read(*odd)
@@ -39,7 +39,7 @@ def test_bodies_are_read_or_refused(odd: tuple[bytes, str | None]) -> None:
 
 
 @given(odd_bodies())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_bodies_become_json_or_are_refused(odd: tuple[bytes, str | None]) -> None:
     """Those who read no binary data get the same request in JSON, or nothing (F9)."""
     body, header = odd

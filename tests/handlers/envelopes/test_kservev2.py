@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.handlers.envelopes.conftest import put
 
@@ -95,7 +95,6 @@ def test_shapes_and_texts_of_torchserves_samples(shape: Any, datatype: str, data
     assert value["data"] == seen
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_shapes_of_inputs(shape: list[int]) -> None:
     """Flat data of any shape becomes what NumPy's reshape makes of it, and nested data stays as it is."""

@@ -31,7 +31,7 @@ def reference(processing: ClassicProcessing, picture: Image.Image) -> torch.Tens
     return pil_to_tensor(crop(resize(picture))).permute(1, 2, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     width=st.integers(20, 400),
     height=st.integers(20, 400),
