@@ -43,7 +43,9 @@ def step(
     body: bytes = b"x",
 ) -> SequencedRequest:
     mark = SequenceMark(name, starts, ends)
-    return SequencedRequest(name, [Row(name, 1)] * rows, [body] * rows, now, mark, key=key, deadline=deadline)
+    return SequencedRequest(
+        name, [Row(name, 1)] * rows, [body] * rows, now, mark=mark, key=key, deadline=deadline
+    )
 
 
 def test_times_of_a_request_of_a_sequence() -> None:

@@ -166,7 +166,7 @@ class Sequences(RuleBasedStateMachine):
             [Row(name, size)] * rows,
             [b"x" * size] * rows,
             self.now,
-            SequenceMark(name, starts, ends),
+            mark=SequenceMark(name, starts, ends),
             key=key,
             deadline=None if deadline is None else self.now + deadline,
             on_done=self.done,
@@ -234,7 +234,7 @@ class Sequences(RuleBasedStateMachine):
         self.pump()
 
     def named(self, name: str) -> SequencedRequest:
-        return SequencedRequest("", [], [], 0.0, SequenceMark(name))
+        return SequencedRequest("", [], [], 0.0, mark=SequenceMark(name))
 
     @rule(which=st.integers(0, 2))
     def load(self, which: int) -> None:

@@ -23,7 +23,7 @@ def unpacked(headers: bytes) -> list[tuple[str, str]]:
 
 
 def request(mark: SequenceMark, *, began: bool = False) -> SequencedRequest:
-    made = SequencedRequest("id", [], [], 0.0, mark)
+    made = SequencedRequest("id", [], [], 0.0, mark=mark)
     made.is_first = began
     return made
 

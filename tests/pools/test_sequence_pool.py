@@ -71,7 +71,7 @@ def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> An
 
 def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
     row = Row("id", len(body))
-    return SequencedRequest("id", [row], [body], time.monotonic(), SequenceMark(name, **mark))
+    return SequencedRequest("id", [row], [body], time.monotonic(), mark=SequenceMark(name, **mark))
 
 
 def submit(pool: SequencePool, *requests: Request) -> None:

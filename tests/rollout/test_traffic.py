@@ -288,7 +288,9 @@ async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dic
     for version in versions.values():
         version.pool.queue = SequenceQueue(4, policy_for(limits), 100, 1 << 20, SequenceLimits(60, 60, 8, 8))
     begun = answered()
-    versions["2.0"].pool.queue.put(SequencedRequest("r", begun.rows, begun.bodies, 0.0, SequenceMark("mine")))
+    versions["2.0"].pool.queue.put(
+        SequencedRequest("r", begun.rows, begun.bodies, 0.0, mark=SequenceMark("mine"))
+    )
     traffic = direct(weights={"1.0": 100, "2.0": 0})
     assert traffic.home("mine", versions["1.0"]) is versions["2.0"]
 

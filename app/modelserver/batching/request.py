@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from modelserver.ids import make_uuid
 
@@ -33,7 +34,7 @@ class RequestTrace(Protocol):
         """It is part of a batch that a worker gets now."""
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One client's request: ``len(rows)`` instances.
 
     Only requests with equal ``key`` may share a batch. ``arrived`` and ``deadline`` are seconds of the
@@ -47,44 +48,36 @@ class Request:
     handler had some of them, ``queued`` those during which none had.
     """
 
-    __slots__ = (
-        "_spans", "answers", "arrived", "backlog", "batch_id", "batch_size", "began", "bodies", "deadline",
-        "done", "error", "handler_time", "id", "key", "missing", "nbytes", "on_done", "on_part", "place",
-        "queued", "requeued", "rows", "trace", "waiting", "worker",
-    )  # fmt: skip
+    id: str
+    rows: Sequence[Row]
+    bodies: Sequence[bytes]
+    arrived: float
+    key: object = None
+    deadline: float | None = None
+    on_done: Callable[[Request], None] | None = None
+    on_part: Callable[[Request, Answer, bytes], None] | None = None
+    backlog: Callable[[], int] | None = None
+    worker: Any = None
+    trace: RequestTrace | None = None
+    answers: list[tuple[Answer, bytes] | None] = []
+    missing: int = 0
+    nbytes: int = 0
+    error: Exception | None = None
+    done: bool = False
+    requeued: bool = False
+    began: float | None = None
+    queued: float = 0.0
+    handler_time: float = 0.0
+    spans: list[tuple[float, float]] | None = None
+    waiting: int = 0
+    place: int = 0
+    batch_id: str = ""
+    batch_size: int = 0
 
-    def __init__(
-        self,
-        request_id: str,
-        rows: Sequence[Row],
-        bodies: Sequence[bytes],
-        arrived: float,
-        *,
-        key: object = None,
-        deadline: float | None = None,
-        on_done: Callable[[Request], None] | None = None,
-    ) -> None:
-        self.id = request_id
-        self.rows = rows
-        self.bodies = bodies
-        self.arrived = arrived
-        self.key = key
-        self.deadline = deadline
-        self.on_done = on_done
-        self.on_part: Callable[[Request, Answer, bytes], None] | None = None
-        self.backlog: Callable[[], int] | None = None
-        self.worker: Any = None
-        self.trace: RequestTrace | None = None
-        self.answers: list[tuple[Answer, bytes] | None] = [None] * len(rows)
-        self.missing = len(rows)
-        self.nbytes = sum(map(len, bodies))
-        self.error: Exception | None = None
-        self.done = self.requeued = False
-        self.began: float | None = None
-        self.queued = self.handler_time = 0.0
-        self._spans: list[tuple[float, float]] | None = None
-        self.waiting = self.place = self.batch_size = 0
-        self.batch_id = ""
+    def __post_init__(self) -> None:
+        self.missing = count = len(self.rows)
+        self.answers = [None] * count
+        self.nbytes = sum(map(len, self.bodies))
 
     def handled(self, began: float, seconds: float) -> None:
         """A handler had some of its instances for ``seconds``; time that overlaps counts once.
@@ -94,9 +87,9 @@ class Request:
         if self.began is None:
             self.began, self.handler_time, self.queued = began, seconds, began - self.arrived
             return
-        spans = self._spans
+        spans = self.spans
         if spans is None:
-            spans = self._spans = [(self.began, self.began + self.handler_time)]
+            spans = self.spans = [(self.began, self.began + self.handler_time)]
         end = began + seconds
         while spans and spans[-1][1] >= began:
             began = min(began, spans.pop()[0])
@@ -131,8 +124,7 @@ class Request:
             on_done(self)
 
 
-@dataclass(slots=True, eq=False)
-class Parcel:
+class Parcel(msgspec.Struct, eq=False):
     """Instances ``start`` to ``start + count`` of a request, sent in one batch."""
 
     request: Request
@@ -140,8 +132,7 @@ class Parcel:
     count: int
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Parcels sent to a worker together.
 
     ``reason`` says why it was sent: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: its cost says
@@ -152,9 +143,8 @@ class Batch:
     parcels: list[Parcel]
     size: int
     reason: str
-    _: KW_ONLY
     at_once: bool = False
-    id: str = field(default_factory=make_uuid)
+    id: str = msgspec.field(default_factory=make_uuid)
     sent_at: float = 0.0
     heard_at: float = 0.0
     sequence: int = -1

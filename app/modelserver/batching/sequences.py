@@ -25,7 +25,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelserver.batching.policies import Policy, Waiting
 from modelserver.batching.queue import AtOnce, BatchQueue, QueueFull
@@ -34,7 +34,6 @@ from modelserver.batching.request import Batch, Parcel, Request
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from modelserver.wire.messages import Row
 
 # How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
 LOST_KEPT = 1024
@@ -69,24 +68,12 @@ class SequenceMark:
     ends: bool = False
 
 
-class SequencedRequest(Request):
+class SequencedRequest(Request, kw_only=True):
     """A request of a sequence; ``is_first``: the sequence began with it. ``line`` belongs to the queue."""
 
-    __slots__ = ("is_first", "line", "mark")
-
-    def __init__(
-        self,
-        request_id: str,
-        rows: Sequence[Row],
-        bodies: Sequence[bytes],
-        arrived: float,
-        mark: SequenceMark,
-        **more: Any,
-    ) -> None:
-        super().__init__(request_id, rows, bodies, arrived, **more)
-        self.mark = mark
-        self.is_first = False
-        self.line: Line | None = None
+    mark: SequenceMark
+    is_first: bool = False
+    line: Line | None = None
 
 
 class SequenceLost(Exception):

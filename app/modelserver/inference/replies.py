@@ -7,6 +7,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from modelserver.errors import HandlerError, ModelServerError
 from modelserver.http.answers import header_block
 from modelserver.inference.codec import contents_of, failure_of
@@ -25,51 +27,46 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.api")
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """Answers an exchange when its request has ended."""
 
-    __slots__ = ("_aside", "_asked", "_begun", "_codec", "_exchange", "_model")
-
-    def __init__(
-        self, exchange: Exchange, model: ModelVersion, codec: Codec, asked: Parsed, aside: Aside
-    ) -> None:
-        self._exchange = exchange
-        self._model = model
-        self._codec = codec
-        self._asked = asked
-        self._aside = aside
-        self._begun = False
+    exchange: Exchange
+    model: ModelVersion
+    codec: Codec
+    asked: Parsed
+    aside: Aside
+    begun: bool = False
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
         """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
 
         Unlike in TorchServe, the internal ``ts_stream_next`` is not among the headers.
         """
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             queue = 0.0 if request.began is None else request.began - request.arrived
             heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
             extra = heads.encode("latin-1") + header_block(answer.headers or ())
-            self._exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
-            request.backlog = self._exchange.unsent
-        self._exchange.send(content)
+            self.exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
+            request.backlog = self.exchange.unsent
+        self.exchange.send(content)
 
     def _last(self, request: Request) -> None:
         """The end of an answer in parts, which is broken off after a failure."""
         failure = failure_of(request)
         if failure is not None:
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
-            self._model.metrics.broken_off()
-            self._model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
-            self._exchange.end(complete=False)
+            self.model.metrics.broken_off()
+            self.model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
+            self.exchange.end(complete=False)
             return
-        self._exchange.send(*contents_of(request))
+        self.exchange.send(*contents_of(request))
         self._extra(request)
-        self._exchange.end()
+        self.exchange.end()
 
     def whole(self, request: Request) -> None:
         """The only row's answer is the body, or its last part."""
-        if self._begun:
+        if self.begun:
             self._last(request)
             return
         answered = request.answers[0]
@@ -80,17 +77,17 @@ class Reply:
         extra = self._extra(request)
         if answer.headers:
             extra += header_block(answer.headers)
-        self._exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
+        self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
 
     def joined(self, request: Request) -> None:
         """The codec makes one body of the rows' answers; the first failure fails all."""
-        served.request = self._exchange
-        failure = failure_of(request, self._asked.where)
+        served.request = self.exchange
+        failure = failure_of(request, self.asked.where)
         if failure is not None:
             self._fail(request, failure)
             return
         try:
-            self._encoded(request, self._asked.encode(self._model, request))
+            self._encoded(request, self.asked.encode(self.model, request))
         except TooHeavy:
             self._encode_aside(request)
         except ModelServerError as error:
@@ -100,9 +97,9 @@ class Reply:
         """The same for answers that would block the event loop."""
 
         async def encode() -> None:
-            self._encoded(request, await self._asked.encode_aside(self._model, request, self._aside.helpers))
+            self._encoded(request, await self.asked.encode_aside(self.model, request, self.aside.helpers))
 
-        self._exchange.on_disconnect = self._aside.start(
+        self.exchange.on_disconnect = self.aside.start(
             sum(map(len, contents_of(request))), encode(), partial(self._fail, request)
         )
 
@@ -112,22 +109,22 @@ class Reply:
         status = next((answer.status for answer in reversed(answers) if answer.status != 200), 200)
         headers = next((answer.headers for answer in answers if answer.headers), ())
         extra = self._extra(request) + header_block(headers) + lines
-        self._exchange.reply(status, body, content_type, extra)
+        self.exchange.reply(status, body, content_type, extra)
 
     def _fail(self, request: Request, error: ModelServerError) -> None:
-        self._model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
+        self.model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
         if request.error is None:
             extra = self._extra(request)
-            if self._model.exposes_errors and isinstance(error, HandlerError):
-                error.request_id = self._exchange.request_id
+            if self.model.exposes_errors and isinstance(error, HandlerError):
+                error.request_id = self.exchange.request_id
         else:
             extra = self._heads(request).encode("latin-1") if request.batch_id else b""
-        self._codec.fail(self._exchange, error, self._model, request.batch_id, extra)
+        self.codec.fail(self.exchange, error, self.model, request.batch_id, extra)
 
     def _extra(self, request: Request) -> bytes:
         queue = request.queued
-        named = self._exchange.target.route.version is not None
-        self._model.metrics.answered(monotonic() - request.arrived, queue, named)
+        named = self.exchange.target.route.version is not None
+        self.model.metrics.answered(monotonic() - request.arrived, queue, named)
         return (
             f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
             f"inference;dur={request.handler_time * 1e3:.3f}\r\n"
@@ -140,17 +137,17 @@ class Reply:
 class SequenceReply(Reply):
     """The same for a model with sequences: the answer names the sequence."""
 
-    __slots__ = ("_said",)
+    said: list[tuple[str, str]] | None = None
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
-        if not self._begun:
-            self._said = answer.headers
+        if not self.begun:
+            self.said = answer.headers
         super().part(request, answer, content)
 
     def _heads(self, request: Request) -> str:
-        names = self._model.sequence_headers
+        names = self.model.sequence_headers
         assert names is not None  # noqa: S101 - otherwise this class is not used
         answered = request.answers[0]
-        said = answered[0].headers if answered is not None else getattr(self, "_said", None)
+        said = answered[0].headers if answered is not None else self.said
         own = header_block(sequence_headers(request, names, said or ()))
         return super()._heads(request) + own.decode("latin-1")

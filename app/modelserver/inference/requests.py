@@ -59,7 +59,7 @@ def make_request(  # noqa: PLR0917 - called for each request
     deadline = None if seconds is None else now + seconds
     if names is None:
         return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
-    return SequencedRequest(request_id, rows, bodies, now, mark, key=key, deadline=deadline)
+    return SequencedRequest(request_id, rows, bodies, now, mark=mark, key=key, deadline=deadline)
 
 
 def home_of_sequence(
