@@ -49,7 +49,7 @@ class Request(msgspec.Struct, eq=False):
     """
 
     id: str
-    rows: Sequence[Row]
+    rows: list[Row]
     bodies: Sequence[bytes]
     arrived: float
     key: object = None
@@ -75,9 +75,11 @@ class Request(msgspec.Struct, eq=False):
     batch_size: int = 0
 
     def __post_init__(self) -> None:
+        bodies = self.bodies
         self.missing = count = len(self.rows)
         self.answers = [None] * count
-        self.nbytes = sum(map(len, self.bodies))
+        # Most often one.
+        self.nbytes = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
 
     def handled(self, began: float, seconds: float) -> None:
         """A handler had some of its instances for ``seconds``; time that overlaps counts once.
@@ -201,11 +203,11 @@ class Batch(msgspec.Struct, eq=False):
             position += parcel.count
         return rows
 
-    def contents(self) -> tuple[list[Row], list[bytes]]:
-        """The rows and their bytes, in the order of the batch."""
+    def contents(self) -> tuple[list[Row], Sequence[bytes]]:
+        """The rows and their bytes, in the order of the batch; not to be changed."""
         if len(self.parcels) == 1 and self.size == len(self.parcels[0].request.rows):
             request = self.parcels[0].request
-            return list(request.rows), list(request.bodies)
+            return request.rows, request.bodies
         rows: list[Row] = []
         bodies: list[bytes] = []
         for parcel in self.parcels:

@@ -142,14 +142,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._unparsed = memoryview(b"".join((self._unparsed, data)))
             self.flow.pause_reading()
             return
-        if len(data) > _SLICE and not self._is_of_one_body(len(data)):
+        size = len(data)
+        if size > _SLICE and not self._is_of_one_body(size):
             self._parse_slices(memoryview(data))
             return
-        self._last_piece = len(data)
+        self._last_piece = size
         if self._in_head:
-            self._header_bytes += self._last_piece
+            self._header_bytes += size
         else:
-            self._framing += self._last_piece
+            self._framing += size
         if not self._receiving:
             self._receiving = True
             self._waiting_since = monotonic()
@@ -465,9 +466,10 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange.response_complete = True
         transport.write(answer)
+        self.written += len(answer)
         if body:
             transport.write(body)
-        self.written += len(answer) + len(body)
+            self.written += len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()

@@ -7,6 +7,7 @@ Bodies stay bytes: the worker decodes them and encodes the answers.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -136,7 +137,7 @@ class InferenceApi:
         route: Route = exchange.target.route
         packed = exchange.packed_headers()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
-        traffic = None if route.version is not None else model.traffic
+        traffic = model.traffic if route.version is None else None
         if traffic is not None and model.sequence_headers is not None:
             model = home_of_sequence(model, traffic, asked, packed)
         request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
@@ -153,7 +154,7 @@ class InferenceApi:
             traffic.watch(request, model)
         model.pool.submit(request, route.version)
         if not request.done:
-            exchange.on_disconnect = lambda: model.pool.cancel(request)
+            exchange.on_disconnect = partial(model.pool.cancel, request)
 
 
 def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:

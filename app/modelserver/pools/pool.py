@@ -277,9 +277,10 @@ class Pool:
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
-        now, seconds, way = self.clock(), result.handler_time, worker.round_trip
+        now, seconds, sent, way = self.clock(), result.handler_time, batch.sent_at, worker.round_trip
         if not batch.at_once:
-            self.queue.policy.finished(batch.size, seconds + (idled(worker, batch) if way else 0.0), now)
+            taken = seconds + idled(worker, batch) if way else seconds
+            self.queue.policy.finished(batch.size, taken, now)
         # The handler began when it was free, unless it had prepared the batch before.
         began = now - seconds
         if not self.spec.concurrency:
@@ -287,7 +288,7 @@ class Pool:
             worker.freed_at = now
         if way:
             self._reserve.note(self, worker)
-        began = began if batch.sent_at < began else batch.sent_at
+        began = began if sent < began else sent
         self.last_handler_time = seconds
         self.last_phases = result.phases
         self.last_overhead = now - began - seconds
@@ -313,7 +314,8 @@ class Pool:
                 self.metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         if 0 < self.limits.max_worker_requests <= worker.served:
             self._recycler.served(worker)
-        self._check_quiet()
+        if self._quiet is not None:
+            self._check_quiet()
 
     def worker_streamed(self, worker: Worker, batch: Batch, message: Parts, tail: memoryview) -> None:
         """Passes each part to its request; one that does not support parts fails."""

@@ -49,6 +49,7 @@ REQUEST_BOUNDS = (
 STALL_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DISPATCH_REASONS = ("size", "delay", "idle", "flush")
+MOST_NEW = 256  # requests whose observations are counted together
 MAX_WORKERS_SHOWN = 256  # per model version, as every restart creates a new worker name
 
 _LEGACY_NAMES = (
@@ -251,7 +252,7 @@ class ModelMetrics:
         self.request_seconds = self._own(f.request_seconds)
         self.queue_seconds = self._own(f.queue_seconds)
         # Counts the seconds that an instance waited; no method, as it is called for each request.
-        self.queue_wait: Callable[[float], None] = self.queue_seconds.observe
+        self.queue_wait: Callable[[float], None] = self.queue_seconds.new.append
         self.batch_sizes = self._own(f.batch_size)
         self._batch_requests = self._own(f.batch_requests)
         self.fill_ratios = self._own(f.fill_ratio)
@@ -259,6 +260,11 @@ class ModelMetrics:
         self._inference = self._own(f.inference)
         self._postprocess = self._own(f.postprocess)
         self.handler_seconds = self._own(f.handler)
+        self._new_requests = 0
+        self._of_requests = (
+            *(self.request_seconds, self.queue_seconds, self.batch_sizes, self._batch_requests),
+            *(self.fill_ratios, self._preprocess, self._inference, self._postprocess, self.handler_seconds),
+        )
         self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
         self._cancelled = self._own(f.cancelled)
         self._expired = self._own(f.expired)
@@ -281,7 +287,7 @@ class ModelMetrics:
         else:
             self._default_latency.add(latency_s * 1e6)
             self._default_queue_latency.add(queue_s * 1e6)
-        self.request_seconds.observe(latency_s)
+        self.request_seconds.new.append(latency_s)
         self._queue_time.set(queue_s * 1e3 // 1.0)
 
     def batch(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each batch
@@ -300,12 +306,12 @@ class ModelMetrics:
         seconds of preprocessing, inference and postprocessing; all zero if the handler does not separate
         them.
         """
-        self.batch_sizes.observe(size)
-        self._batch_requests.observe(requests)
-        self.fill_ratios.observe(size / capacity)
-        self.handler_seconds.observe(handler_s)
+        self.batch_sizes.new.append(size)
+        self._batch_requests.new.append(requests)
+        self.fill_ratios.new.append(size / capacity)
+        self.handler_seconds.new.append(handler_s)
         self.totals.batch(size, requests, handler_s, phases)
-        (self._dispatch.get(reason) or self._dispatch["flush"]).add(1.0)
+        (self._dispatch.get(reason) or self._dispatch["flush"]).value += 1.0
         preprocess, inference, postprocess = phases
         if self._logs_handler_metrics:
             # What TorchServe's workers log for each batch (reference 12.5).
@@ -313,9 +319,14 @@ class ModelMetrics:
             for name, seconds in (("PredictionTime", handler_s), ("HandlerTime", sum(phases) or handler_s)):
                 self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
         if preprocess or inference or postprocess:
-            self._preprocess.observe(preprocess)
-            self._inference.observe(inference)
-            self._postprocess.observe(postprocess)
+            self._preprocess.new.append(preprocess)
+            self._inference.new.append(inference)
+            self._postprocess.new.append(postprocess)
+        self._new_requests += requests
+        if self._new_requests >= MOST_NEW:
+            self._new_requests = 0
+            for each in self._of_requests:
+                each.count_new()
 
     @property
     def refused(self) -> float:

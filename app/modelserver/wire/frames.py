@@ -45,7 +45,8 @@ def encode(
         ProtocolError: the frame would not fit its length field (4 GiB).
     """
     head = _encoder.encode(message)
-    tail = sum(map(len, bodies))
+    # Most often one.
+    tail = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
     size = len(head) + tail + 4
     if size > MAX_FRAME:
         raise ProtocolError(f"a frame of {size} bytes is over the limit of {MAX_FRAME}")
