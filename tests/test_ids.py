@@ -11,9 +11,9 @@ from modelserver.ids import accept_request_id, make_uuid
 
 def test_made_ids_are_distinct_version_4_uuids() -> None:
     """Our own ids are UUID4 in canonical form, each one different."""
-    ids = [make_uuid() for _ in range(500)]
+    ids = [make_uuid() for _ in range(5000)]
 
-    assert len(set(ids)) == 500
+    assert len(set(ids)) == 5000
     for text in ids:
         value = uuid.UUID(text)
         assert str(value) == text

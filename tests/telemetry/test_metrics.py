@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from modelserver.telemetry.metrics import MAX_WORKERS_SHOWN, ServerMetrics, host_name
+from modelserver.telemetry.metrics import MAX_WORKERS_SHOWN, MOST_NEW, ServerMetrics, host_name
 from modelserver.telemetry.system import GpuReading, SystemReading
 
 HOST = '{Level="Host",Hostname="h"}'
@@ -98,6 +98,27 @@ def test_batches(metrics):
     assert found[f'modelserver_dispatch_total{MODEL},reason="delay"}}'] == 1
     assert found[f'modelserver_dispatch_total{MODEL},reason="flush"}}'] == 1
     assert found[f'modelserver_dispatch_total{MODEL},reason="size"}}'] == 0
+
+
+def test_observations_do_not_pile_up(metrics):
+    """Nobody has to read the metrics: what requests left is counted now and then, without loss."""
+    model = metrics.model("m", "1.0")
+    for _ in range(1000):
+        for _ in range(3):
+            model.queue_wait(0.02)
+            model.answered(0.25, 0.02, explicit_version=False)
+        model.batch(4, 3, 4, "size", 0.02, (0.0, 0.02, 0.0))
+        assert len(model.queue_seconds.new) <= MOST_NEW
+        assert len(model.handler_seconds.new) <= MOST_NEW
+        # One that is read more often than the others leaves theirs to be counted.
+        assert sum(model.batch_sizes.counts) > 0
+    found = samples(metrics)
+
+    assert found[f"modelserver_queue_seconds_count{MODEL}}}"] == 3000
+    assert found[f"modelserver_request_seconds_count{MODEL}}}"] == 3000
+    assert found[f'modelserver_inference_seconds_bucket{MODEL},le="0.025"}}'] == 1000
+    assert found[f'modelserver_batch_requests_bucket{MODEL},le="2.0"}}'] == 0
+    assert found[f"modelserver_batch_requests_sum{MODEL}}}"] == 3000
 
 
 def test_outcomes(metrics):

@@ -3,9 +3,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelserver.telemetry.prometheus import (
     Counter,
+    Distribution,
     Gauge,
     Histogram,
     Registry,
@@ -56,6 +59,19 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
         'size_count{m="r"} 4.0',
         'size_sum{m="r"} 14.5',
     ]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
+def test_observations_counted_together(values: list[tuple[bool, float]]) -> None:
+    """They count as if each had been counted at once, also beside such, and are not kept."""
+    one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
+    for later, value in values:
+        one.observe(value)
+        (together.new.append if later else together.observe)(value)
+
+    assert (together.counts, together.new) == (one.counts, [])
+    assert together.total == pytest.approx(one.total)
+    assert together.counts == one.counts
 
 
 def test_histogram_without_labels():

@@ -466,10 +466,9 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange.response_complete = True
         transport.write(answer)
-        self.written += len(answer)
         if body:
             transport.write(body)
-            self.written += len(body)
+        self.written += len(answer) + len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()

@@ -279,8 +279,7 @@ class Pool:
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
         now, seconds, sent, way = self.clock(), result.handler_time, batch.sent_at, worker.round_trip
         if not batch.at_once:
-            taken = seconds + idled(worker, batch) if way else seconds
-            self.queue.policy.finished(batch.size, taken, now)
+            self.queue.policy.finished(batch.size, seconds + idled(worker, batch) if way else seconds, now)
         # The handler began when it was free, unless it had prepared the batch before.
         began = now - seconds
         if not self.spec.concurrency:
@@ -289,8 +288,7 @@ class Pool:
         if way:
             self._reserve.note(self, worker)
         began = began if sent < began else sent
-        self.last_handler_time = seconds
-        self.last_phases = result.phases
+        self.last_handler_time, self.last_phases = seconds, result.phases
         self.last_overhead = now - began - seconds
         answers = result.answers
         if len(answers) != batch.size:

@@ -256,14 +256,12 @@ class ModelMetrics:
         self.batch_sizes = self._own(f.batch_size)
         self._batch_requests = self._own(f.batch_requests)
         self.fill_ratios = self._own(f.fill_ratio)
-        self._preprocess = self._own(f.preprocess)
-        self._inference = self._own(f.inference)
-        self._postprocess = self._own(f.postprocess)
+        self._phases = [self._own(f.preprocess), self._own(f.inference), self._own(f.postprocess)]
         self.handler_seconds = self._own(f.handler)
         self._new_requests = 0
         self._of_requests = (
             *(self.request_seconds, self.queue_seconds, self.batch_sizes, self._batch_requests),
-            *(self.fill_ratios, self._preprocess, self._inference, self._postprocess, self.handler_seconds),
+            *(self.fill_ratios, *self._phases, self.handler_seconds),
         )
         self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
         self._cancelled = self._own(f.cancelled)
@@ -312,16 +310,14 @@ class ModelMetrics:
         self.handler_seconds.new.append(handler_s)
         self.totals.batch(size, requests, handler_s, phases)
         (self._dispatch.get(reason) or self._dispatch["flush"]).value += 1.0
-        preprocess, inference, postprocess = phases
         if self._logs_handler_metrics:
             # What TorchServe's workers log for each batch (reference 12.5).
             dimensions = (("ModelName", self.name), ("Level", "Model"))
             for name, seconds in (("PredictionTime", handler_s), ("HandlerTime", sum(phases) or handler_s)):
                 self.model_metric(name, seconds * 1000.0, "ms", "gauge", dimensions)
-        if preprocess or inference or postprocess:
-            self._preprocess.new.append(preprocess)
-            self._inference.new.append(inference)
-            self._postprocess.new.append(postprocess)
+        if any(phases):
+            for observed, seconds in zip(self._phases, phases, strict=True):
+                observed.new.append(seconds)
         self._new_requests += requests
         if self._new_requests >= MOST_NEW:
             self._new_requests = 0

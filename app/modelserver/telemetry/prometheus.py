@@ -67,6 +67,8 @@ class Distribution:
     def count_new(self) -> None:
         """Counts the new observations, and forgets each."""
         new, counted = self.new, 0
+        if not new:
+            return
         self._total = sum(new, self._total)
         new.sort()
         for index, bound in enumerate(self.bounds):
