@@ -36,7 +36,7 @@ def test_arguments_of_the_build_exist() -> None:
         word.partition("=")[0] for words in lines(_DOCKER, "docker build") for word in words if "=" in word
     ]
 
-    assert set(used) == {"TORCH_INDEX"}
+    assert set(used) == {"TORCH_INDEX", "MODELSERVER_EXTRAS"}
     given = {name: text.strip('"') for name, text in re.findall(r"(?m)^ARG (\w+)=(.+)$", _RECIPE)}
     assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == given
 
