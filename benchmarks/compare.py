@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.archives import build_mlp, build_noop, build_resnet, build_variant, photograph
+from benchmarks.archives import CALIBRATION, build_mlp, build_noop, build_resnet, build_variant, photograph
 from benchmarks.comparison_report import draw, work_document, work_text
 from benchmarks.load import chosen
 from benchmarks.measure import figures
@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "compile": {"pt2": {"compile": {"enable": True}}},
     "bf16": {"handler": {"precision": "bf16"}},
     "bf16-compile": {"handler": {"precision": "bf16"}, "pt2": {"compile": {"enable": True}}},
+    "int8": {"handler": {"precision": "int8", "calibration": CALIBRATION}},
 }
 REHEARSED = ("start", "noop_b32", "mlp_b32")
 REHEARSING = ("echo", "window", "adaptive")

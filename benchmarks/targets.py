@@ -21,6 +21,7 @@ TITLES = {
     "compile": "compile",
     "bf16": "bf16",
     "bf16-compile": "bf16, compile",
+    "int8": "int8",
     "echo": "echo",
     "torchserve": "TorchServe",
     "torchserve-quiet": "TorchServe with logs off",
@@ -105,8 +106,9 @@ def resnet_marks(results: Mapping[str, Result]) -> list[Mark]:
         found.append(_loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at))
         found += [
             rate_mark(results, "resnet_b8", ours, "torchserve", at=at, target=target)
-            for ours, target in (("compile", 1.5), ("bf16", 2.2), ("bf16-compile", 2.8))
+            for ours, target in (("compile", 1.5), ("bf16", 2.2), ("bf16-compile", 2.8), ("int8", 4.5))
         ]
+        found.append(rate_mark(results, "resnet_b8", "int8", "bf16", at=at, target=1.6))
     return found
 
 

@@ -318,6 +318,7 @@ SUBJECTS = {
         _modelserver("compile", "modelserver, compile", _network, variant="compile"),
         _modelserver("bf16", "modelserver, bf16", _network, variant="bf16"),
         _modelserver("bf16-compile", "modelserver, bf16, compile", _network, variant="bf16-compile"),
+        _modelserver("int8", "modelserver, int8", _network, variant="int8"),
         Subject("torchserve", "TorchServe", "torchserve", torchserve, _archive_work, "torchserve"),
         Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", _quiet, any_work, "torchserve"),
         Subject("litserve", "LitServe", "litserve", litserve, any_work, "litserve"),

@@ -23,7 +23,8 @@ def job(folder: Path, work: Work = WORKS["mlp_b32"]) -> Job:
     own = folder / "own"
     own.mkdir(exist_ok=True)
     kinds = ("noop", "mlp", "resnet", "resnet auto", "resnet plain", "resnet compile")
-    names = {kind: f"{kind.replace(' ', '-')}.mar" for kind in (*kinds, "resnet bf16", "resnet bf16-compile")}
+    kinds += ("resnet bf16", "resnet bf16-compile", "resnet int8")
+    names = {kind: f"{kind.replace(' ', '-')}.mar" for kind in kinds}
     return Job(
         work=work,
         folder=own,
@@ -75,6 +76,7 @@ def test_the_same_queue_is_asked_of_all_that_have_one(tmp_path: Path) -> None:
         "compile",
         "bf16",
         "bf16-compile",
+        "int8",
         "torchserve",
         "torchserve-quiet",
         "rayserve",
