@@ -328,10 +328,10 @@ def test_what_waits_at_a_worker_that_is_killed_is_answered_by_the_other(
         return server.predict("reserved", {"name": name, "seconds": seconds, "path": str(notes)})
 
     # From this both are known to take this long, for which batches may wait at them.
-    assert [a.status_code for a in pool.map(ask, ["learn", "learn"], [0.5, 0.5])] == [200, 200]
+    assert [a.status_code for a in pool.map(ask, ["learn", "learn"], [1.5, 1.5])] == [200, 200]
     names = ["a", "b", "c", "d"]
     killed = server.describe("reserved")["workers"][0]["pid"]
-    asked = {name: pool.submit(ask, name, 0.5) for name in names}
+    asked = {name: pool.submit(ask, name, 1.5) for name in names}
     wait_until(
         lambda: server.metric("modelserver_batches_in_flight", model_name="reserved") == 4,
         "two wait at their workers",
