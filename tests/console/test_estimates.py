@@ -97,6 +97,16 @@ def test_more_is_taken_in_stretches_from_all_of_it() -> None:
     assert len(arrivals(stretches([interval(1.0, 4000)], 80), 100.0)[0]) == 8000
 
 
+def test_a_billion_requests_are_divided_as_quickly_as_few() -> None:
+    """What is kept takes time, not what is left out; a pause within a kept stretch belongs to it."""
+    history = [interval(1.0, 10**9 - 1), interval(7.0, 0), interval(1.0, 1)]
+    found = stretches(history, 80)
+
+    assert len(found) == 42
+    assert sum(arrived for _, arrived in found) == pytest.approx(80)
+    assert found[-2:] == [(7.0, 0.0), (1.0, 1.0)]
+
+
 def test_larger_batches_save_an_overloaded_worker() -> None:
     """The measured cost allows 83 requests/s alone, 400 in batches of 16: at 100/s only those keep up."""
     history = [interval(0.5, 50, 40, 50, 40 * 0.010 + 50 * 0.002), *intervals([1, 4], 0.010, 0.002)] * 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.agreement import Tolerance, agree, is_number, pairs, place
+from modelserver.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
 from modelserver.agreement import shown as shown_value
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ TOLERANCE: Final = 1e-3
 
 # Of an answer with many numbers, this part may differ, such as the class of a pixel between two.
 _STRAY: Final = 0.001
-_LONGEST: Final = 60
 
 
 def difference(alone: Answer, other: Answer, tolerance: float) -> str:
@@ -34,7 +33,7 @@ def difference(alone: Answer, other: Answer, tolerance: float) -> str:
 def shown(answer: Answer) -> str:
     """An answer in short."""
     text = " ".join(answer.text.split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(answer.body)} bytes)"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(answer.body)} bytes)"
 
 
 def _difference(left: Any, right: Any, tolerance: float) -> str:

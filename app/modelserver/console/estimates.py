@@ -145,23 +145,24 @@ def stretches(history: Sequence[Interval], most: float) -> list[tuple[float, flo
 
     All requests are divided into stretches of equally many. One of every so many is kept, whole.
     """
-    every = math.ceil(math.fsum(each.arrived for each in history) / most)
+    total = math.fsum(each.arrived for each in history)
+    every = math.ceil(total / most)
     if every <= 1:
         return [(each.seconds, each.arrived) for each in history]
-    length = math.fsum(each.arrived for each in history) / (every * _STRETCHES)
+    length = total / (every * _STRETCHES)
     found: list[tuple[float, float]] = []
     begin = 0.0
     for each in history:
-        # The stretch in which the interval begins, and those up to its end.
-        number, end = int(begin / length), begin + each.arrived
-        while True:
-            inside = max(0.0, min(end, (number + 1) * length) - max(begin, number * length))
-            if number % every == every - 1:
-                share = inside / each.arrived if each.arrived else 1.0
-                found.append((each.seconds * share, inside))
-            number += 1
-            if number * length >= end:
-                break
+        end = begin + each.arrived
+        # The last stretch of each group is kept; from the first of them that ends after the interval begins.
+        group = int(begin / (every * length))
+        while (last := (group + 1) * every * length) - length <= end and group < _STRETCHES:
+            inside = max(0.0, min(end, last) - max(begin, last - length))
+            if each.arrived:
+                found.append((each.seconds * inside / each.arrived, inside))
+            elif begin < last:
+                found.append((each.seconds, 0.0))
+            group += 1
         begin = end
     return found
 

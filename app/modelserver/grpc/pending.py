@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
+from modelserver.http import trace_context
 from modelserver.http.exchange import with_header
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.inference.codec import contents_of, failure_of
@@ -29,7 +30,6 @@ _REQUEST_ID = REQUEST_ID.encode()
 BATCH_HEADER = "x-batch-id"
 # Bytes of the parts of an answer that may wait for the client.
 MAX_UNSENT = 64 << 20
-_TRACE_CONTEXT = frozenset({b"traceparent", b"tracestate", b"baggage"})
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -160,7 +160,7 @@ class Pending:
 
 def _context_of(call: Call) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
-    found = [header for header in call.head.headers if header[0] in _TRACE_CONTEXT]
+    found = [header for header in call.head.headers if header[0] in trace_context.NAMES]
     if call.trace is not None:
         found = with_header(found, b"traceparent", call.trace.traceparent.encode())
     return _pack(found) if found else NO_HEADERS

@@ -36,7 +36,8 @@ def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
                 del document[name]
     for path, before, after in pairs(then_json, now_json):
         if not agree(before, after, tolerance):
-            return f"{place(path)}: ".lstrip(": ") + f"{shown(before)} became {shown(after)}"
+            where = f"{place(path)}: " if path else ""
+            return f"{where}{shown(before)} became {shown(after)}"
     return _rests(then_json, then_rest, now_rest, tolerance)
 
 

@@ -180,7 +180,9 @@ class MappedOutgoing(Outgoing):
 class CopiedIncoming(Incoming):
     """The server's side: blocks are copied, so later changes by the worker have no effect."""
 
-    _copy = bytearray()
+    def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
+        super().__init__(descriptor, base, size)
+        self._copy = bytearray()
 
     def take(self, place: int, size: int) -> memoryview:
         start = self._checked(place, size)

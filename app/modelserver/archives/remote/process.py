@@ -115,6 +115,12 @@ def _named(url: str, error: ModelServerError) -> str:
     return f"{start}: {url}: {error.message}"
 
 
+def _end_with(server: IO[bytes]) -> None:
+    """Ends this process when the server does."""
+    server.read()
+    os._exit(0)
+
+
 def main() -> None:
     """The process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -127,8 +133,7 @@ def main() -> None:
     server = sys.stdin.buffer
     task = msgspec.json.decode(server.readline(), type=Task)
     os.chdir(task.folder)
-    # With the server, this process ends.
-    threading.Thread(target=lambda: (server.read(), os._exit(0)), daemon=True).start()
+    threading.Thread(target=_end_with, args=(server,), daemon=True).start()
     message, held = asyncio.run(perform(task, told))
     told(message)
     if held is not None:
