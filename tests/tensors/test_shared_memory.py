@@ -214,6 +214,16 @@ def test_in_a_helper(regions: Regions) -> None:
     assert bytes(decode(request(), memory).inputs[0].data) == NUMBERS
 
 
+def test_helpers_get_regions_that_a_body_can_name(regions: Regions) -> None:
+    """There may be thousands, which would be copied with each large request."""
+    escaped = b'{"inputs": [{"parameters": {"shared\\u005fmemory_region": "in"}}]}'
+
+    assert regions.memory.for_helper(b'{"inputs": []}').regions == {}
+    assert regions.memory.for_helper(b'{"inputs": []}').allowed
+    assert regions.memory.for_helper(b'{"shared_memory_region": "in"}') is regions.memory
+    assert regions.memory.for_helper(escaped) is regions.memory
+
+
 def test_for_models_that_get_bodies_whole(regions: Regions) -> None:
     """Their JSON has the numbers; a body that names no memory is not touched."""
     body = encode_request(request(), None, memory=regions.memory)

@@ -54,7 +54,7 @@ class ModelInfer:
                 return read_message(asked, takes, light=True)
         body = asked.SerializeToString()
         with self._intake.holding(len(body)):
-            return await self._helpers.call(SECONDS, read_bytes, body, takes)
+            return await self._helpers.call(SECONDS, read_bytes, body, takes.for_helper(body))
 
     async def encode(self, asked: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
         """The response. Raises InternalError for unsuitable answers."""

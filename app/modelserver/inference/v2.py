@@ -71,6 +71,10 @@ class Takes(msgspec.Struct, frozen=True):
         memory = NO_MEMORY if shared is None else shared.memory
         return cls(model.name, model.options.signature, model.sequence_headers, limits, rows, memory)
 
+    def for_helper(self, body: bytes) -> Takes:
+        """The same with only what reading this body in a helper needs."""
+        return msgspec.structs.replace(self, memory=self.memory.for_helper(body))
+
 
 class Inference(Parsed):
     """A V2 request as rows; ``whole``: it is one row, not split."""
@@ -195,7 +199,8 @@ class V2(Codec):
         return self._as_json(exchange, length)
 
     async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length, takes = header_length(exchange), Takes.of(model, self._limits, self._shared)
+        length = header_length(exchange)
+        takes = Takes.of(model, self._limits, self._shared).for_helper(exchange.body)
         if takes.rows:
             return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
         exchange.body = await self._helpers.call(

@@ -136,6 +136,14 @@ class Memory(msgspec.Struct, frozen=True):
             raise BadRequest(f"{where}: no shared memory is registered as '{str(name)[:_LONGEST]}'")
         return region.part(parameters, where)
 
+    def for_helper(self, body: bytes) -> Memory:
+        """The same for a process that reads this body: without regions, of which there may be many, unless it
+        can name one.
+        """
+        # In JSON, letters may be escaped.
+        names = not self.regions or REGION.encode() in body or b"\\u" in body
+        return self if names else Memory({}, self.most, self.allowed)
+
     def check(self, size: int) -> None:
         """Raises PayloadTooLarge for the size of all inputs of a request."""
         if size > self.most:
