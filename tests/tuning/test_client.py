@@ -142,7 +142,7 @@ async def test_nobody_there_is_a_failure() -> None:
         pass
     run = await closed_loop(load(server), 1)
 
-    assert set(run.failures) == {"connection refused"}
+    assert set(run.failures) == {"cannot connect"}
 
 
 async def test_slow_answers_are_waited_for_up_to_a_bound() -> None:

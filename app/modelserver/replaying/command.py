@@ -16,12 +16,13 @@ from modelserver.recording.file import Recording, read
 from modelserver.replaying.comparison import difference
 from modelserver.replaying.finding import Running, token
 from modelserver.replaying.report import Differences, Side, page, text_report
-from modelserver.replaying.sender import Answered, Place, Sender
+from modelserver.replaying.sender import Place, send
 from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from modelserver.http.client import Answered
     from modelserver.recording.entries import Call
 
 _MAX = "max"
@@ -125,13 +126,15 @@ def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
         raise ConfigError(f"--connections={options.connections}: a positive number is needed")
     connections = options.connections or (16 if speed is None else 1024)
 
-    async def send(calls: Sequence[Call]) -> Sent:
+    async def sent(calls: Sequence[Call]) -> Sent:
         first = calls[0].at
         times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
-        sender = Sender(place, connections, options.timeout)
-        return Sent(calls, await sender.send([place.request(call) for call in calls], times))
+        requests = [place.request(call) for call in calls]
+        return Sent(
+            calls, await send(place, requests, times, connections=connections, patience=options.timeout)
+        )
 
-    return lambda calls: asyncio.run(send(calls))
+    return lambda calls: asyncio.run(sent(calls))
 
 
 def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:

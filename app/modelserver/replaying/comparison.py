@@ -10,8 +10,8 @@ from modelserver.tensors.datatypes import DATATYPES
 
 if TYPE_CHECKING:
     from modelserver.agreement import Tolerance
+    from modelserver.http.client import Answered
     from modelserver.recording.entries import Call
-    from modelserver.replaying.sender import Answered
 
 # What differs from one answer to the next anyway.
 _ANEW: Final = frozenset({"batchId", "request_id"})

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from modelserver.archives.store import ModelStore
 from modelserver.commands import termination_is_interruption
 from modelserver.errors import ConfigError, ModelServerError
+from modelserver.http.client import CUT_OFF, LINES, Answered
 from modelserver.http.exchange import Watcher
 from modelserver.models.loading import default_name, initial
 from modelserver.options.resolve import Registration
 from modelserver.recording.entries import batch_of
-from modelserver.replaying.sender import CUT_OFF, LINES, Answered
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 

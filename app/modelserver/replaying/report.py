@@ -17,8 +17,8 @@ from modelserver.tuning.svg import Chart, Series, draw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from modelserver.http.client import Answered
     from modelserver.recording.entries import Call
-    from modelserver.replaying.sender import Answered
 
 _PERCENTS: Final = (50, 90, 99)
 _CURVE: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
