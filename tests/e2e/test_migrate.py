@@ -41,8 +41,11 @@ def migrate(folder: Path, torchserve: list[str], *flags: str) -> tuple[int, dict
 def played(folder: Path, answers: dict[str, Answer]) -> Iterator[list[str]]:
     """A TorchServe that gives these answers; its configuration is in ``site``. Gives the flags for it."""
     with playing_grpc(answers) as ports, playing(answers) as urls:
-        build_site(folder / "site", ports)
+        build_site(folder / "site")
         others = ["--torchserve-management", urls["management"], "--torchserve-metrics", urls["metrics"]]
+        for name, port in ports.items():
+            flag = f"--torchserve-{name.removesuffix('_port').replace('_', '-')}"
+            others += [flag, f"http://127.0.0.1:{port}"]
         yield [urls["inference"], *others]
 
 

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def playing_grpc(answers: Mapping[str, Answer]) -> Iterator[dict[str, int]]:
-    """Both services, on two ports; what they do not know is NOT_FOUND. Gives the settings of the ports."""
+def playing_grpc(answers: Mapping[str, Answer], token: str = "") -> Iterator[dict[str, int]]:
+    """Both services, on two ports; what they do not know is NOT_FOUND. Gives the settings of the ports.
+
+    Inference wants the ``token``, if one is given.
+    """
     servers, ports = [], {}
     for side in ("inference", "management"):
-        server = grpc.server(ThreadPoolExecutor(2), [_Player(f"grpc_{side}", answers)])
+        server = grpc.server(
+            ThreadPoolExecutor(2), [_Player(f"grpc_{side}", answers, token if side == "inference" else "")]
+        )
         ports[f"grpc_{side}_port"] = server.add_insecure_port("127.0.0.1:0")
         server.start()
         servers.append(server)
@@ -36,12 +41,16 @@ def playing_grpc(answers: Mapping[str, Answer]) -> Iterator[dict[str, int]]:
 
 
 class _Player(grpc.GenericRpcHandler):
-    def __init__(self, port: str, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, port: str, answers: Mapping[str, Answer], token: str) -> None:
         self._port = port
+        self._token = token
         self._answers = answers
 
     def service(self, details: Any) -> grpc.RpcMethodHandler:
         def play(sent: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+            given = dict(details.invocation_metadata).get("authorization", "")
+            if given != (f"Bearer {self._token}" if self._token else ""):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, f"not authorised by '{given}'")
             method = method_of(details.method)
             asked = message_class(method.input_type).FromString(sent)
             fields = {each.name: value for each, value in asked.ListFields() if each.name != "input"}

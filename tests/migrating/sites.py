@@ -43,7 +43,7 @@ models={"plain": {"1.0": {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "max
 """
 
 
-def build_site(folder: Path, settings: Mapping[str, int] | None = None) -> Path:
+def build_site(folder: Path) -> Path:
     """A model store with three handlers that do without torch, and the configuration beside it."""
     store = folder / "store"
     store.mkdir(parents=True)
@@ -51,8 +51,7 @@ def build_site(folder: Path, settings: Mapping[str, int] | None = None) -> Path:
     for handler in (own / "parts.py", MODEL_CODE / "plain.py", own / "reads.py"):
         build_archive(ArchiveConfig(handler.stem, str(handler), "1.0", export_path=store))
     config = folder / "config.properties"
-    lines = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
-    config.write_text(CONFIG.replace("=store", f"={store}") + lines, "utf-8")
+    config.write_text(CONFIG.replace("=store", f"={store}"), "utf-8")
     return config
 
 

@@ -11,11 +11,12 @@ from tests.migrating.sites import recorded
 from modelserver.http2.client import Reply
 from modelserver.migrating import grpc_calls
 from modelserver.migrating.archives import Archive
-from modelserver.migrating.calls import Answer, Call
+from modelserver.migrating.calls import Answer, Call, Port
 from modelserver.migrating.comparison import masked, mismatches
 from modelserver.migrating.grpc_calls import about, general, send
 from modelserver.migrating.requests import NOBODY
 from modelserver.migrating.rules import explain
+from modelserver.migrating.servers import Server
 
 ARCHIVE = Archive("m.mar", "m.py")
 STREAMING = replace(ARCHIVE, ts_names={"ts.handler_utils.utils.send_intermediate_predict_response": "line 1"})
@@ -51,6 +52,20 @@ def test_answers_are_those_of_torchserve() -> None:
     assert (unknown.status, unknown.reason) == (500, "INTERNAL")
     assert (unknown.body or b"").startswith(b"Model not found: ")
     assert b'"modelName": "parts"' in (got["DescribeModel?model_name=parts (gRPC)"].body or b"")
+
+
+def test_tokens_are_sent() -> None:
+    """The one for inference to that port only, as metadata."""
+    calls = [call for call in general(NOBODY) if call.path.endswith(("/Ping", "limit=100"))]
+    with playing_grpc(recorded(), token="secret") as ports:
+        addresses: dict[Port, tuple[str, int]] = {
+            call.port: ("127.0.0.1", ports[f"{call.port}_port"]) for call in calls
+        }
+        with_token = [Server("TorchServe", addresses, {"inference": "secret"}).ask(call) for call in calls]
+        without = [Server("TorchServe", addresses).ask(call) for call in calls]
+
+    assert [answer.reason for answer in with_token] == ["OK", "OK"]
+    assert [answer.reason for answer in without] == ["UNAUTHENTICATED", "OK"]
 
 
 def test_no_answer_is_told() -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from modelserver.commands import exit_status, termination_is_interruption
 from modelserver.errors import ConfigError
-from modelserver.migrating.calls import Call
+from modelserver.migrating.calls import Call, Port
 from modelserver.migrating.errors import MigrationError
 from modelserver.migrating.installation import launch_ours, launch_theirs, read_installation
 from modelserver.migrating.proof import UNKNOWN, Plan, Proof, prove
@@ -28,11 +28,11 @@ from modelserver.tuning.progress import progressing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from modelserver.migrating.calls import Port
     from modelserver.migrating.installation import Installation
     from modelserver.migrating.servers import Address
 
 REPORT, RESULTS = "report.html", "report.json"
+_OTHERS: tuple[Port, ...] = ("management", "metrics", "grpc_inference", "grpc_management")
 LOAD = 3.0  # seconds of load on a TorchServe that is started for the comparison
 
 
@@ -70,8 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="the inference address of a running TorchServe, or the command that starts one (torchserve, "
         "with any flags of its own)",
     )
-    add("--torchserve-management", metavar="URL", help="its management address (default: the port of CONFIG)")
-    add("--torchserve-metrics", metavar="URL", help="its metrics address (default: the port of CONFIG)")
+    for port in _OTHERS:
+        flag, what = _flag(port), port.replace("grpc_", "gRPC ")
+        add(flag, metavar="URL", help=f"its {what} address (default: the port of CONFIG)")
     add(
         "--key-file",
         metavar="FILE",
@@ -143,14 +144,16 @@ def _theirs(
         return
     inference = _address(options.torchserve, "--torchserve")
     addresses: dict[Port, Address] = {"inference": inference, **installation.grpc_addresses(inference[0])}
-    others: dict[Port, str | None] = {
-        "management": options.torchserve_management,
-        "metrics": options.torchserve_metrics,
-    }
-    for port, url in others.items():
-        flag = f"--torchserve-{port}"
-        addresses[port] = _address(url, flag) if url else installation.address(port, inference[0])
+    for port in _OTHERS:
+        if url := getattr(options, f"torchserve_{port}"):
+            addresses[port] = _address(url, _flag(port))
+        elif not port.startswith("grpc_"):
+            addresses[port] = installation.address(port, inference[0])
     yield found_running("TorchServe", addresses, _tokens(options.key_file))
+
+
+def _flag(port: Port) -> str:
+    return f"--torchserve-{port.replace('_', '-')}"
 
 
 def _address(url: str, flag: str) -> Address:
