@@ -111,13 +111,21 @@ def recording(server: ModelServer, model: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def traffic(server: ModelServer, model: str, given: dict[str, object]) -> Iterator[None]:
-    """Traffic between the versions of a model. Raises BenchmarkError if it is refused."""
+    """Traffic between the versions of a model. Raises BenchmarkError if it is refused, or a shadow had nothing
+    to compare.
+    """
     path = f"/models/{model}/traffic"
     status, answer = call(server.management_port, "PUT", path, json.dumps(given).encode())
     if status != 200:
         raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
     try:
         yield
+        if "shadow" in given:
+            _, answer = call(server.management_port, "GET", f"/models/{model}/shadow")
+            copies = json.loads(answer)["shadows"]["2.0"]["copies"]
+            if copies["agreed"] < 0.9 * sum(copies.values()):
+                raise BenchmarkError(f"too few copies were compared: {copies}")
+            print(f"{copies['agreed']} of {sum(copies.values())} copies agreed", file=sys.stderr)
     finally:
         call(server.management_port, "DELETE", path)
 

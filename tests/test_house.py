@@ -29,7 +29,7 @@ _GRPC = {"grpc", "grpc_reflection"}
 # Room to the rooms it imports.
 _ALLOWED = {
     "agreement": set(),
-    "aliases": {"settings"},
+    "aliases": {"file_locks", "settings"},
     "api": {
         "archives",
         "auth",
@@ -51,8 +51,8 @@ _ALLOWED = {
         "workflows",
     },
     "archiver": {"archives"},
-    "archives": {"environments", "errors", "options"},
-    "auth": {"errors", "settings"},
+    "archives": {"environments", "errors", "file_locks", "options"},
+    "auth": {"errors", "file_locks", "settings"},
     "batching": {"ids", "wire"},
     "cluster": {"demand", "errors", "node", "pools", "settings", "telemetry", "tls", "wire", "worker"},
     "binding": {"api", "errors", "settings"},

@@ -19,8 +19,8 @@ import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
+from modelserver.file_locks import replace_file
 from modelserver.settings.sources import STARTED_AS
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     for path in paths:
         if path.name in MODULES:
-            _write(path, script(path.name, sys.executable), 0o755)
+            replace_file(path, script(path.name, sys.executable).encode(), mode=0o777)
         else:
-            _write(path, module(path.stem), 0o644)
+            replace_file(path, module(path.stem).encode())
     return paths
 
 
@@ -151,16 +151,6 @@ def _warn_of_others(paths: Sequence[Path]) -> None:
             return
         if not (Path(found).exists() and Path(found).samefile(path)):
             print(f"On this PATH {path.name} is {found}.", file=sys.stderr)
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    partial = path.with_name(f".{uuid4().hex}.part")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.chmod(mode)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Locks on files, which the system releases when the process that holds one ends, however it ends; and when
-a file is on the disk.
+"""Locks on files, which the system releases when the process that holds one ends, however it ends; files that
+are written in one step, and when they are on the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -33,6 +34,28 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666, synced: bool = False) -> None:
+    """Writes a file in one step: whoever opens it finds what was there before, or all of this.
+
+    ``synced``: it survives a loss of power. Raises OSError, and leaves nothing behind then.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    if synced:
+        # Not every system can do that for a folder.
+        with contextlib.suppress(OSError):
+            sync(path.parent)
 
 
 def sync(path: str | Path) -> None:

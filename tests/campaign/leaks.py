@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from tests.campaign.report import Report
     from tests.e2e.serving import Server
 
+from hpack import Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 from tests.e2e.serving import wait_until
+from tests.http2 import talking
+
+from modelserver.grpc.framing import framed
 
 BODY = 6_000_000
 # At the most, and however much time there is.
@@ -32,6 +36,8 @@ AT_ONCE = 20
 # Resident memory afterwards: of the server and its front ends, in 5 s.
 SHARE = 0.10
 SHARE_OF_CYCLES = 0.05
+# HTTP/2: the first windows, the longest frame, a setting and a reason (RFC 9113).
+WINDOW, LONGEST_FRAME, INITIAL_WINDOW, CANCEL = 65_535, 16_384, 4, 8
 
 
 def run(report: Report, seconds: float) -> None:
@@ -46,12 +52,13 @@ def run(report: Report, seconds: float) -> None:
             kinds |= {
                 "bodies broken off on management": break_off_management,
                 "gRPC calls of 6 MB": call_by_grpc,
+                "gRPC messages broken off": break_off_grpc,
                 "registrations": register_and_unregister,
             }
         for kind, once in kinds.items():
             share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
             with target(front_ends) as server:
-                leak(report, server, f"{what}, {kind}", once, seconds / 7, share)
+                leak(report, server, f"{what}, {kind}", once, seconds / 8, share)
 
 
 def leak(
@@ -128,6 +135,45 @@ def call_by_grpc(server: Server) -> int:
         request = oip("ModelInferRequest", model_name="echo", inputs=[tensor], raw_input_contents=[raw])
         stub(to, "inference.GRPCInferenceService").ModelInfer(request, timeout=30)
     return 2
+
+
+def break_off_grpc(server: Server) -> int:
+    """Calls of which most of the message comes; half of the streams are reset, then the connections end."""
+    message = framed(predict("echo", data=b"g" * BODY).SerializeToString())
+    port = int(str(server.settings["grpc_inference_port"]))
+    with contextlib.ExitStack() as stack:
+        for number in range(AT_ONCE):
+            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=30))
+            send_message(connection, message[: len(message) * 3 // 4])
+            if number % 2:
+                connection.sendall(talking.frame(talking.RESET, 0, 1, talking.number(CANCEL)))
+    return AT_ONCE
+
+
+def send_message(connection: socket.socket, message: bytes) -> None:
+    """The head of a call, and so much of its message, as the server's windows allow."""
+    path = f"/{INFERENCE}InferenceAPIsService/Predictions"
+    fields = (*talking.POST[:2], (":path", path), (":authority", "x"), ("content-type", "application/grpc"))
+    head = talking.frame(talking.HEADERS, talking.WHOLE, 1, Encoder().encode(fields))
+    connection.sendall(talking.PREFACE + talking.frame(talking.SETTINGS, 0, 0) + head)
+    windows, sent, received = {0: WINDOW, 1: WINDOW}, 0, b""
+    while sent < len(message):
+        if room := min(*windows.values(), LONGEST_FRAME, len(message) - sent):
+            connection.sendall(talking.frame(talking.DATA, 0, 1, message[sent : sent + room]))
+            sent += room
+            windows = {stream: window - room for stream, window in windows.items()}
+            continue
+        more = connection.recv(1 << 16)
+        assert more, "the connection ended"
+        received += more
+        while len(received) >= (end := 9 + int.from_bytes(received[:3], "big")):
+            (got,) = talking.frames_of(received[:end])
+            received = received[end:]
+            if got.kind == talking.WINDOW:
+                windows[got.stream] += int.from_bytes(got.payload, "big")
+            elif got.kind == talking.SETTINGS and not got.flags:
+                settings = dict(struct.iter_unpack(">HI", got.payload))
+                windows[1] += settings.get(INITIAL_WINDOW, WINDOW) - WINDOW
 
 
 def register_and_unregister(server: Server) -> int:

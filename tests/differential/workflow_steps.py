@@ -101,7 +101,7 @@ def management() -> Iterator[Step]:
 
 def graphs() -> Iterator[Step]:
     """What nodes are given, and options of their models."""
-    for name in ("w_diamond", "w_ends"):
+    for name in ("w_diamond", "w_ends", "w_pipeline", "w_two_models"):
         yield enter(f"register {name}", f"{name}.war")
         yield get(f"describe {name}", "management", f"/workflows/{name}")
         yield ask(f"ask {name}", name, "hello", content_type=TEXT)

@@ -28,6 +28,9 @@ class UpgradingClient {
         HttpResponse<String> registered = HttpClient.newHttpClient().send(
             post(models, BodyPublishers.noBody()), BodyHandlers.ofString());
         System.out.println("management: " + registered.statusCode());
+        HttpResponse<String> metrics = HttpClient.newHttpClient().send(
+            HttpRequest.newBuilder(URI.create(arguments[2] + "/metrics")).build(), BodyHandlers.ofString());
+        System.out.println("metrics: " + metrics.statusCode() + " " + metrics.body().contains("Requests2XX"));
 
         HttpClient fresh = HttpClient.newHttpClient();
         long right = IntStream.range(0, 200)

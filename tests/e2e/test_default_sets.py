@@ -196,6 +196,16 @@ def test_open_inference(torchserve: Detached, modelserver: Detached) -> None:
         assert modelserver.ask("inference", "GET", path).status_code == 200
 
 
+def test_workflows(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: off, as at its archived head (reference 19). Ours: on."""
+    refused = torchserve.ask("management", "POST", "/workflows?url=x.war", "management")
+    assert (refused.status_code, refused.json()["message"]) == (400, "Registering new workflows is disabled.")
+    asked = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
+    assert (asked.status_code, asked.json()["type"]) == (404, "WorkflowNotFoundException")
+    missing = modelserver.ask("management", "POST", "/workflows?url=x.war")
+    assert (missing.status_code, missing.json()["type"]) == (404, "WorkflowNotFoundException")
+
+
 def test_the_environment_beats_flags(tmp_path: Path, model_store: Path) -> None:
     """TS_CONFIG_FILE names the file, which takes in one variable and lets others override file and flags
     (reference 2.4, 3.1, 3.2). What is set so counts under TorchServe's defaults too; the text of metrics has
@@ -204,6 +214,7 @@ def test_the_environment_beats_flags(tmp_path: Path, model_store: Path) -> None:
     variables = {
         "TS_COMPAT_DEFAULTS": "torchserve", "TS_ENABLE_MODEL_API": "false", "TS_METRICS_MODE": "prometheus",
         "TS_DISABLE_TOKEN_AUTHORIZATION": "true", "E2E_STORE": str(model_store),
+        "TS_ENABLE_WORKFLOWS": "true",
     }  # fmt: skip
     home = Home(tmp_path, variables)
     server = Detached(home, model_store, None)
@@ -217,6 +228,7 @@ def test_the_environment_beats_flags(tmp_path: Path, model_store: Path) -> None:
         server.start("--enable-model-api", "--ts-config", "is-not-read.properties", "--models", "echo.mar")
         assert "Defaults: TorchServe's (environment TS_COMPAT_DEFAULTS)" in server.printed
         assert server.ask("management", "POST", "/models?url=rows.mar").status_code == 405
+        assert server.ask("management", "GET", "/workflows").json() == {"workflows": []}
         assert server.ask("management", "GET", "/models/echo").status_code == 200
         text = server.ask("metrics", "GET", "/metrics").text
         assert re.search(r'Requests2XX\{Level="Host",Hostname=".+",\} \d+\.\d+', text)

@@ -119,6 +119,20 @@ def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
     assert report["figures"]["latency_ms"]["modelserver"] > 0
 
 
+def test_explained_differences_end_well(tmp_path: Path) -> None:
+    """With exit status 0. Asked for, the load on both is measured, also of a TorchServe that only plays."""
+    with played(tmp_path, recorded()) as torchserve:
+        requests = a_folder(tmp_path)
+        status, report = migrate(tmp_path, torchserve, "--requests", str(requests), "--seconds", "0.2")
+
+    assert (status, report["verdict"]) == (0, "explained")
+    load = report["figures"]["load"]
+    assert {(each["server"], each["model"]) for each in load} == {
+        (server, model) for server in ("torchserve", "modelserver") for model in ("parts", "plain")
+    }
+    assert all(each["alone"]["rate"] > 0 and each["full"]["rate"] > 0 for each in load), load
+
+
 def a_folder(folder: Path) -> Path:
     """Two files for two models, and a request in ``requests.json``."""
     requests = folder / "requests"

@@ -116,6 +116,22 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
     assert "<svg" in plot.read_text()
 
 
+def test_a_recording_that_cannot_be_read_whole(server, traffic, tmp_path):
+    """One that was cut off is sent up to there, with a remark; one of another format is refused."""
+    content = traffic.read_bytes()
+    cut, other = tmp_path / "cut.msr", tmp_path / "other.msr"
+    cut.write_bytes(content[:-3])
+    other.write_bytes(content[:8] + b"\x63" + content[9:])
+    to = ("--to", f"http://127.0.0.1:{server.port}", "--speed", "max")
+    of_cut, of_other = (server.home.run("replay", path, *to) for path in (cut, other))
+
+    assert of_cut.returncode == 0, of_cut.stderr
+    assert "cut off in the middle" in of_cut.stdout + of_cut.stderr
+    assert re.search(r"requests +\d+ +\d+\n", of_cut.stdout)
+    assert of_other.returncode == 2
+    assert "has version 99 of the format, 1 is supported" in of_other.stderr
+
+
 def test_a_server_that_refuses_half(server, tmp_path, model_store):
     """Each refusal is told with both statuses, the other half is as recorded, and the exit status is 1."""
     out = tmp_path / "two.msr"

@@ -89,23 +89,39 @@ def text(value: str) -> dict[str, Any]:
     return {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": [value]}]}
 
 
-def by_v2(server: Server, path: str) -> str:
+def by_v1(server: Server) -> str:
+    return str(server.v1("m", ["x"]).json()["predictions"][0])
+
+
+def by_v2(server: Server, version: str = "") -> str:
+    path = f"/v2/models/m{f'/versions/{version}' if version else ''}/infer"
     return str(server.inference.post(path, json=text("x")).json()["model_version"])
 
 
-def by_v2_grpc(server: Server) -> str:
+def infer(version: str) -> Any:
+    tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
+    return oip("ModelInferRequest", model_name="m", model_version=version, inputs=[tensor])
+
+
+def by_v2_grpc(server: Server, version: str = "") -> str:
     with channel(server, "inference") as to:
-        tensor = {"name": "t", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"x"]}}
-        asked = oip("ModelInferRequest", model_name="m", inputs=[tensor])
-        return str(
-            stub(to, "inference.GRPCInferenceService").ModelInfer(asked, timeout=PATIENCE).model_version
-        )
+        service = stub(to, "inference.GRPCInferenceService")
+        return str(service.ModelInfer(infer(version), timeout=PATIENCE).model_version)
 
 
-def by_grpc(server: Server) -> str:
+def by_v2_grpc_stream(server: Server, version: str = "") -> str:
+    with channel(server, "inference") as to:
+        service = stub(to, "inference.GRPCInferenceService")
+        (part,) = service.ModelStreamInfer(iter([infer(version)]), timeout=PATIENCE)
+        return str(part.infer_response.model_version)
+
+
+def by_grpc(server: Server, version: str = "") -> str:
     with channel(server, "inference") as to:
         service = stub(to, f"{INFERENCE}InferenceAPIsService")
-        return str(service.Predictions(predict("m", data=b"x"), timeout=PATIENCE).prediction.decode())
+        return str(
+            service.Predictions(predict("m", version, data=b"x"), timeout=PATIENCE).prediction.decode()
+        )
 
 
 def by_grpc_parts(server: Server) -> str:
@@ -117,27 +133,36 @@ def by_grpc_parts(server: Server) -> str:
 
 WAYS: dict[str, tuple[Callable[[Server], str], str]] = {
     "predictions": (lambda server: server.predict("m", b"x").text, "2.0"),
-    "v1": (lambda server: str(server.v1("m", ["x"]).json()["predictions"][0]), "2.0"),
-    "v2": (lambda server: by_v2(server, "/v2/models/m/infer"), "2.0"),
+    "v1": (by_v1, "2.0"),
+    "v2": (by_v2, "2.0"),
     "parts": (lambda server: server.predict("m", b"parts").text, "2.02.0"),
     "form": (lambda server: server.inference.post("/invocations?model_name=m", content=b"x").text, "2.0"),
     "large": (lambda server: server.predict("m", bytes(3 << 20)).text, "2.0"),
     "explanations": (lambda server: server.inference.post("/explanations/m", content=b"x").text, "2.0"),
     "grpc": (by_grpc, "2.0"),
     "v2 grpc": (by_v2_grpc, "2.0"),
+    "v2 grpc stream": (by_v2_grpc_stream, "2.0"),
     "grpc parts": (by_grpc_parts, "2.02.0"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_hold_in_every_protocol(server: Server, way: str) -> None:
-    """All of it goes to the version with 100 %; a request that names a version goes there."""
+    """All of it goes to the version with 100 %."""
     put(server, {"1.0": 0, "2.0": 100})
     ask, expected = WAYS[way]
 
     assert ask(server) == expected
+
+
+def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
+    """In each protocol that can; V1 has no versions."""
+    put(server, {"1.0": 0, "2.0": 100})
+    named = [ask(server, "1.0") for ask in (by_v2, by_v2_grpc, by_v2_grpc_stream, by_grpc)]
+
+    assert named == ["1.0"] * 4
     assert server.inference.post("/predictions/m/1.0", content=b"x").text == "1.0"
-    assert by_v2(server, "/v2/models/m/versions/1.0/infer") == "1.0"
+    assert server.inference.post("/explanations/m/1.0", content=b"x").text == "1.0"
 
 
 def test_weights_divide_the_requests(server: Server) -> None:
@@ -257,6 +282,22 @@ def test_answers_are_compared_as_asked_for(server: Server) -> None:
     told = show(server, "shadow")["shadows"]["2.0"]
     assert told["failed"] == 1
     assert {each["status"]["shadow"] for each in told["differences"]} == {200, 503}
+    for each in (told, *told["differences"]):
+        assert min(each["batchSize"].values()) >= 1
+    for each in told["differences"]:
+        assert min(each["latency"].values()) > 0
+    assert min(told["latency"]["primary"].values()) > 0
+    assert min(told["latency"]["shadow"].values()) > 0
+
+
+def test_only_the_best_class_is_compared(server: Server) -> None:
+    """With ``top1``, whatever the scores are."""
+    for compare, outcome in (("top1", "agreed"), ("numeric", "differed")):
+        put(server, {"shadow": {"2.0": {"percent": 100, "compare": compare}}})
+        assert server.predict("m", b"scores").json()["cat"] == 0.9
+        wait_until(lambda: sum(outcomes(server).values()) == 1, "the copy has ended")
+
+        assert outcomes(server) == {outcome: 1}
 
 
 def test_a_slow_shadow_delays_nobody(server: Server) -> None:
@@ -433,7 +474,9 @@ def test_a_sequence_stays_on_its_version(server: Server) -> None:
 
 
 def test_weights_are_moved_under_load(server: Server) -> None:
-    """Moved a hundred times, with and without a shadow: every request has exactly one answer, its own."""
+    """Moved a hundred times, with and without a shadow: every request has exactly one answer, its own, which
+    repeats what only it says.
+    """
     numbers = itertools.count()
     stop = threading.Event()
     wrong: list[object] = []
@@ -442,14 +485,15 @@ def test_weights_are_moved_under_load(server: Server) -> None:
     def ask(_: int) -> None:
         with httpx.Client(base_url=str(server.inference.base_url), timeout=30) as client:
             while not stop.is_set():
-                own = f"request-{next(numbers)}"
+                own = f"own-{next(numbers)}"
                 answer = client.post(
                     "/v1/models/m:predict", json={"instances": ["same", own]}, headers={"x-request-id": own}
                 )
-                told = answer.json().get("predictions", [None, None])
-                if answer.status_code != 200 or told[0] != "same" or answer.headers["x-request-id"] != own:
-                    wrong.append((answer.status_code, answer.text))
-                done[str(told[1])] += 1
+                told = answer.json().get("predictions", [None, ""])
+                mark, _, version = told[1].partition(" of ")
+                if told[0] != "same" or (mark, answer.headers["x-request-id"]) != (own, own):
+                    wrong.append((own, answer.status_code, answer.text))
+                done[version] += 1
 
     before = server.metric("Requests2XX")
     with ThreadPoolExecutor(8) as clients:

@@ -80,7 +80,7 @@ CLOSE = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 @pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
 @pytest.mark.parametrize("make", [post, chunked])
-def test_an_offer_to_upgrade_takes_no_body(server, offer, make):
+def test_an_offer_to_upgrade_takes_nothing_from_a_body(server, offer, make):
     """The handler gets the whole body; what it holds is no request, and what follows it is one."""
     inner = post(b"/predictions/obey", b'{"do": "sleep", "seconds": 0, "token": "smuggled"}')
     received = converse(server.port, make(b"/predictions/echo", inner, offer), CLOSE)
@@ -427,7 +427,7 @@ def test_tiny_chunks_take_no_more_than_their_bytes(server):
 def test_java_client(server):
     """Java's own client, which offers HTTP/2 with its first request, is answered as any other."""
     program = Path(__file__).with_name("UpgradingClient.java")
-    bases = [f"http://127.0.0.1:{port_of(server, role)}" for role in ("inference", "management")]
+    bases = [f"http://127.0.0.1:{port_of(server, role)}" for role in ("inference", "management", "metrics")]
     ran = subprocess.run(["java", program, *bases], capture_output=True, text=True, timeout=100, check=False)
 
     assert ran.stdout.splitlines() == [
@@ -438,5 +438,6 @@ def test_java_client(server):
         '  "status": "Healthy"',
         "}",
         "management: 200",
+        "metrics: 200 true",
         "at once: 200",
     ], ran.stdout + ran.stderr

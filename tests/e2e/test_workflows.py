@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "workflow"
+ROWS = ROOT / "tests" / "e2e" / "model_code" / "rows.py"
 
 FUNCTIONS = """
 import os
@@ -99,7 +100,14 @@ SPECIFICATIONS = {
     "starts": "dag:\n  start: [join]\n  told: [join]\n",
     "absent": "models:\n  kind: {url: absent.mar}\ndag:\n  start: [kind]\n",
     "not_loading": "dag:\n  start: [not_loading]\n",
+    "pairs": "models:\n  retry-attempts: 0\n  timeout-ms: 30000\n  batch-size: 2\n  max-batch-delay: 10000\n"
+    "  rows: {url: rows.mar}\ndag:\n  rows: []\n",
+    "narrow": "models:\n  retry-attempts: 5\n  timeout-ms: 30000\n  rows: {url: narrow.mar}\n"
+    "dag:\n  rows: []\n",
 }
+# Of the archives that nodes run, by the name of the archive; all have the code of ``rows``.
+MODELS = {"rows": "batchPolicy: window\n", "narrow": "jobQueueSize: 1\nbatchPolicy: greedy\n"}
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +120,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=folder)
     )
     parts = tmp_path_factory.mktemp("parts")
+    for name, text in MODELS.items():
+        (parts / f"{name}.yaml").write_text(text)
+        config = parts / f"{name}.yaml"
+        build_archive(ArchiveConfig(name, str(ROWS), "1.0", export_path=folder, config_file=config))
     (parts / "functions.py").write_text(f"WAITED = {str(folder / 'waited.txt')!r}\n{FUNCTIONS}")
     for name, text in SPECIFICATIONS.items():
         (parts / f"{name}.yaml").write_text(text)
@@ -207,6 +219,39 @@ def test_a_failing_node_ends_the_request(server: Server) -> None:
     assert answer.json()["message"].startswith("Error executing fails: ")
     assert "a reason of its own" in answer.json()["message"]
     leave(server, "fails")
+
+
+def test_a_row_that_fails_fails_alone(server: Server) -> None:
+    """Another request in the same batch of a node gets its answer."""
+    entered(server, "pairs")
+    with ThreadPoolExecutor(2) as pool:
+        bad, good = pool.map(lambda body: ask(server, "pairs", body, **JSON), ('{"raise": "no"}', "7"))
+
+    assert (good.status_code, good.text) == (200, "14")
+    assert (bad.status_code, bad.json()["message"][:20]) == (500, "Error executing rows")
+    of_node = {"model_name": "pairs__rows", "model_version": "1.0"}
+    assert server.metric("modelserver_batch_size_sum", **of_node) == 2
+    assert server.metric("modelserver_batch_size_count", **of_node) == 1
+    leave(server, "pairs")
+
+
+def test_a_full_queue_of_a_node(server: Server) -> None:
+    """Ends the request at once with 503, and the node's name; those before it are answered."""
+    entered(server, "narrow")
+    waits = '{"wait": 1, "value": 1}'
+    of_node = "/models/narrow__rows"
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask, server, "narrow", waits, **JSON) for _ in range(2)]
+        wait_until(
+            lambda: server.management.get(of_node).json()[0]["jobQueueStatus"]["pendingRequests"] == 1,
+            "one runs and one waits",
+        )
+        refused = ask(server, "narrow", waits, **JSON)
+
+        assert (refused.status_code, refused.json()["message"][:20]) == (503, "Error executing rows")
+        assert refused.elapsed.total_seconds() < 0.5
+        assert [each.result().status_code for each in asked] == [200, 200]
+    leave(server, "narrow")
 
 
 def test_attempts_are_repeated(server: Server) -> None:
@@ -310,13 +355,15 @@ def test_refused_workflows_leave_nothing(
 def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> None:
     """A snapshot keeps them, without their models; one whose archive is gone says so, and can be removed.
 
-    A request that is between two of its nodes when the server is told to stop is answered.
+    A request that is between two of its nodes when the server is told to stop is answered. The archives are
+    in a ``workflow_store`` of their own.
     """
-    settings = {"snapshot_folder": str(tmp_path / "snapshots")}
+    settings = {"snapshot_folder": str(tmp_path / "snapshots"), "workflow_store": str(store)}
+    (tmp_path / "models").mkdir()
     waited = store / "waited.txt"
     waited.unlink(missing_ok=True)
     with (
-        serving(Server(Home(tmp_path / "one"), store, settings=settings)) as server,
+        serving(Server(Home(tmp_path / "one"), tmp_path / "models", settings=settings)) as server,
         ThreadPoolExecutor(1) as pool,
     ):
         entered(server, "told")
@@ -327,7 +374,7 @@ def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> Non
         assert server.stop() == 0
         assert asked.result().status_code == 200
     (store / "third.war").rename(store / "other.war")
-    with serving(Server(Home(tmp_path / "two"), store, settings=settings)) as server:
+    with serving(Server(Home(tmp_path / "two"), tmp_path / "models", settings=settings)) as server:
         assert ask(server, "told", "x").status_code == 200
         assert models(server) == ["told__start", "told__told", "waits__join", "waits__waits"]
         answer = ask(server, "gone", "x")

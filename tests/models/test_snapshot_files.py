@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.models import snapshot_files
 from modelserver.models.snapshot_files import KEPT_FILES, SnapshotFolder, file_content, parse_file
 from modelserver.settings.properties import parse
 
@@ -154,7 +153,7 @@ def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, m
     elif moment == "sync":
         monkeypatch.setattr(os, "fsync", fail)
     else:
-        monkeypatch.setattr(snapshot_files, "write_synced", fail)
+        monkeypatch.setattr(os, "open", fail)
     with pytest.raises(OSError, match="No space"):
         write(snapshots, "new")
     monkeypatch.undo()

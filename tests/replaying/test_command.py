@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from modelserver.agreement import Tolerance
@@ -59,6 +63,38 @@ def test_a_server_that_is_not_there(traffic, capsys) -> None:
     """Has status 1, and the table says why."""
     assert main([traffic, "--to", URL]) == 1
     assert "errors now: 1 x cannot connect" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("speed", "gap"), [("1", 0.4), ("2", 0.2), ("max", 0.0)])
+def test_gaps(tmp_path, make_call, speed: str, gap: float) -> None:
+    """Requests come as far apart as they were recorded, or closer by that factor."""
+    path = tmp_path / "traffic.msr"
+    with path.open("wb", buffering=0) as output:
+        Writer(output).write(pack([make_call(at=0), make_call(at=400_000_000), Ended("interrupted")]))
+    came: list[float] = []
+
+    class Clock(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            came.append(time.monotonic())
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Clock) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            status = main([str(path), "--to", f"http://127.0.0.1:{server.server_port}", "--speed", speed])
+        finally:
+            server.shutdown()
+            serving.join()
+
+    assert status == 0
+    assert came[1] - came[0] == pytest.approx(gap, abs=0.1)
 
 
 def test_what_is_compared(make_call) -> None:

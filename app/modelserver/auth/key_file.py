@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
+from modelserver.file_locks import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,16 +41,8 @@ class KeyFile:
     def write(self, tokens: Mapping[Scope, Token]) -> None:
         """Writes the tokens, in one step. Raises ConfigError if the file cannot be written."""
         content = _render(tokens)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                temporary.replace(self.path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            replace_file(self.path, content, mode=0o600)
         except OSError as error:
             raise ConfigError(
                 f"The token file cannot be written: {self.path}: {error.strerror}; "

@@ -15,7 +15,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from modelserver.file_locks import taken
+from modelserver.file_locks import replace_file, taken
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -64,9 +64,7 @@ def begin(place: Path) -> None:
 
 def complete(place: Path, owner: str, size: int) -> None:
     """Marks an environment, whose lock is held, as complete; ``owner`` is for people who read the mark."""
-    part = place / f"{_MARK}.part"
-    part.write_text(f"made for {owner}\nbytes: {size}\n", "utf-8")
-    part.replace(place / _MARK)
+    replace_file(place / _MARK, f"made for {owner}\nbytes: {size}\n".encode())
 
 
 def size_of(place: Path) -> int:

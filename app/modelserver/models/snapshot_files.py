@@ -23,7 +23,7 @@ import msgspec
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import ConfigError
-from modelserver.file_locks import sync
+from modelserver.file_locks import replace_file
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.settings.properties import dump, parse
 
@@ -40,7 +40,7 @@ Kind = Literal["startup", "snapshot", "shutdown"]
 KEPT_FILES = 50
 STATE_KEY = "model_snapshot"
 _NAME = re.compile(r"(\d{17})-(startup|snapshot|shutdown)\.cfg")
-_PARTIAL = re.compile(r"\.\d{17}-(startup|snapshot|shutdown)\.cfg\.part")
+_PARTIAL = re.compile(r"\.\d{17}-(startup|snapshot|shutdown)\.cfg(\.\d+)?\.part")
 _CHECKSUM = re.compile(rb"# sha256: ([0-9a-f]{64})\n")
 _STAMP = "%Y%m%d%H%M%S%f"
 _LARGEST = 64 << 20  # bytes
@@ -76,19 +76,10 @@ class SnapshotFolder:
         """Writes the document with the file's name; if it raises OSError, no file is left."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = self.next_name(kind)
-        path, partial = self.path / name, self.path / f".{name}.part"
-        try:
-            write_synced(partial, file_content(self._properties, {"name": name, **document}))
-            partial.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
-        with contextlib.suppress(OSError):
-            # A rename in the folder survives a power loss, if the system can do that.
-            sync(self.path)
-        self._sweep(partial.name)
-        return path
+        content = file_content(self._properties, {"name": name, **document})
+        replace_file(self.path / name, content, mode=0o600, synced=True)
+        self._sweep()
+        return self.path / name
 
     def next_name(self, kind: Kind) -> str:
         """A name later than all existing ones."""
@@ -108,9 +99,9 @@ class SnapshotFolder:
             return []
         return [self.path / name for name in names]
 
-    def _sweep(self, own: str) -> None:
+    def _sweep(self) -> None:
         """Deletes the oldest files, and partial files of servers killed while writing."""
-        partial = [n for n in os.listdir(self.path) if _PARTIAL.fullmatch(n) and n != own]
+        partial = [n for n in os.listdir(self.path) if _PARTIAL.fullmatch(n)]
         old = self._files()[:-KEPT_FILES]
         for path in (*old, *(self.path / name for name in partial)):
             with contextlib.suppress(OSError):
@@ -154,15 +145,6 @@ def parse_file(data: bytes) -> Saved:
     if text is None:
         raise ConfigError(f"it has no {STATE_KEY}")
     return parse_snapshot(text)
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Writes and syncs a file that only its owner may read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _stamp(moment: datetime) -> str:

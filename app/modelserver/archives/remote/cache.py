@@ -20,11 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from modelserver.archives.remote.stores import Changed
 from modelserver.environments import environment_store as store
 from modelserver.errors import DownloadFailed, InternalError
+from modelserver.file_locks import replace_file
 
 if TYPE_CHECKING:
     from modelserver.archives.remote.stores import Item, Store
@@ -76,7 +76,7 @@ class Cache:
                 raise
             digest = _digest(complete, "sha256")
             use = await self._keep(complete, digest, url)
-            _write(known, digest)
+            replace_file(known, digest.encode())
             shutil.rmtree(part)
         self._prune()
         return self._root / f"archive-{digest}" / _FILE, use
@@ -249,9 +249,3 @@ def _digest(path: Path, algorithm: str, size: int = 0) -> str:
         while data := file.read(_PIECE):
             found.update(data)
     return str(found.hexdigest())
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{uuid4().hex}")
-    part.write_text(text, "ascii")
-    part.replace(path)
