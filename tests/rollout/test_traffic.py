@@ -11,6 +11,7 @@ from modelserver.batching.sequences import SequencedRequest, SequenceLimits, Seq
 from modelserver.errors import WorkerDied
 from modelserver.pools.spec import PoolLimits, WorkerState, policy_for
 from modelserver.rollout import traffic as traffics
+from modelserver.rollout.guard import Evidence
 from modelserver.rollout.plan import Plan, patched
 from modelserver.rollout.traffic import Traffic
 from modelserver.wire.messages import Answer
@@ -228,8 +229,9 @@ async def test_copies_count_for_a_promotion(
     while not versions["2.0"].pool.given:  # noqa: ASYNC110 - the loop has to turn
         await asyncio.sleep(0)
     versions["2.0"].pool.answer(b"1")
-    assert traffic.evidence == {"answers": 8, "failed": 0, "slow": None, "compared": 8, "differed": 0}
-    assert traffic.next_weight == 10
+    assert traffic.progress is not None
+    assert traffic.progress.seen == Evidence(answers=8, failed=0, slow=None, compared=8, differed=0)
+    assert traffic.progress.next_weight == 10
     traffic._look_again()
 
     assert traffic.plan.weights == {"1.0": 90, "2.0": 10}
@@ -254,7 +256,8 @@ async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[
     serve(traffic, versions["2.0"], 9)
     again, other = Version("2.0"), Version("2.1")
     traffic.follow({**versions, "2.0": again}, "1.0", ("2.0", "2.0"))
-    assert traffic.evidence["answers"] == 0
+    assert traffic.progress is not None
+    assert traffic.progress.seen.answers == 0
     assert traffic.shadows["2.0"].version is again
 
     traffic.follow({"1.0": versions["1.0"], "2.1": other}, "1.0", ("2.0", "2.1"))

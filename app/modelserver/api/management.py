@@ -281,6 +281,9 @@ _FIRST = (
     *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
     *("max_latency", "batch_policy", "timeout", "initial_workers"),
 )
+# The model keeps its name, min_worker and max_worker say how many workers it has, and synchronous stands for
+# all changes.
+_NOT_OF_REPLACEMENT = {"url", "model_name", "initial_workers", "min_workers", "max_workers", "synchronous"}
 _LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
 _REGISTRATION = {
     name: PARAMETERS[name]
@@ -391,8 +394,9 @@ def _scaling() -> list[oas.Document]:
             "The archive that replaces this one as soon as it is loaded. Parameters of a registration may be "
             "given too; others keep their values.",
         ),
-        oas.query("handler", "string", "With url: another handler than that of the registration."),
-        oas.query("startup_timeout", "integer", "With url: seconds a worker may take to load the model."),
-        oas.query("split_instances", "string", "With url: as in a registration."),
-        oas.query("worker_threads", "integer", "With url: threads of each worker."),
+        *(
+            oas.query(name, row.values.type, f"With url. {row.description}", **row.schema)
+            for name, row in PARAMETERS.items()
+            if name not in CHANGEABLE and name not in _NOT_OF_REPLACEMENT
+        ),
     ]

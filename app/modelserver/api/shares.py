@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from modelserver.api import descriptions as oas
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
+    from modelserver.rollout.promoting import Progress
     from modelserver.rollout.traffic import Traffic
 
 
@@ -34,17 +37,20 @@ def describe_promotion(traffic: Traffic[ModelVersion]) -> dict[str, Any] | None:
     promotion = traffic.promotion
     if promotion is None:
         return None
-    slowest = {name: milliseconds(seconds) for name, seconds in traffic.percentiles.items()}
+    progress = traffic.progress
     return {
         "version": promotion.version,
         "base": promotion.base,
         "state": promotion.state,
         "reason": promotion.reason or None,
         "since": moment(promotion.since),
-        "next": traffic.next_weight,
-        **traffic.evidence,
-        "p99": slowest or None,
+        **({} if progress is None else _describe_progress(progress)),
     }
+
+
+def _describe_progress(progress: Progress) -> dict[str, Any]:
+    slowest = {name: milliseconds(seconds) for name, seconds in progress.percentiles.items()}
+    return {"next": progress.next_weight, **msgspec.to_builtins(progress.seen), "p99": slowest or None}
 
 
 def milliseconds(seconds: float | None) -> float | None:

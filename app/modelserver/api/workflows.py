@@ -49,11 +49,10 @@ def add_workflow_management(app: FastAPI, workflows: Workflows | None, *, model_
     ``workflows`` is None where they are turned off. ``model_api``: models may be registered and unregistered.
     """
     api = WorkflowApi(workflows, model_api=model_api)
-    oas.add(app, "/workflows", api.register, post=_register())
-    oas.add(app, "/workflows", api.list_all, get=_list())
-    item = {"get": _describe(), "delete": _unregister()}
-    oas.add(app, "/workflows/{workflow}", api.describe, get=item["get"])
-    oas.add(app, "/workflows/{workflow}", api.unregister, delete=item["delete"])
+    oas.add(app, "/workflows", api.register, post=_REGISTER)
+    oas.add(app, "/workflows", api.list_all, get=_LIST)
+    oas.add(app, "/workflows/{workflow}", api.describe, get=_DESCRIBE)
+    oas.add(app, "/workflows/{workflow}", api.unregister, delete=_UNREGISTER)
     more = "/workflows/{workflow}/{rest:path}"
     app.add_api_route(more, api.describe, methods=["get"])
     app.add_api_route(more, api.unregister, methods=["delete"])
@@ -191,43 +190,32 @@ SCHEMAS: oas.Document = {
         *("workflowDag", "nodes"),
     ),
 }
-_NOT_THERE = oas.answer("No such workflow.", oas.ref("Error"))
-
-
-def _register() -> oas.Document:
-    return oas.operation(
-        "Workflows",
-        "registerWorkflow",
-        "Register a workflow and its models. The url comes from the query or from a JSON body.",
-        {
-            "200": oas.answer("Registered, with all workers ready.", oas.STATUS),
-            **oas.errors(400, 404, 405, 409, 500),
-        },
-        parameters=[
-            oas.query(name, schema["type"], schema["description"]) for name, schema in _PARAMETERS.items()
-        ],
-        body=oas.json_body(
-            "The same parameters; with a JSON body the query is not read.",
-            oas.ref("WorkflowRequest"),
-            example={"url": "my-workflow.war"},
-            required=False,
-        ),
-    )
-
-
-def _list() -> oas.Document:
-    listed = oas.answers("The workflows, by name.", oas.ref("WorkflowList"))
-    about = "List the registered workflows."
-    return oas.operation("Workflows", "listWorkflows", about, listed, parameters=page_parameters("workflow"))
-
-
-def _describe() -> oas.Document:
-    found = oas.answers("The workflow.", oas.array(oas.ref("WorkflowDescription")), 503)
-    about = "Describe a workflow: options, graph, nodes."
-    return oas.operation("Workflows", "describeWorkflow", about, {**found, "404": _NOT_THERE})
-
-
-def _unregister() -> oas.Document:
-    done = oas.answers("Unregistered, with its models.", oas.STATUS, 405, 409)
-    about = "Unregister a workflow and its models."
-    return oas.operation("Workflows", "unregisterWorkflow", about, {**done, "404": _NOT_THERE})
+_NOT_THERE = {"404": oas.answer("No such workflow.", oas.ref("Error"))}
+_REGISTER = oas.operation(
+    "Workflows",
+    "registerWorkflow",
+    "Register a workflow and its models. The url comes from the query or from a JSON body.",
+    oas.answers("Registered, with all workers ready.", oas.STATUS, 400, 404, 405, 409, 500),
+    parameters=[
+        oas.query(name, schema["type"], schema["description"]) for name, schema in _PARAMETERS.items()
+    ],
+    body=oas.json_body(
+        "The same parameters; with a JSON body the query is not read.",
+        oas.ref("WorkflowRequest"),
+        example={"url": "my-workflow.war"},
+        required=False,
+    ),
+)
+_LIST = oas.operation(
+    *("Workflows", "listWorkflows", "List the registered workflows."),
+    oas.answers("The workflows, by name.", oas.ref("WorkflowList")),
+    parameters=page_parameters("workflow"),
+)
+_FOUND = oas.answers("The workflow.", oas.array(oas.ref("WorkflowDescription")), 503)
+_DESCRIBE = oas.operation(
+    *("Workflows", "describeWorkflow", "Describe a workflow: options, graph, nodes."), _FOUND | _NOT_THERE
+)
+_GONE = oas.answers("Unregistered, with its models.", oas.STATUS, 405, 409)
+_UNREGISTER = oas.operation(
+    *("Workflows", "unregisterWorkflow", "Unregister a workflow and its models."), _GONE | _NOT_THERE
+)

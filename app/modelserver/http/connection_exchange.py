@@ -71,7 +71,6 @@ class ConnectionExchange(Exchange):
         "protocol",
         "received",
         "response_complete",
-        "started",
     )
 
     message_event: ClassVar[_NoEvent] = _NoEvent()

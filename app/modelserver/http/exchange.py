@@ -91,7 +91,8 @@ class Exchange(ABC):
     It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
 
     ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a
-    new one. ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
+    new one. ``started``: when its head was there (monotonic), 0 where that is not known.
+    ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
     disconnects before the end of the answer. ``answered``: an answer was given or begun. ``begun`` is the
     status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` is told
     what becomes of it; only exchanges of connections do so.
@@ -110,6 +111,7 @@ class Exchange(ABC):
         "method",
         "on_disconnect",
         "request_id",
+        "started",
         "target",
         "watcher",
     )
@@ -122,6 +124,7 @@ class Exchange(ABC):
         self.content_type = ""
         self.encoding = b""
         self.deadline_ms = 0
+        self.started = 0.0
         self.request_id = ""
         self.has_traceparent = self.answered = self.disconnected = False
         self.begun = 0

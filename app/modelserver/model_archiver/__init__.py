@@ -3,8 +3,8 @@
 Scripts may import it from here. Those that import ``model_archiver`` find it too where
 ``modelserver-aliases install`` was run and its folder is on their path (``names.offer``).
 
-Better than there: archives are written at once whole or not at all, an export path is made, and a runtime or
-a format that does not exist is refused.
+Archives are written whole or not at all, an export path is made if it is missing, and an unknown runtime or
+format is refused.
 """
 
 from modelserver.model_archiver.model_archiver import ModelArchiver

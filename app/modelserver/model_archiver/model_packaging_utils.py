@@ -119,10 +119,10 @@ class ModelExportUtils:
 
     @staticmethod
     def copy_artifacts(model_name: str, runtime: str, **kwargs: str | None) -> str:
-        """Copy the given files as the archive would have them into a directory, which is made; its path.
+        """Copy the given files, as the archive would have them, into a new directory; returns its path.
 
-        Other than TorchServe's, whose directory has a fixed name that others may hold, it is a fresh one.
-        A part of a name that is not known is copied as a file. Raises ``ModelArchiverError`` for a runtime
+        TorchServe's directory has a fixed name, which others may hold. A part of an unknown name is copied as
+        a file. Raises ``ModelArchiverError`` for a runtime
         that does not exist, and ``FileNotFoundError``.
         """
         check_runtime(runtime)

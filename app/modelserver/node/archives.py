@@ -60,7 +60,7 @@ _ASKED: Final = "asked"  # the bytes of an archive that is being fetched
 
 
 class ArchiveFailed(Exception):
-    """A model's files cannot be had on this node; the message says why, in one line."""
+    """A model's files cannot be brought to this node; the message says why, in one line."""
 
 
 class TransferFailed(ArchiveFailed):

@@ -46,19 +46,25 @@ class Verdict:
 
 def judge(goal: Promotion, seen: Evidence) -> Verdict:
     """``back`` as soon as a bound can no longer be kept, ``on`` after enough answers that kept them all."""
-    for cause, name, bad, of, allowed in _bounds(goal, seen):
-        if bad > allowed * goal.after:
-            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
+    if broken := _broken(goal, seen, goal.after):
+        return broken
     if seen.answers < goal.after:
         return Verdict("stay", f"{seen.answers} of {goal.after} answers")
     least = min(LEAST, goal.after)
     if goal.agreement is not None and seen.compared is not None and seen.compared < least:
         return Verdict("stay", f"{seen.compared} of {least} comparisons")
-    for cause, name, bad, of, allowed in _bounds(goal, seen):
-        if bad > allowed * of:
-            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
+    if broken := _broken(goal, seen):
+        return broken
     kept = ", ".join(f"{name} {bad} of {of}" for _, name, bad, of, _ in _bounds(goal, seen))
     return Verdict("on", f"{seen.answers} answers within the bounds ({kept})")
+
+
+def _broken(goal: Promotion, seen: Evidence, least: int = 0) -> Verdict | None:
+    """The first bound that is broken, whatever else comes of at ``least`` so many."""
+    for cause, name, bad, of, allowed in _bounds(goal, seen):
+        if bad > allowed * (least or of):
+            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
+    return None
 
 
 def _bounds(goal: Promotion, seen: Evidence) -> list[tuple[Cause, str, int, int, float]]:

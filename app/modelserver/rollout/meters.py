@@ -41,6 +41,9 @@ class Meters:
                 (*_VERSION, "direction", "reason"),
             )
         )
+        self._families: dict[str, Counter | Gauge] = {
+            each.name: each for each in (self._weights, self._requests, self._copies, self._decisions)
+        }
         self._shown: set[tuple[str, ...]] = set()
         metrics.on_render(self._show)
 
@@ -59,12 +62,7 @@ class Meters:
                     direction = "on" if cause == "kept" else "back"
                     self._set(self._decisions, steps, traffic.name, promotion.version, direction, cause)
         for name, *labels in before - self._shown:
-            family = next(each for each in self._families if each.name == name)
-            family.remove(*labels)
-
-    @property
-    def _families(self) -> tuple[Counter | Gauge, ...]:
-        return self._weights, self._requests, self._copies, self._decisions
+            self._families[name].remove(*labels)
 
     def _set(self, family: Counter | Gauge, value: float, *labels: str) -> None:
         family.labels(*labels).set(value)

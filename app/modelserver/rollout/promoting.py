@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from modelserver.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
 from modelserver.rollout.latencies import Latencies
@@ -30,6 +30,16 @@ class Report:
     def note(self, reason: str, state: State = "watching") -> None:
         """Something changed."""
         self.reason, self.state, self.since = reason, state, time.time()
+
+
+class Progress(NamedTuple):
+    """How far it is: the next weight, None after the last; what was counted since the last step; the 99th
+    percentiles of both versions, in seconds.
+    """
+
+    next_weight: float | None
+    seen: Evidence
+    percentiles: dict[str, float | None]
 
 
 class Promoter:
@@ -87,6 +97,10 @@ class Promoter:
         if verdict.action == "back":
             return verdict, 0
         return verdict, next_step(self.goal, weight) if verdict.action == "on" else weight
+
+    def progress(self, weight: float) -> Progress:
+        """At this weight."""
+        return Progress(next_step(self.goal, weight), self.seen(weight), self.percentiles())
 
     def percentiles(self) -> dict[str, float | None]:
         """The 99th percentile of latency of both, in seconds."""

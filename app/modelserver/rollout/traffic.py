@@ -15,10 +15,9 @@ import msgspec
 from modelserver.batching.sequences import SequenceQueue
 from modelserver.errors import BadRequest
 from modelserver.pools.spec import WorkerState
-from modelserver.rollout.guard import next_step
 from modelserver.rollout.judging import Judge
 from modelserver.rollout.plan import Plan, check, pair_of, renamed, tidy, without
-from modelserver.rollout.promoting import Promoter, Report, State
+from modelserver.rollout.promoting import Progress, Promoter, Report, State
 from modelserver.rollout.shadow import Shadow, Version
 from modelserver.rollout.spare import Spare
 from modelserver.rollout.weights import intervals, point_of, shares
@@ -332,23 +331,10 @@ class Traffic(Generic[V]):
         return any(self.effective.values())
 
     @property
-    def percentiles(self) -> dict[str, float | None]:
-        """The 99th percentiles of latency of a promotion's versions, in seconds; empty without one."""
-        return {} if self.promoter is None else self.promoter.percentiles()
-
-    @property
-    def next_weight(self) -> float | None:
-        """The weight of a promotion's next step."""
+    def progress(self) -> Progress | None:
+        """How far a promotion under way is."""
         promoter = self.promoter
-        return None if promoter is None else next_step(promoter.goal, self.weight_of(promoter.version))
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """What a promotion has counted since its last step."""
-        promoter = self.promoter
-        return (
-            {} if promoter is None else msgspec.to_builtins(promoter.seen(self.weight_of(promoter.version)))
-        )
+        return None if promoter is None else promoter.progress(self.weight_of(promoter.version))
 
 
 class _Watched:

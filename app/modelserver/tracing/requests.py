@@ -171,7 +171,7 @@ class TracedExchange(Watcher):
         self._next = following or Watcher()
         self._status = 0
         route = exchange.target.route
-        arrived = getattr(exchange, "started", 0.0) or time.monotonic()
+        arrived = exchange.started or time.monotonic()
         attributes: dict[str, str | int] = {
             "http.request.method": exchange.method.decode(),
             "http.route": route.template,
