@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 
-def listener(kind: str, *, tokens: Any = None, **changed: Any) -> FastAPI:
+def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: Any) -> FastAPI:
     """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
     given = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
+    given["management_address"] = SimpleNamespace(is_loopback=True)
     services: Any = SimpleNamespace(
         registry=None,
         metrics=object(),
         settings=SimpleNamespace(**given),
         tokens=tokens,
         workflows=None,
-        recorder=None,
+        recorder=recorder,
         shared=None,
     )
     return build_app(_ROLES.get(kind, {kind}), services)
@@ -37,3 +38,14 @@ def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The operations by id, `method path` for those that share one."""
     return {f"{method} {path}": op for path, item in document["paths"].items() for method, op in item.items()}
+
+
+def exactly(schema: Any) -> Any:
+    """The schema, with objects that have all fields that it names and no others."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: exactly(value) for key, value in schema.items()}
+    named = schema.get("properties")
+    return (
+        {"additionalProperties": False, **kept, "required": list(named)} if isinstance(named, dict) else kept
+    )

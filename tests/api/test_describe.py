@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
-from tests.documents import describe_listener
+from tests.documents import describe_listener, exactly
 
 from modelserver.api.describe import describe, describe_autoscaling, describe_failure, describe_worker
 from modelserver.batching.request import Request
@@ -186,17 +186,6 @@ def test_refusing_instead_of_waiting() -> None:
     described = describe_autoscaling(shown)
     assert described is not None
     assert described["queueWait"] is None
-
-
-def exactly(schema: Any) -> Any:
-    """The schema, with objects that have all fields that it names and no others."""
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: exactly(value) for key, value in schema.items()}
-    named = schema.get("properties")
-    return (
-        {"additionalProperties": False, **kept, "required": list(named)} if isinstance(named, dict) else kept
-    )
 
 
 def test_precision() -> None:

@@ -53,8 +53,11 @@ def shape(path: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("role", ["inference", "management", "metrics"])
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"as_torchserve": True}, {"ts_open_inference_protocol": False}, {"tokens": object()}],
-    ids=["defaults", "TorchServe's defaults", "no Open Inference", "tokens"],
+    [
+        *({}, {"as_torchserve": True}, {"ts_open_inference_protocol": False}, {"tokens": object()}),
+        {"recorder": object()},
+    ],
+    ids=["defaults", "TorchServe's defaults", "no Open Inference", "tokens", "recording"],
 )
 def test_what_is_served_is_described(role: str, changed: dict[str, Any]) -> None:
     """Each path and method that the application routes stands in the document, and those of the hot routes;

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
+import jsonschema
 import pytest
 from fastapi import FastAPI
 from starlette.responses import Response
+from tests.documents import describe_listener, exactly
 
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import ModelServerError, WorkflowNotFound
@@ -119,6 +121,18 @@ async def test_describing_and_unregistering() -> None:
     ]
     answer = await ask("DELETE", "/workflows/w", workflows)
     assert (answer.json(), workflows.asked) == ({"status": 'Workflow "w" unregistered'}, ["w"])
+
+
+async def test_all_that_is_told_is_documented() -> None:
+    """Each field stands in the OpenAPI document, and no others do; functions have no URL."""
+    schema = describe_listener("management")["components"]["schemas"]
+    described = (await ask("GET", "/workflows/w", Workflows())).json()
+    listed = (await ask("GET", "/workflows?limit=1", Workflows())).json()
+    function = described[0]["nodes"].pop(1)
+
+    jsonschema.validate(described[0], exactly(schema["WorkflowDescription"]))
+    jsonschema.validate(listed, exactly(schema["WorkflowList"]))
+    assert set(function) == set(described[0]["nodes"][0]) - {"url"}
 
 
 async def test_the_model_api_is_needed() -> None:

@@ -66,6 +66,10 @@ def closed(document: dict[str, Any]) -> dict[str, Any]:
     for name, schema in document["components"]["schemas"].items():
         if "Request" not in name:
             close(schema)
+    for item in document["paths"].values():
+        for operation in item.values():
+            if isinstance(operation, dict):
+                close(operation.get("responses"))
     return document
 
 
