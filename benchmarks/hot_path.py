@@ -2,8 +2,8 @@
 
 The bytes of requests go into the protocol, those of a worker's answers into the channel, all in one process:
 parse, queue, batch, frame, deliver, answer, count, log. Beside it, uvicorn with the echo application.
-The recorded ones are in batches too, while somebody records; of the traced ones, each hundredth has spans,
-which nobody exports.
+Some subjects are recorded, go to two versions by weight, or are traced: each hundredth has spans, which
+nobody exports.
 Figures are the least of many short measurements: whatever else a machine does can only add to them, so that
 they repeat within about one percent and guard against regressions. On a busy machine ``--instructions`` is
 steadier: valgrind counts what a request takes.
@@ -41,6 +41,8 @@ from modelserver.pools.pool import Pool
 from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
 from modelserver.recording.recorder import RecordedRoutes, Recorder, Wanted
+from modelserver.rollout.plan import Plan
+from modelserver.rollout.traffic import Traffic
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.tracing.requests import TracedRoutes
@@ -165,10 +167,16 @@ def _result(sequence: int, count: int) -> bytes:
 
 
 class Server:
-    """The hot way of the server, with batches of ``batch_size``, perhaps recorded or traced."""
+    """The hot way of the server, with batches of ``batch_size``, perhaps recorded, traced or weighted."""
 
     def __init__(
-        self, batch_size: int, width: int = 32, *, recorded: bool = False, traced: bool = False
+        self,
+        batch_size: int,
+        width: int = 32,
+        *,
+        recorded: bool = False,
+        traced: bool = False,
+        weighted: bool = False,
     ) -> None:
         self.width = width
         metrics = ServerMetrics()
@@ -186,7 +194,14 @@ class Server:
         worker.play(self._process)
         pool.workers.append(worker)
         options_ = ModelOptions(batch_size=batch_size)
-        version = ModelVersion("noop", "1.0", "noop.mar", None, options_, "python", pool, model_metrics)
+        version, other = (
+            ModelVersion("noop", name, "noop.mar", None, options_, "python", pool, model_metrics)
+            for name in ("1.0", "2.0")
+        )
+        if weighted:
+            version.traffic = Traffic("noop")
+            version.traffic.follow({"1.0": version, "2.0": other}, "1.0")
+            version.traffic.adopt(Plan({"1.0": 50, "2.0": 50}))
         hot: HotRoutes = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
         if traced:
             sampler = ParentBased(TraceIdRatioBased(0.01))
@@ -242,7 +257,8 @@ class _OneModel:
         self._version = version
 
     def version_for(self, name: str, version: str | None, asked: object) -> ModelVersion:
-        return self._version
+        traffic = self._version.traffic
+        return self._version if traffic is None else traffic.choose(cast("Any", asked))
 
 
 def _channel(worker: Worker) -> Any:
@@ -282,6 +298,8 @@ SUBJECTS = {
     "batch 32": lambda: Server(32),
     "recorded 1": lambda: Server(1, recorded=True),
     "recorded 32": lambda: Server(32, recorded=True),
+    "weighted 1": lambda: Server(1, weighted=True),
+    "weighted 32": lambda: Server(32, weighted=True),
     "traced 1": lambda: Server(1, traced=True),
     "traced 32": lambda: Server(32, traced=True),
 }

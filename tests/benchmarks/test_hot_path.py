@@ -14,13 +14,14 @@ def test_every_request_is_answered() -> None:
     """All answer each of their connections once in a turn."""
 
     async def answers() -> list[int]:
-        servers = hot_path.Server(1, 3), hot_path.Server(2, 3), hot_path.Server(2, 3, recorded=True)
+        kinds: list[dict[str, bool]] = [{}, {"recorded": True}, {"weighted": True}, {"traced": True}]
+        servers = [hot_path.Server(1, 3), *(hot_path.Server(2, 3, **kind) for kind in kinds)]
         subjects: list[hot_path.Subject] = [hot_path.Echo(3), *servers]
         for subject in subjects:
             await hot_path.cost(subject, 6)
         return [subject.answered for subject in subjects]
 
-    assert asyncio.run(answers()) == [12, 12, 12, 12]
+    assert asyncio.run(answers()) == [12] * 6
 
 
 @pytest.mark.alone
