@@ -91,20 +91,21 @@ asks both the same, and writes a report (`report.html`, `report.json`):
 ```console
 $ modelserver migrate config.properties --torchserve torchserve
 starting:
-asking both servers 62 requests:
+asking both servers 108 requests:
 measuring:
-  plain, TorchServe: 732.3 requests/s, p50 26.3 ms alone
-  plain, modelserver: 4243 requests/s, p50 21.6 ms alone
   …
-62 requests: 28 answered the same, 34 differ as explained, 0 for unknown reasons
+  plain, TorchServe: 1877 requests/s, p50 2.7 ms alone
+  plain, modelserver: 1.292e+04 requests/s, p50 1.61 ms alone
+  …
+108 requests: 60 answered the same, 48 differ as explained, 0 for unknown reasons
 change: Handlers that read `instances` from the body of V1 requests get single instances: reads.mar …
 change: Remove settings that have no effect here: number_of_netty_threads.
 The servers differ where they are known to, and nowhere else.
 ```
 
-This run was with TorchServe 0.12.0, Java 17, torch 2.14.1 and Python 3.11.7 on 2 cores (AMD EPYC) that were
-busy with other work, and with three models: `plain` and `reads` answer at once, in batches of 4 and 1, the
-third is a small `image_classifier`. In the report: memory 1,564 and 622 MiB, start 60 and 18 s; every
+This run was with TorchServe 0.12.0, Java 17 and Python 3.11.7 on 2 cores (AMD EPYC) that had nothing else to
+do, and with three models without torch that answer at once: `plain` in batches of at most 4, `reads` alone,
+`parts` in parts. In the report: memory 1,462 and 114 MiB, start 5.2 and 1.0 s; every
 difference with the request, both answers and a reason from the table below; the endpoints, flags, keys,
 handlers and `ts` names in use with their state; what to change, as commands. The exit status is 0 if every
 difference has a known reason, 1 if one has not or a model is not served here, 2 if nothing could be compared.
