@@ -130,7 +130,8 @@ def test_explained_differences_end_well(tmp_path: Path) -> None:
     assert {(each["server"], each["model"]) for each in load} == {
         (server, model) for server in ("torchserve", "modelserver") for model in ("parts", "plain")
     }
-    assert all(each["alone"]["rate"] > 0 and each["full"]["rate"] > 0 for each in load), load
+    rates = [each[clients]["requests_per_second"] for each in load for clients in ("alone", "full")]
+    assert min(rates) > 0
 
 
 def a_folder(folder: Path) -> Path:
