@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.migrating.changes import PHRASES, pretty
-from modelserver.migrating.management import plain_headers
+from modelserver.migrating.management import IN_TEXT, plain_headers
 from modelserver.migrating.rules import RULES
 
 if TYPE_CHECKING:
@@ -638,6 +639,7 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
     "workflow-headers": {
         "workflow_management/ask another": plain_headers,
         "workflow_management/ask with a header after a model": plain_headers,
+        "workflow_graphs/ask w_pipeline": partial(plain_headers, quotes=IN_TEXT),
     },
     "set-default": {
         **dict.fromkeys(

@@ -29,7 +29,7 @@ SPECIFICATIONS: Final = {
     "w_globals_last": "models:\n  model:\n    url: tells.mar\n  batch-size: 3\n  max-workers: 2\n"
     "dag:\n  model: []\n",
     "w_pipeline": "models:\n  detects:\n    url: tells.mar\n  classifies:\n    url: tells.mar\n"
-    "dag:\n  detects: [left]\n  left: [classifies]\n",
+    "dag:\n  detects: [first]\n  first: [classifies]\n",
     "w_two_models": "models:\n  one:\n    url: tells.mar\n  other:\n    url: tells.mar\n"
     "dag:\n  first: [one, other]\n  one: [join]\n  other: [join]\n",
     "w_diamond": "models: {}\ndag:\n  first: [left, right]\n  left: [join]\n  right: [join]\n",

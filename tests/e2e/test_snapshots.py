@@ -138,6 +138,7 @@ def test_killed_at_any_moment(tmp_path: Path, model_store: Path) -> None:
     chance = random.Random(54)
     home = Home(tmp_path)
     expected: list[dict[str, int]] = [{}]
+    most = 0
     for _ in range(12):
         server = Server(home, model_store).start()
         try:
@@ -157,4 +158,5 @@ def test_killed_at_any_moment(tmp_path: Path, model_store: Path) -> None:
         assert found is not None
         written: dict[str, Any] = {m.name: m.registration.batch_size for m in found[1].models}
         assert written in expected[-2:]
-    assert len(expected) > 3
+        most = max(most, len(expected))
+    assert most > 3

@@ -178,8 +178,12 @@ def _workflow_options(call: Call, _theirs: Answer, ours: Answer) -> bool:
 @RULES.changing("workflow-headers", OTHER)
 def _workflow_headers(call: Call, theirs: Answer, ours: Answer) -> Answer:
     """The first model of a workflow is told the headers `explain` and `url_path`, as other models are."""
-    told = plain_headers(theirs)
-    return told if call.path.startswith("/wfpredict/") and told.body == ours.body else theirs
+    if call.path.startswith("/wfpredict/"):
+        # The models after it are not told them: their answers tell of the first one's in text.
+        for told in (plain_headers(theirs), plain_headers(theirs, IN_TEXT)):
+            if told.body == ours.body:
+                return told
+    return theirs
 
 
 @RULES.taking_over("set-default", BETTER)
@@ -206,10 +210,14 @@ def _v1_methods(call: Call, theirs: Answer, ours: Answer) -> bool:
     return call.path.startswith("/v1/models/") and (theirs.status, ours.status) == (404, 405)
 
 
-def plain_headers(answer: Answer) -> Answer:
+IN_TEXT = (b'\\"',)
+"""The quotes of JSON that is text in JSON."""
+
+
+def plain_headers(answer: Answer, quotes: tuple[bytes, ...] = (b'"', *IN_TEXT)) -> Answer:
     """With the headers of an ordinary prediction in the JSON of an answer, and in JSON that is text there."""
     body = answer.body or b""
-    for quote in (b'"', b'\\"'):
+    for quote in quotes:
         for name, value in ((b"explain", b"False"), (b"url_path", b"")):
             key = quote + name + quote + b": "
             body = body.replace(key + b"null", key + quote + value + quote)
