@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("synced", [False, True])
 def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
-    """Whole, also over what a killed process of the same number left; the mode is that of the new one."""
+    """Whole; the mode is that of the new one, and others cannot write it even where everything is allowed."""
     path = tmp_path / "file"
     path.write_text("before")
-    (tmp_path / f".file.{os.getpid()}.part").write_text("half of another")
+    before = os.umask(0)
+    replace_file(tmp_path / "usual", b"")
+    os.umask(before)
+    assert (tmp_path / "usual").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "usual").unlink()
     replace_file(path, b"after", mode=0o600, synced=synced)
 
     assert path.read_bytes() == b"after"

@@ -67,7 +67,7 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     for path in paths:
         if path.name in MODULES:
-            replace_file(path, script(path.name, sys.executable).encode(), mode=0o777)
+            replace_file(path, script(path.name, sys.executable).encode(), mode=0o755)
         else:
             replace_file(path, module(path.stem).encode())
     return paths

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,13 +37,13 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
                 os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o666, synced: bool = False) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, synced: bool = False) -> None:
     """Writes a file in one step: whoever opens it finds what was there before, or all of this.
 
     ``synced``: it survives a loss of power. Raises OSError, and leaves nothing behind then.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
+    # Containers that share a folder may have processes of the same number.
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)

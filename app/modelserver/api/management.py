@@ -281,9 +281,6 @@ _FIRST = (
     *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
     *("max_latency", "batch_policy", "timeout", "initial_workers"),
 )
-# The model keeps its name, min_worker and max_worker say how many workers it has, and synchronous stands for
-# all changes.
-_NOT_OF_REPLACEMENT = {"url", "model_name", "initial_workers", "min_workers", "max_workers", "synchronous"}
 _LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
 _REGISTRATION = {
     name: PARAMETERS[name]
@@ -380,6 +377,11 @@ def describe_operations(prefix: str) -> dict[str, oas.Document]:
 
 
 _VERSION = oas.query("model_version", "string", "The version; by default the default one.")
+
+
+# The model keeps its name, min_worker and max_worker say how many workers it has, and synchronous stands for
+# all changes.
+_NOT_OF_REPLACEMENT = {"url", "model_name", "initial_workers", "min_workers", "max_workers", "synchronous"}
 
 
 def _scaling() -> list[oas.Document]:
