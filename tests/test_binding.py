@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e.serving import free_port
 
 from modelserver.binding import bind, roles_by_address
 from modelserver.errors import ConfigError
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def free_address() -> Address:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("http", "127.0.0.1", probe.getsockname()[1])
+    return Address("http", "127.0.0.1", free_port())
 
 
 def test_roles() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
+from tests.e2e.serving import free_port
 
 from modelserver.binding import bind
 from modelserver.errors import ConfigError
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 
 def free_address() -> Address:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("http", "127.0.0.1", probe.getsockname()[1])
+    return Address("http", "127.0.0.1", free_port())
 
 
 @pytest.fixture

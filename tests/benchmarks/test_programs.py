@@ -16,16 +16,27 @@ from benchmarks.servers import ROOT
 from PIL import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    Measured = Callable[..., tuple[dict[str, Any], str]]
 
 PROGRAMS = ("frontend", "resnet152", "batching")
 SHORT = ["--duration", "0.3", "--reps", "1", "--warmup", "0.2", "--client", "asyncio"]
 
 
-def written(path: Path) -> dict[str, Any]:
-    """The JSON of a program."""
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
+@pytest.fixture
+def measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Measured:
+    """Runs a program shortly to its good end; returns its JSON and what it printed."""
+
+    def run(main: Callable[[list[str]], int], *arguments: str) -> tuple[dict[str, Any], str]:
+        out = tmp_path / "measured.json"
+        status = main([*SHORT, *arguments, "--out", str(out)])
+        said = capsys.readouterr()
+        assert status == 0, said.out + said.err
+        return json.loads(out.read_text()), said.out
+
+    return run
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -40,15 +51,11 @@ def test_a_dry_run_says_what_would_be_measured(program: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_front_end_is_compared_with_an_echo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_front_end_is_compared_with_an_echo(measured: Measured) -> None:
     """Echo, batch 1 and both policies of batch 32 are measured, nothing is void, marks are told."""
-    out = tmp_path / "frontend.json"
-    more = ["--connections", "32", "--lone-requests", "5", "--idle-seconds", "0.2", "--out", str(out)]
-    status = frontend.main([*SHORT, *more])
-    said = capsys.readouterr().out
-    document = written(out)
+    quick = ("--connections", "32", "--lone-requests", "5", "--idle-seconds", "0.2")
+    document, said = measured(frontend.main, *quick)
 
-    assert status == 0, said
     assert len(document["figures"]) == 4
     assert all(not figure["failures"] and figure["rate"] > 0 for figure in document["figures"])
     assert all(each["to_echo"] > 0 for each in document["ratios"])
@@ -59,16 +66,13 @@ def test_the_front_end_is_compared_with_an_echo(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.slow
 def test_a_resnet_is_compared_with_the_pytorch_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both kinds of loop and the server are measured, and related to each other."""
     monkeypatch.delitem(resnet152.POLICIES, "window 50 ms")  # one is enough to see, and quicker
-    out = tmp_path / "resnet.json"
-    more = ["--arch", "resnet18", "--batch", "2", "--connections", "4", "--threads", "1", "--out", str(out)]
-    status = resnet152.main([*SHORT, *more])
-    document = written(out)
+    small = ("--arch", "resnet18", "--batch", "2", "--connections", "4", "--threads", "1")
+    document, _ = measured(resnet152.main, *small)
 
-    assert status == 0, capsys.readouterr().out
     assert [each["subject"] for each in document["figures"]] == ["loop, model", "loop, decode", "adaptive"]
     assert [each["subject"] for each in document["ratios"]] == ["adaptive"]
     assert all(each["to_loop_decode"] > 0 and each["to_loop_model"] > 0 for each in document["ratios"])
@@ -76,18 +80,11 @@ def test_a_resnet_is_compared_with_the_pytorch_loop(
 
 
 @pytest.mark.slow
-def test_batches_are_compared_with_single_pictures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_batches_are_compared_with_single_pictures(measured: Measured) -> None:
     """The digit model is measured at each batch size, with twice as many connections."""
-    out = tmp_path / "batching.json"
-    status = batching.main(
-        [*SHORT, "--models", "digits", "--batches", "1,4", "--threads", "1", "--out", str(out)]
-    )
-    said = capsys.readouterr().out
-    (model,) = written(out)["models"]
+    document, said = measured(batching.main, "--models", "digits", "--batches", "1,4", "--threads", "1")
+    (model,) = document["models"]
 
-    assert status == 0, said
     assert [row["batch"] for row in model["rows"]] == [1, 4]
     assert [row["figure"]["connections"] for row in model["rows"]] == [2, 8]
     assert all(row["gain"] > 0 for row in model["rows"])

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.e2e.serving import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,12 +95,6 @@ class RayCluster:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

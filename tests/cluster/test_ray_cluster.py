@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import pytest_asyncio
-from tests.cluster.ray_nodes import RayCluster, free_port, guarded, short_folder
+from tests.cluster.ray_nodes import RayCluster, guarded, short_folder
+from tests.e2e.serving import free_port
 from tests.waiting import until
 
 from modelserver.cluster import ray_placer

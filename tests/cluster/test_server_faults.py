@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e.serving import free_port
 from tests.waiting import is_alive
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Callable[[], Tree]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     made: list[Tree] = []
 
     def start() -> Tree:

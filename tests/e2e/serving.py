@@ -170,6 +170,10 @@ class Home:
         path = self.path / "logs" / name
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
+    def wait_for_log(self, text: str, name: str = "ts_log.log") -> None:
+        """Until the log, which is written in the background, has this text; fails the test if it does not."""
+        wait_until(lambda: text in self.log(name), f"{text!r} in {name}")
+
     def pid(self) -> int | None:
         """What the pid file says."""
         return int(self.pid_file.read_text()) if self.pid_file.exists() else None

@@ -110,8 +110,8 @@ def test_up_and_down(shared_server: Server) -> None:
     labels = {"model_name": "grows", "direction": "down", "reason": "idle"}
     assert shared_server.metric("modelserver_scalings_total", **labels) == ups >= 1
     assert shared_server.metric("modelserver_workers_wished", model_name="grows") == 1
-    assert "Autoscaling grows_1.0: 1 -> 2 workers (queue_wait): waited " in shared_server.home.log()
-    assert "Autoscaling grows_1.0: 2 -> 1 workers (idle)" in shared_server.home.log()
+    shared_server.home.wait_for_log("Autoscaling grows_1.0: 1 -> 2 workers (queue_wait): waited ")
+    shared_server.home.wait_for_log("Autoscaling grows_1.0: 2 -> 1 workers (idle)")
     shared_server.unregister("grows")
 
 

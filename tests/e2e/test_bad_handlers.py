@@ -423,7 +423,7 @@ def test_a_forked_child_that_comes_back(deeds):
 
     assert [(answer.status_code, answer.json()["pid"]) for answer in answers] == [(200, before)] * 6
     assert deeds.describe("deeds")["workers"][0]["pid"] == before
-    assert "returned from the handler's call" in deeds.home.log("model_log.log")
+    deeds.home.wait_for_log("returned from the handler's call", "model_log.log")
     assert is_untouched(deeds)
 
 

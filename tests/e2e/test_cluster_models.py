@@ -106,7 +106,7 @@ def test_ranks_on_several_machines(server: Elsewhere) -> None:
     assert [worker["node"]["name"] for worker in described] == ["process-1"]
     assert server.predict("summing", b"7").json() == {"sum": 42, "ranks": 3, "gpu": None}
     assert server.predict("summing", b"x" * 3_000_000).json()["sum"] == 0
-    assert "W-9000-summing_1.0-rank2@process-3-stdout" in server.home.log("model_log.log")
+    server.home.wait_for_log("W-9000-summing_1.0-rank2@process-3-stdout", "model_log.log")
 
     before = {each.pid for each in (*server.agents(), *server.workers())}
     server.agents()[2].kill()

@@ -152,7 +152,7 @@ def test_the_end_of_a_rank_ends_the_worker(server: Server) -> None:
     wait_until(lambda: not after & {process.pid for process in server.workers()}, "both are gone")
     server.wait_ready("two")
     assert server.predict("two", b"7").json()["sum"] == 21
-    assert "which was killed by SIGKILL. Worker disconnected." in server.home.log()
+    server.home.wait_for_log("which was killed by SIGKILL. Worker disconnected.")
     server.unregister("two")
 
 

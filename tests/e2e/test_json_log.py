@@ -23,7 +23,7 @@ def test_every_line_is_an_object(start_server, processes, in_background):
     assert server.predict("echo", b"secret payload").status_code == 200
     server.predict("none")
     server.stop()
-    assert '"message": "modelserver stopped."' in server.home.log()
+    server.home.wait_for_log('"message": "modelserver stopped."')
     printed = [json.loads(line)["message"] for line in server.home.output().splitlines()]
     assert "no_such_key is not a known setting and is ignored" in printed
     logs = {path.name: path.read_text() for path in (server.home.path / "logs").glob("*.log")}

@@ -117,7 +117,7 @@ def test_installed_once(server: Server) -> None:
 
     assert server.predict("folder").json()[0] == 1
     assert server.home.log("model_log.log").count("folder_1.0-pip MODEL_LOG - Successfully installed") == 1
-    assert "folder 1.0: its packages are already installed" in server.home.log()
+    server.home.wait_for_log("folder 1.0: its packages are already installed")
     server.unregister("folder")
 
 

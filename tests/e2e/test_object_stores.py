@@ -116,7 +116,7 @@ def test_registrations(server: Server, url: str, answer: str) -> None:
     described = server.management.get(f"/models/{name}").json()[0]
     assert described["modelUrl"] == url
     file = url.rpartition("/")[2]
-    assert f"Downloading {file}: 100 %" in server.home.log()
+    server.home.wait_for_log(f"Downloading {file}: 100 %")
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def test_logs(server):
         service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
     wait_until(lambda: "4c" * 16 in server.home.log("access_log.log"), "the line")
     wait_until(lambda: f" of-4a trace_id={'4a' * 16}\n" in server.home.log("access_log.log"), "the line")
-    assert f" of-4c trace_id={'4c' * 16}\n" in server.home.log("access_log.log")
+    server.home.wait_for_log(f" of-4c trace_id={'4c' * 16}\n", "access_log.log")
     assert "of-4b" not in server.home.log("access_log.log")
 
 

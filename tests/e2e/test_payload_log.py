@@ -362,4 +362,4 @@ def test_end_with_a_sink_that_does_not_answer(tmp_path, model_store, reachable):
             assert server.process.wait(15) == 0
             assert time.monotonic() - began < 5
 
-        assert "80 were unsent when the server stopped" in server.home.log("ts_log.log")
+        server.home.wait_for_log("80 were unsent when the server stopped")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
-from tests.cluster.ray_nodes import RayCluster, free_port, guarded, redis, short_folder
+from tests.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 from tests.e2e.elsewhere import store_beside
-from tests.e2e.serving import Home, Server, command_of, serving, wait_until
+from tests.e2e.serving import Home, Server, command_of, free_port, serving, wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
 
 if TYPE_CHECKING:

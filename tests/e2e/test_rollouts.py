@@ -349,7 +349,7 @@ def test_a_good_version_is_promoted(server: Server) -> None:
 
     assert set(statuses) == {200}
     assert (told["promotion"]["state"], told["weights"]) == ("promoted", {"1.0": 0, "2.0": 100})
-    assert "2.0 goes from 50 % to 100 %" in server.home.log()
+    server.home.wait_for_log("2.0 goes from 50 % to 100 %")
     assert server.metric("modelserver_promotion_steps_total", model_name="m", direction="on") == 3
     assert server.predict("m", b"x").text == "2.0"
 
@@ -407,11 +407,11 @@ def test_a_version_that_breaks_a_bound_is_taken_back(server: Server, bound: str,
     """
     document, order, broken = BROKEN[bound]
     promote = {**document["promote"], "dry_run": dry_run}
+    logged = len(server.home.log())
     put(server, {**document, "promote": promote})
     if bound == "p99_ratio":  # the other version's is known after a hundred of its answers
         with ThreadPoolExecutor(8) as clients:
             list(clients.map(lambda _: server.predict("m", b"x"), range(130)))
-    logged = len(server.home.log())
     ask_until(server, order, lambda: "reason" in show(server)["promotion"])
     told = show(server)
     (described,) = server.management.get("/models/m/2.0").json()
@@ -422,8 +422,8 @@ def test_a_version_that_breaks_a_bound_is_taken_back(server: Server, bound: str,
     assert said.startswith(f"dry run, nothing is changed: {text}" if dry_run else text)
     assert told["promotion"]["state"] == ("watching" if dry_run else "rolled back")
     assert told["weights"] == (given if dry_run else {"1.0": 100, "2.0": 0})
-    log = server.home.log()[logged:]
-    assert (f"Model m: dry run: {text}" if dry_run else f"Model m: {text}") in log
+    line = f"Model m: dry run: {text}" if dry_run else f"Model m: {text}"
+    wait_until(lambda: line in server.home.log()[logged:], line)
     assert described["traffic"]["promotion"]["reason"] == said
     why = {"model_name": "m", "direction": "back", "reason": bound}
     assert server.metric("modelserver_promotion_steps_total", **why) == 1
@@ -441,7 +441,7 @@ def test_a_file_sets_the_traffic(server: Server) -> None:
 
     assert told == {"1.0": 70, "2.0": 30}
     assert left["weights"] == {"1.0": 100}
-    assert "traffic in its model-config.yaml: weights: version 1.0 is not registered" in server.home.log()
+    server.home.wait_for_log("traffic in its model-config.yaml: weights: version 1.0 is not registered")
 
 
 def test_a_sequence_stays_on_its_version(server: Server) -> None:

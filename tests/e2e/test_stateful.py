@@ -191,7 +191,7 @@ def test_no_idle_time_given(server, model):
 
     assert step(server, name, "a", {"add": 1})["seen"] == [1]
     assert server.describe(name)["sequenceMaxIdleMSec"] == 60000
-    assert "sequenceBatching needs a sequenceMaxIdleMSec of at least 1" in server.home.log()
+    server.home.wait_for_log("sequenceBatching needs a sequenceMaxIdleMSec of at least 1")
 
 
 def test_idle_sequence_ends(server, model):

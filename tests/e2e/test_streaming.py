@@ -268,7 +268,7 @@ def test_a_client_that_does_not_read(server, tmp_path):
 
         assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
         assert psutil.Process(server.pid).memory_info().rss - before < 64 << 20
-    assert "reads its answer too slowly" in server.home.log()
+    server.home.wait_for_log("reads its answer too slowly")
     server.unregister("brief")
 
 

@@ -109,7 +109,7 @@ def test_tls_a_unix_socket_and_absent_models(
 
     with serving(Server(home, home.path, settings=settings)) as server:
         for absent in ("noop-v0.1", "noop-v1.0"):
-            assert f"Failed to load model: {absent}: Model not found at: {absent}" in server.home.log()
+            server.home.wait_for_log(f"Failed to load model: {absent}: Model not found at: {absent}")
         server.registered("vgg16.mar")
         answer = client.post(f"{settings['inference_address']}/predictions/vgg16", content=b"x")
 

@@ -18,7 +18,7 @@ def test_silence_timeout(start_server):
         lambda: server.describe("obey")["workers"][0]["pid"] not in {stopped, 0, None}, "it has a successor"
     )
 
-    assert "was silent for 1.5 s while idle" in server.home.log()
+    server.home.wait_for_log("was silent for 1.5 s while idle")
     assert server.predict("obey", {}).json()["pid"] != stopped
 
 

@@ -322,7 +322,7 @@ def test_third_time(start_server, tmp_path):
     )
 
     assert server.predict("third_time").text == "at last"
-    assert "Retry worker" in server.home.log()
+    server.home.wait_for_log("Retry worker")
 
 
 def test_no_retry_storm(shared_server):

@@ -49,7 +49,7 @@ def test_recycled_under_load(shared_server, reason, limit):
     assert set(statuses) == {200}
     assert len(statuses) > 40
     assert len(server.describe("leaks")["workers"]) == 2
-    assert "is recycled: it has " in server.home.log()
+    server.home.wait_for_log("is recycled: it has ")
     wait_until(lambda: len(server.workers()) <= 3, "the old ones leave")
     server.unregister("leaks")
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from modelserver.tuning import own_server
+from modelserver.tuning.errors import TuningError
 from modelserver.tuning.own_server import free_ports, message_of, own_environment
 
 
@@ -28,5 +32,20 @@ def test_an_errors_message_is_one_line(body: bytes, said: str) -> None:
 
 
 def test_free_ports_differ() -> None:
-    """As many as asked for, no two alike."""
-    assert len(set(free_ports(5))) == 5
+    """As many as asked for, no two alike, and none of those that connections get."""
+    ports = free_ports(5)
+
+    assert len(set(ports)) == 5
+    assert max(ports) < 32_768
+
+
+def test_a_port_that_is_used_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is taken; without another one, the error says how many there are."""
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        port = used.getsockname()[1]
+        (free,) = free_ports(1)
+        monkeypatch.setattr(own_server, "_PORTS", [port, free])
+        assert {free_ports(1)[0] for _ in range(20)} == {free}
+        with pytest.raises(TuningError, match="2 ports are needed, and 1 of"):
+            free_ports(2)

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -32,6 +33,8 @@ _START_TIMEOUT = 60.0
 _STOPPING, _ENDING = 20.0, 5.0
 _REGISTER_TIMEOUT = 900.0
 _LAST_OUTPUT = 2000
+# Not one of those that connections get: such a port may be taken before the server has started.
+_PORTS = range(20_000, 30_000)
 
 
 class OwnServer:
@@ -224,12 +227,16 @@ def message_of(body: bytes) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface."""
+    """Ports of the loopback interface that nobody uses. Raises TuningError if there are too few."""
+    free: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for port in random.sample(_PORTS, len(_PORTS)):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind((HOST, port))
+                free.append(port)
+            if len(free) == count:
+                return free
+    raise TuningError(f"{count} ports are needed, and {len(free)} of {_PORTS} are free.")
 
 
 def family(pid: int) -> Iterable[psutil.Process]:
