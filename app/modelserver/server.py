@@ -279,7 +279,7 @@ class Server:
                 await self._restore_workflows(stopping)
                 await building
                 await opened(listeners.open(sockets), registry)
-                calls = call_observer(metrics, access, reception.services.recorder)
+                calls = call_observer(metrics, access)
                 self._rpc = await opened(open_grpc(reception.services, calls, held, certificate), registry)
                 if keeper is not None:
                     await keeper.write("startup")

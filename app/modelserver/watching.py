@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
     from modelserver.pools.worker import Worker
-    from modelserver.recording.recorder import Recorder
     from modelserver.telemetry.access import AccessLog
     from modelserver.telemetry.collector import Collector
     from modelserver.telemetry.metrics import ServerMetrics
@@ -42,7 +41,7 @@ def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
     metrics.on_render(show)
 
 
-def call_observer(metrics: ServerMetrics, access: AccessLog, recorder: Recorder | None) -> OnCall:
+def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
     """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
 
     def on_call(  # noqa: PLR0917 - as OnCall has them
@@ -50,8 +49,6 @@ def call_observer(metrics: ServerMetrics, access: AccessLog, recorder: Recorder 
     ) -> None:
         metrics.response(like)
         access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
-        if recorder is not None:
-            recorder.called(path)
 
     return on_call
 

@@ -12,9 +12,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
 from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
 
 from modelserver.recording import requests_of
+from modelserver.recording.entries import code_of
 from modelserver.recording.file import read
 
 pytestmark = pytest.mark.slow
@@ -25,10 +27,11 @@ JSON = {"content-type": "application/json", "authorization": "Bearer very-secret
 def server(tmp_path_factory, model_store):
     """A server that may be recorded, with two front ends, ``rows`` in batches, ``parts`` and ``witness``."""
     settings = {"allow_recording": "true", "frontend_processes": 2}
-    with serving(Server(Home(tmp_path_factory.mktemp("recorded")), model_store, (), settings)) as made:
+    with serving(grpc_server(tmp_path_factory.mktemp("recorded"), model_store, **settings)) as made:
         made.registered("rows.mar", batch_size=4, batch_policy="window", max_batch_delay=20, synchronous=True)
         made.registered("parts.mar", synchronous=True)
         made.registered("mirror.mar", synchronous=True)
+        made.registered("fields.mar", synchronous=True)
         yield made
 
 
@@ -172,6 +175,111 @@ def test_a_failure_of_one_batch_shows_again(server, tmp_path):
     assert [answer.text for answer in said] == ["0", "0"]
     assert alone.returncode == 1
     assert "2 of 2 answers differ." in alone.stdout
+    assert exact.returncode == 0, exact.stdout + exact.stderr
+    assert "0 of 2 answers differ.\n1 of 1 batches are the recorded ones." in exact.stdout
+
+
+@pytest.fixture(scope="module")
+def calls(server, tmp_path_factory):
+    """A recording of calls over gRPC: each method, with a failure, a stream of two requests, and an id."""
+    out = tmp_path_factory.mktemp("calls") / "calls.msr"
+    with recording(server, out, "--headers", "x-mark") as process, channel(server, "inference") as to:
+        theirs, v2 = stub(to, f"{INFERENCE}InferenceAPIsService"), stub(to, "inference.GRPCInferenceService")
+        metadata = (("x-mark", "7"), ("authorization", "Bearer very-secret"), ("x-trace-bin", b"\0\xff"))
+        for number in range(4):
+            asked = predict("mirror", data=b'{"n": %d}' % number)
+            answer = theirs.Predictions(asked, timeout=PATIENCE, metadata=metadata)
+            assert answer.prediction == asked.input["data"]
+        assert len(list(theirs.StreamPredictions(predict("fields", parts=b"3"), timeout=PATIENCE))) == 4
+        two = [predict("fields", parts=b"1"), predict("fields", b=b"", a=b"")]
+        assert len(list(theirs.StreamPredictions2(iter(two), timeout=PATIENCE))) == 3
+        assert ending(lambda: theirs.Predictions(predict("nobody"), timeout=PATIENCE))[0] == "INTERNAL"
+        tensors = [infer(id="mine"), infer()]
+        assert v2.ModelInfer(tensors[0], timeout=PATIENCE).id == "mine"
+        assert len(list(v2.ModelStreamInfer(iter(tensors), timeout=PATIENCE))) == 2
+        absent = infer(model_version="9")
+        assert ending(lambda: v2.ModelInfer(absent, timeout=PATIENCE))[0] == "NOT_FOUND"
+        broken = predict("fields", parts=b"1", fail=b"")
+        assert ending(lambda: list(theirs.StreamPredictions(broken, timeout=PATIENCE)))[0] == "UNAVAILABLE"
+        assert theirs.Ping(b"", timeout=PATIENCE).health
+        wait_until(lambda: len(read(out).calls) == 13, "all is in the file")
+    assert process.returncode == 0, process.said
+    return out
+
+
+def infer(**fields):
+    """A request of the Open Inference Protocol, of two numbers for ``mirror``."""
+    asked = oip("ModelInferRequest", model_name="mirror", raw_input_contents=[b"\0\0\x80?" * 2], **fields)
+    asked.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    return asked
+
+
+def test_what_is_recorded_of_grpc(calls):
+    """Each request of a stream by itself, with its message, chosen metadata, code, batch and time."""
+    found = read(calls).calls
+    methods = [(call.target.rpartition("/")[2], call.status) for call in found]
+
+    assert {call.method for call in found} == {b"gRPC"}
+    assert sorted(methods) == sorted([
+        *[("Predictions", 200)] * 4, ("Predictions", 500), *[("StreamPredictions", 200)] * 3,
+        *[("ModelInfer", 200)] * 3, ("ModelInfer", 404), ("StreamPredictions", 503),
+    ])  # fmt: skip
+    assert [call.headers[0] for call in found[:4]] == [(b"x-mark", b"7")] * 4
+    assert {name for call in found for name, _ in call.headers} == {b"x-mark", b"grpc-timeout"}
+    assert all(call.batch and call.took > 0 and call.timing[1] > 0 for call in found if call.status == 200)
+    assert {call.parts for call in found if "Stream" in call.target and call.complete} == {4, 2, 1}
+    assert {code_of(call.lines) for call in found} == {0, 5, 13, 14}
+    assert [call.target.rpartition("/")[2] for call in found if not call.complete] == ["StreamPredictions"]
+    assert [call.model for call in found].count("nobody") == 1
+
+
+@pytest.mark.parametrize("speed", ["2", "max"])
+def test_calls_are_sent_again(server, calls, speed):
+    """All answers are the recorded ones, failures and streams too."""
+    url = f"http://127.0.0.1:{server.settings['grpc_inference_port']}"
+    done = server.home.run("replay", calls, "--to-grpc", url, "--speed", speed, "--compare")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 of 12 answers differ." in done.stdout
+    assert re.search(r"requests +13 +13\nerrors +3 +3\n", done.stdout)
+
+
+def test_what_is_not_sent_is_told(server, calls, tmp_path):
+    """Without an address for calls over gRPC, or only with that."""
+    out = tmp_path / "both.msr"
+    with recording(server, out), channel(server, "inference") as to:
+        server.predict("mirror", b"x")
+        theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
+        theirs.Predictions(predict("mirror", data=b"x"), timeout=PATIENCE)
+        wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
+    rest = ("--to", f"http://127.0.0.1:{server.port}")
+    by_grpc = ("--to-grpc", f"http://127.0.0.1:{server.settings['grpc_inference_port']}")
+    one, other, both = (server.home.run("replay", out, *to) for to in (rest, by_grpc, (*rest, *by_grpc)))
+    none = server.home.run("replay", calls, *rest)
+
+    assert (one.returncode, other.returncode, both.returncode) == (0, 0, 0), one.stderr
+    assert "Requests that are not sent without --to-grpc: 1." in one.stdout
+    assert "Requests that are not sent without --to: 1." in other.stdout
+    assert re.search(r"requests +2 +2\n", both.stdout)
+    assert none.returncode == 2
+    assert "Requests that are not sent without --to-grpc: 13." in none.stderr
+
+
+def test_a_batch_of_both_protocols_shows_again(server, tmp_path):
+    """A request over REST and one over gRPC that share a batch do so again."""
+    out = tmp_path / "mixed.msr"
+    options = {"batch_size": 2, "batch_policy": "window", "max_batch_delay": 10_000}
+    server.registered("neighbours.mar", model_name="mixed", synchronous=True, **options)
+    with recording(server, out, "mixed"), channel(server, "inference") as to, ThreadPoolExecutor(1) as pool:
+        theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
+        rest = pool.submit(server.predict, "mixed", b"7", headers=JSON)
+        assert theirs.Predictions(predict("mixed", data=b"-7"), timeout=PATIENCE).prediction == b"0"
+        assert rest.result().text == "0"
+        wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
+    server.unregister("mixed")
+    models = ("--models", "mixed=neighbours.mar", "--model-store", server.settings["model_store"])
+    exact = server.home.run("replay", out, "--compare", "--exact", *models)
+
     assert exact.returncode == 0, exact.stdout + exact.stderr
     assert "0 of 2 answers differ.\n1 of 1 batches are the recorded ones." in exact.stdout
 

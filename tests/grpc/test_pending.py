@@ -12,6 +12,8 @@ from tests.grpc.calling import FakeCall
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.grpc import pending
 from modelserver.grpc.pending import Pending, id_of
+from modelserver.grpc.statuses import tell_prediction
+from modelserver.grpc.watched.watching import Watched
 from modelserver.inference.codec import Parsed
 from modelserver.inference.v2 import Inference
 from modelserver.telemetry.totals import Totals
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Request
 
 CALL = FakeCall()
+UNWATCHED = Watched((), tell_prediction)
 
 
 class Pool:
@@ -66,7 +69,7 @@ def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
 
 async def test_answers_come_together(model: Any) -> None:
     """Whoever awaits them gets those of all rows, in order."""
-    async with Pending(model, asked(2), CALL, None) as waiting:
+    async with Pending(model, asked(2), CALL, None, UNWATCHED) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
         waiting.request.deliver(1, [(Answer(1), b"b")])
@@ -80,7 +83,7 @@ async def test_leaving_cancels(model: Any) -> None:
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
     async def wait() -> None:
-        async with Pending(model, asked(), CALL, None) as made:
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as made:
             waiting.append(made.request)
             await made.answers()
 
@@ -96,7 +99,7 @@ async def test_leaving_cancels(model: Any) -> None:
 
 async def test_parts(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
-    async with Pending(model, asked(), CALL, None, parts=True) as waiting:
+    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
         assert made.on_part is not None
@@ -115,7 +118,7 @@ async def test_parts(model: Any) -> None:
 async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes nothing ends the work for it; it is told why."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
-    async with Pending(model, asked(), CALL, None, parts=True) as waiting:
+    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
         assert made.on_part is not None
         for _ in range(3):
@@ -128,13 +131,13 @@ async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_failures(model: Any) -> None:
     """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
-    async with Pending(model, Inference([b"", b""], TENSORS), CALL, None) as waiting:
+    async with Pending(model, Inference([b"", b""], TENSORS), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
         with pytest.raises(HandlerError, match="row 1: bad") as caught:
             await waiting.answers()
     assert (caught.value.status, caught.value.kserve_status) == (400, None)
     for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
-        async with Pending(model, asked(), CALL, None) as waiting:
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
             waiting.request.fail(error)
             with pytest.raises(kind):
                 await waiting.answers()
@@ -143,7 +146,7 @@ async def test_failures(model: Any) -> None:
 async def test_ids_of_failures(model: Any) -> None:
     """An error has the id of the request that it ended, also if reading the answers failed."""
     with pytest.raises(InternalError) as caught:
-        async with Pending(model, asked(), CALL, None) as waiting:
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
             raise InternalError
 
     assert caught.value.logged_id == waiting.request.id
@@ -151,7 +154,7 @@ async def test_ids_of_failures(model: Any) -> None:
 
 async def test_failures_of_whole_bodies(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
-    async with Pending(model, asked(), CALL, None) as waiting:
+    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
             await waiting.answers()

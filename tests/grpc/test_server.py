@@ -32,6 +32,7 @@ def servers(settings: Settings) -> GrpcServers:
         registry=registry,
         tokens=None,
         payloads=None,
+        recorder=None,
         aside=None,
         tracing=None,
         shared=None,

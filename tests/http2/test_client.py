@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from modelserver.http2.client import post
+from modelserver.http2.client import Reply, post
 from modelserver.http2.errors import Broken
 from modelserver.http2.frames import (
     CONTINUATION,
@@ -57,12 +57,18 @@ def mirror() -> Iterator[tuple[str, int]]:
     server.stop(None).wait()
 
 
+def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Reply:
+    """The reply over a connection of its own."""
+    with socket.create_connection(address) as connection:
+        return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
+
+
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])
 def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> None:
     """Larger than the windows and than a frame, too."""
     content = bytes(range(256)) * (size // 256)
     sent = b"\0" + len(content).to_bytes(4, "big") + content
-    reply = post(mirror, "/mirror", FIELDS, sent, 20)
+    reply = ask(mirror, "/mirror", sent, 20)
 
     assert reply.body == sent
     assert reply.fields[b"grpc-status"] == b"0"
@@ -70,7 +76,7 @@ def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> 
 
 def test_a_refusal_is_in_the_fields(mirror: tuple[str, int]) -> None:
     """With its message."""
-    fields = post(mirror, "/refuse", FIELDS, b"\0\0\0\0\0", 20).fields
+    fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
 
     assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
 
@@ -108,7 +114,7 @@ def test_frames_of_all_forms_are_read() -> None:
         frame(DATA, END_STREAM, 1, b"two"),
     ]
     with saying(*parts) as address:
-        reply = post(address, "/", FIELDS, b"", 10)
+        reply = ask(address, "/", b"", 10)
 
     assert (reply.fields, reply.body) == ({b":status": b"200"}, b"onetwo")
 
@@ -126,7 +132,7 @@ def test_frames_of_all_forms_are_read() -> None:
 def test_what_ends_an_exchange(part: bytes, code: Code) -> None:
     """Is told with its code."""
     with saying(part) as address, pytest.raises(Broken) as broken:
-        post(address, "/", FIELDS, b"", 10)
+        ask(address, "/", b"", 10)
 
     assert broken.value.code == code
 
@@ -134,6 +140,6 @@ def test_what_ends_an_exchange(part: bytes, code: Code) -> None:
 def test_a_server_that_is_no_such_one() -> None:
     """One that closes the connection, and one that says nothing."""
     with saying() as address, pytest.raises(ConnectionResetError):
-        post(address, "/", FIELDS, b"", 10)
+        ask(address, "/", b"", 10)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
-        post(silent.getsockname(), "/", FIELDS, b"", 0.1)
+        ask(silent.getsockname(), "/", b"", 0.1)

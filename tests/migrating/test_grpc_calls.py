@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
+import grpc
 import pytest
 from tests.migrating.grpc_player import playing_grpc
 from tests.migrating.sites import recorded
 
-from modelserver.http2.client import Reply
+from modelserver.grpc.client import Replied
+from modelserver.grpc.codes import StatusCode
+from modelserver.grpc.messages import message
 from modelserver.migrating import grpc_calls
 from modelserver.migrating.archives import Archive
 from modelserver.migrating.calls import Answer, Call, Port
@@ -79,10 +86,55 @@ def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off, or of another kind."""
     (ping, *_) = general(NOBODY)
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
-        reply = Reply({b"grpc-status": b"0"}, body)
-        monkeypatch.setattr(grpc_calls, "post", lambda *_, reply=reply: reply)
+        replied = Replied(StatusCode.OK, b"", body)
+        monkeypatch.setattr(grpc_calls, "ask", lambda *_, replied=replied: replied)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            assert send(ping, listening.getsockname()).status == 0
 
-        assert send(ping, ("127.0.0.1", 1)).status == 0
+
+def test_recorded_messages() -> None:
+    """Fields and the input ``data`` are told where they are all; other messages are sent as they are."""
+    plain = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
+        model_name="m", model_version="1.0", input={"data": b"x"}
+    )
+    two = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
+        model_name="m", input={"data": b"x", "more": b"y"}
+    )
+    tensors = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[b"x"])
+    paths = [f"/{grpc_calls.INFERENCE}/Predictions"] * 2 + [f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer"]
+    mark = (("x-mark", "1"),)
+    calls = [
+        grpc_calls.of_message(path, mark, each.SerializeToString())
+        for path, each in zip(paths, (plain, two, tensors), strict=True)
+    ]
+
+    assert [(call.path.rpartition("/")[2], call.body == b"x", call.headers) for call in calls] == [
+        ("Predictions?model_name=m&model_version=1.0", True, mark),
+        ("Predictions", False, (*mark, grpc_calls.MESSAGE)),
+        ("ModelInfer", False, (*mark, grpc_calls.MESSAGE)),
+    ]
+    assert [call.body for call in calls[1:]] == [two.SerializeToString(), tensors.SerializeToString()]
+
+
+def test_whole_messages_are_sent_as_they_are() -> None:
+    """An answer of the Open Inference Protocol is told as JSON."""
+    answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
+    sent: list[bytes] = []
+
+    class Player(grpc.GenericRpcHandler):
+        def service(self, _: Any) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(lambda asked, _: sent.append(asked) or answer)
+
+    server = grpc.server(ThreadPoolExecutor(1), [Player()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    asked = message("inference.ModelInferRequest")(raw_input_contents=[b"x"]).SerializeToString()
+    call = grpc_calls.of_message(f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer", (), asked)
+    answered = send(call, ("127.0.0.1", port))
+    server.stop(None).wait()
+
+    assert sent == [asked]
+    assert (answered.status, json.loads(answered.body or b"")) == (200, {"model_name": "m", "id": "7"})
 
 
 def test_more_about_a_failure_is_explained() -> None:

@@ -20,7 +20,7 @@ from modelserver.recording.entries import (
 
 def test_entries_come_back(make_call) -> None:
     """All kinds survive their encoding."""
-    entries = [Began(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2, 3), Ended("over")]
+    entries = [Began(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
 
     assert unpack(pack(entries)) == entries
 
@@ -53,7 +53,7 @@ def test_frames_are_found_in_any_pieces() -> None:
 def test_losses_are_told_in_words() -> None:
     """Only what was lost is mentioned."""
     assert str(Lost()) == ""
-    assert str(Lost(grpc=2)) == "2 came over gRPC, which is not recorded"
+    assert str(Lost(large=2)) == "2 were too large"
 
 
 def test_calls_are_counted_without_being_decoded(make_call) -> None:

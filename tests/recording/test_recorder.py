@@ -113,7 +113,7 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
 
 
 async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is counted, and so are bodies that are too large and calls over gRPC."""
+    """What does not fit is counted, and so are bodies that are too large."""
     monkeypatch.setattr(module, "MOST_CALLS", 2)
     monkeypatch.setattr(module, "LARGEST", 100)
     recorder = Recorder()
@@ -128,12 +128,10 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
     for _ in range(5):
         endless[0].watcher.sent(b"x" * 50)
     endless[0].watcher.ended(True)
-    recorder.called("org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions")
-    recorder.called("org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping")
     recorder.close()
     _, lost, *calls, ended = await taken(recording)
 
-    assert lost == Lost(full=3, large=2, grpc=1)
+    assert lost == Lost(full=3, large=2)
     assert len(calls) == 2
     assert ended == Ended("the server stopped")
 

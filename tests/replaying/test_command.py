@@ -75,7 +75,7 @@ def test_gaps(tmp_path, make_call, monkeypatch, speed, times) -> None:
         given.append(times)
         return [Answered(0.0, 0.0, 200)] * len(requests)
 
-    monkeypatch.setattr(command, "send", send)
+    monkeypatch.setattr(command.sender, "send", send)
 
     assert main([str(path), "--to", URL, "--speed", speed]) == 0
     assert given == [times]

@@ -160,7 +160,7 @@ def test_a_batch_that_cannot_be_made_again(settings_of, asked) -> None:
 
     assert not replayed.exact
     assert "a batch of 4 became one of 1" in replayed.lines()[1]
-    assert "over gRPC" in replayed.lines()[2]
+    assert "what the sample left out" in replayed.lines()[2]
     assert replayed.batches[0].answers[0].body == b"1"
 
 

@@ -24,9 +24,9 @@ async def test_requests_are_sent_when_they_are_due(make_call) -> None:
 
     async with listening(slow) as port:
         place = Place("127.0.0.1", port)
-        requests = [place.request(make_call(body=b""))] * 3
-        many = await send(place, requests, [0.0, 0.05, 0.1], connections=10, patience=5.0)
-        one = await send(place, requests[:2], [0.0, 0.0], connections=1, patience=5.0)
+        calls = [make_call(body=b"")] * 3
+        many = await send(place, calls, [0.0, 0.05, 0.1], connections=10, patience=5.0)
+        one = await send(place, calls[:2], [0.0, 0.0], connections=1, patience=5.0)
 
     assert [round(answer.sent, 2) for answer in many] == pytest.approx([0.0, 0.05, 0.1], abs=0.03)
     assert one[1].seconds > 0.35 > one[0].seconds
@@ -36,8 +36,7 @@ async def test_what_gets_no_answer_is_told(make_call) -> None:
     """With the time that it was waited for."""
     async with listening(answering(b"", b"")) as port:
         place = Place("127.0.0.1", port)
-        request = place.request(make_call(body=b""))
-        answers = await send(place, [request] * 3, None, connections=2, patience=0.3)
+        answers = await send(place, [make_call(body=b"")] * 3, None, connections=2, patience=0.3)
         await asyncio.sleep(0)
 
     assert "no answer within 0.3 s" in {answer.fault for answer in answers}

@@ -17,17 +17,19 @@ from modelserver.errors import BadRequest, ModelServerError
 from modelserver.grpc.messages import message
 from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.statuses import Refused, tell_prediction
+from modelserver.grpc.watched.watching import Watches
 from modelserver.http.answers import pretty
 from modelserver.inference.codec import Parsed
 from modelserver.wire.messages import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from modelserver.batching.request import Request
     from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.watched.watching import Watch, Watched
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
@@ -40,10 +42,16 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class InferenceService:
-    """Predictions from the models of the registry."""
+    """Predictions from the models of the registry.
 
-    def __init__(self, registry: Registry) -> None:
+    Args:
+        registry: has the models.
+        watches: who wants to know what becomes of requests.
+    """
+
+    def __init__(self, registry: Registry, watches: Sequence[Watch] = ()) -> None:
         self._registry = registry
+        self._watches = Watches(watches, tell_prediction)
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -60,20 +68,27 @@ class InferenceService:
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
     async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        async with self._submit(asked, call) as pending:
-            (content,) = await pending.answers()
-        if pending.batches:
-            tell_batch(call, pending.request.batch_id)
-        return _answer(pending.request, content)
+        with self._watches.begin(f"/{NAME}/Predictions", asked, call) as watched:
+            async with self._submit(asked, call, watched) as pending:
+                (content,) = await pending.answers()
+            if pending.batches:
+                tell_batch(call, pending.request.batch_id)
+            answer = _answer(pending.request, content)
+            watched.answered(answer, pending.request)
+        return answer
 
     def stream(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
         return self.parts(asked, call, "StreamPredictions")
 
     async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
         """The parts of the answer to a request of a call of this method."""
-        async with self._submit(asked, call, parts=True) as pending:
-            async for part in pending.parts():
-                yield _answer(pending.request, part)
+        with self._watches.begin(f"/{NAME}/{method}", asked, call) as watched:
+            async with self._submit(asked, call, watched, parts=True) as pending:
+                async for content in pending.parts():
+                    part = _answer(pending.request, content)
+                    watched.sent(part)
+                    yield part
+            watched.answered(None, pending.request)
 
     async def converse(self, requests: AsyncIterator[AnyMessage], call: Call) -> AsyncIterator[AnyMessage]:
         """One request after the other, each with its answer in parts; the next is read after the last part.
@@ -89,13 +104,13 @@ class InferenceService:
                 code, text = tell_prediction(error)
                 yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
 
-    def _submit(self, asked: AnyMessage, call: Call, *, parts: bool = False) -> Pending:
+    def _submit(self, asked: AnyMessage, call: Call, watched: Watched, *, parts: bool = False) -> Pending:
         version = asked.model_version or None
         try:
             if not asked.model_name:
                 raise BadRequest("Parameter model_name is required.")
             model = self._registry.version_for(asked.model_name, version, call.head)
-            return Pending(model, _read(asked, model), call, version, parts=parts)
+            return Pending(model, _read(asked, model), call, version, watched, parts=parts)
         except ModelServerError as error:
             raise Refused(error) from error
 

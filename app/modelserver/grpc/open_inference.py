@@ -22,6 +22,7 @@ from modelserver.grpc.messages import message
 from modelserver.grpc.pending import Pending, tell_batch
 from modelserver.grpc.reading import ModelInfer
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.grpc.watched.watching import Watches
 from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.tensors.limits import RequestLimits
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.watched.watching import Watch
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -73,11 +75,13 @@ class OpenInferenceService:
     Args:
         services: registry, settings and helpers.
         stopping: set when the server accepts no more calls; it is not ready then.
+        watches: who wants to know what becomes of requests.
     """
 
-    def __init__(self, services: Services, stopping: asyncio.Event) -> None:
+    def __init__(self, services: Services, stopping: asyncio.Event, watches: Sequence[Watch] = ()) -> None:
         self._registry = services.registry
         self._stopping = stopping
+        self._watches = Watches(watches, tell_open_inference)
         self._settings = services.settings
         self._finishing = Finishing()
         self._shared = services.shared
@@ -156,12 +160,15 @@ class OpenInferenceService:
     async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
         """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
         version = asked.model_version or None
-        model = self._registry.version_for(asked.model_name, version, call.head)
-        read = await self._codec.read(asked, model)
-        async with Pending(model, read, call, version) as pending:
-            await pending.answers()
-            answer = await self._codec.encode(read, pending.model, pending.request)
-        return answer, pending.request.batch_id if model.batches else None
+        with self._watches.begin(f"/{NAME}/ModelInfer", asked, call) as watched:
+            model = self._registry.version_for(asked.model_name, version, call.head)
+            read = await self._codec.read(asked, model)
+            async with Pending(model, read, call, version, watched) as pending:
+                await pending.answers()
+                answer = await self._codec.encode(read, pending.model, pending.request)
+            batch_id = pending.request.batch_id if model.batches else None
+            watched.answered(answer, pending.request, batch_id)
+        return answer, batch_id
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], call: Call

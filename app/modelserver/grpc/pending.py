@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from modelserver.batching.request import Request
     from modelserver.grpc.call import Call
+    from modelserver.grpc.watched.watching import Watched
     from modelserver.inference.codec import Parsed
     from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
@@ -42,6 +43,7 @@ class Pending:
         asked: its rows.
         call: of the call.
         version: as named by the client, if any.
+        watched: learns what becomes of it.
         parts: the answer may come in parts.
 
     Raises:
@@ -54,6 +56,7 @@ class Pending:
         asked: Parsed,
         call: Call,
         version: str | None,
+        watched: Watched,
         *,
         parts: bool = False,
     ) -> None:
@@ -64,6 +67,7 @@ class Pending:
         request = make_request(asked, model, id_of(call), _context_of(call), now, left, explain=False)
         if call.trace is not None:
             call.trace.queue(request, model)
+        watched.queued(request)
         self.request = request
         self._where = asked.where
         self.model = model

@@ -14,13 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.auth.scopes import Scope
-from modelserver.grpc import health, inference, management, open_inference, payloads, reflection
+from modelserver.grpc import health, inference, management, open_inference, reflection
 from modelserver.grpc.call import Port
 from modelserver.grpc.calls import OnCall, Served, Surroundings, handlers
 from modelserver.grpc.gate import Gate
 from modelserver.grpc.heads import read_head
 from modelserver.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
+from modelserver.grpc.watched.payloads import PayloadWatch
 from modelserver.http.content import MAX_PARAMETERS_BODY
 from modelserver.http.intake import Intake
 from modelserver.http2.connection import Connection, Listener
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from modelserver.api.services import Services
+    from modelserver.grpc.watched.watching import Watch
     from modelserver.tls.context import Certificate
 
     Handlers: TypeAlias = dict[str, Served]
@@ -136,19 +138,24 @@ class GrpcServers:
                 renew(each.context, certificate, ("h2",))
 
     def _inference(self, around: Surroundings) -> Handlers:
-        services, log = self._services, self._services.payloads
-        if log is None:
-            predictions = inference.InferenceService(services.registry)
-            tensors = open_inference.OpenInferenceService(services, self._stopping)
-        else:
-            predictions = payloads.LoggedInferenceService(services.registry, log)
-            tensors = payloads.LoggedOpenInferenceService(services, self._stopping, log)
+        services, watches = self._services, self._watches()
+        predictions = inference.InferenceService(services.registry, watches)
+        tensors = open_inference.OpenInferenceService(services, self._stopping, watches)
         made = handlers(inference.NAME, predictions.methods, tell_prediction, around)
         if not services.settings.ts_open_inference_protocol:
             return made
         made |= handlers(open_inference.NAME, tensors.methods, tell_open_inference, around)
         name = open_inference.TORCHSERVE_NAME
         return made | handlers(name, tensors.torchserve_methods, tell_open_inference, around)
+
+    def _watches(self) -> list[Watch]:
+        watches: list[Watch] = []
+        if self._services.payloads is not None:
+            watches.append(PayloadWatch(self._services.payloads))
+        if self._services.recorder is not None:
+            recording = import_module("modelserver.grpc.watched.recordings")
+            watches.append(recording.RecordingWatch(self._services.recorder))
+        return watches
 
     def _management(self, around: Surroundings) -> Handlers:
         service = management.ManagementService(

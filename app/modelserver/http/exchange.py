@@ -52,12 +52,6 @@ def read_target(url: bytes) -> Target | None:
     return Target(unquote(path) if "%" in path else path, query, text)
 
 
-# Calls over gRPC that are what exchanges are over REST: they ask a model. The names of their methods.
-INFERENCE_CALLS = frozenset(
-    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
-)
-
-
 class Watcher:
     """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left.
 

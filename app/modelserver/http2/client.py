@@ -1,11 +1,11 @@
-"""A client for comparisons: one request at a time, blocking, over a connection of its own, without TLS."""
+"""A client for comparisons: one request, blocking, over a connection of its own."""
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from modelserver.http2.errors import Broken
 from modelserver.http2.fields import FieldDecoder
@@ -40,6 +40,7 @@ from modelserver.http2.frames import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterable
 
 _STREAM = 1
@@ -55,16 +56,18 @@ class Reply:
 
 
 def post(
-    address: tuple[str, int], path: str, fields: Iterable[tuple[bytes, bytes]], body: bytes, patience: float
+    connection: socket.socket, url: str, fields: Iterable[tuple[bytes, bytes]], body: bytes, patience: float
 ) -> Reply:
-    """The reply, at the latest after ``patience`` seconds. Raises OSError and Broken."""
-    with socket.create_connection(address, patience) as connection:
-        own = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode())]
-        own += [(b":authority", "{}:{}".format(*address).encode()), *fields]
-        exchange = _Exchange(connection, time.monotonic() + patience)
-        exchange.begin(b"".join(field(*each) for each in own))
-        exchange.send(body)
-        return exchange.reply()
+    """The reply over a new connection to the server of the URL, at the latest after ``patience`` seconds.
+
+    Raises OSError and Broken.
+    """
+    scheme, authority, path, _, _ = (part.encode() for part in urlsplit(url))
+    own = [(b":method", b"POST"), (b":scheme", scheme), (b":path", path), (b":authority", authority)]
+    exchange = _Exchange(connection, time.monotonic() + patience)
+    exchange.begin(b"".join(field(*each) for each in (*own, *fields)))
+    exchange.send(body)
+    return exchange.reply()
 
 
 class _Exchange:

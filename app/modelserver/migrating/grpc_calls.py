@@ -1,20 +1,24 @@
 """TorchServe's gRPC services: what both servers are asked there, and how.
 
 A call's path is that of the method, with the fields of its message as a query; its body is the input
-``data``. A status is told as the HTTP status of the same meaning, with the code's name as the reason.
+``data``. With the header :data:`MESSAGE` the body is the whole message. A status is told as the HTTP status
+of the same meaning, with the code's name as the reason.
 """
 
 from __future__ import annotations
 
-import struct
+import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
+from google.protobuf import json_format
+
+from modelserver.grpc.client import ask, messages_of
 from modelserver.grpc.codes import StatusCode
-from modelserver.grpc.framing import PREFIX, framed
+from modelserver.grpc.framing import framed
 from modelserver.grpc.messages import DecodeError, message_class, service
 from modelserver.grpc.statuses import http_class
-from modelserver.http2.client import post
 from modelserver.http2.errors import Broken
 from modelserver.migrating.calls import PATIENCE, Answer, Call, Port
 
@@ -26,10 +30,11 @@ if TYPE_CHECKING:
     from modelserver.migrating.archives import Archive
 
 METHOD: Final = "gRPC"
+MESSAGE: Final = ("content-type", "application/grpc")
+OPEN_INFERENCE: Final = "inference.GRPCInferenceService"
 INFERENCE: Final = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 MANAGEMENT: Final = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 _STREAMS: Final = "send_intermediate_predict_response"
-_PREFIX: Final = struct.Struct(">BI")
 
 
 def general(nobody: str) -> Iterator[Call]:
@@ -70,19 +75,33 @@ def _call(port: Port, of: str, method: str, body: bytes, fields: dict[str, objec
     return Call(f"{method}{query} (gRPC)", port, METHOD, f"/{of}/{method}{query}", (), body)
 
 
+def of_message(path: str, headers: tuple[tuple[str, str], ...], message: bytes) -> Call:
+    """A recorded call; the message stays whole unless its fields and its input ``data`` are all of it."""
+    method = method_of(path)
+    made = message_class(method.input_type).FromString(message)
+    fields: dict[str, object] = {
+        each.name: value for each, value in made.ListFields() if isinstance(value, str)
+    }
+    body = made.input["data"] if "input" in method.input_type.fields_by_name else b""
+    if message_class(method.input_type).FromString(message_of(method, urlencode(fields), body)) == made:
+        found = _call("grpc_inference", method.containing_service.full_name, method.name, body, fields)
+        return replace(found, headers=headers)
+    return Call(f"{method.name} (gRPC)", "grpc_inference", METHOD, path, (*headers, MESSAGE), message)
+
+
 def send(call: Call, address: tuple[str, int]) -> Answer:
     """Its answer; status 0 if there was none. A stream's messages are joined and counted."""
     path, _, query = call.path.partition("?")
-    headers = [(name.lower().encode(), value.encode()) for name, value in call.headers]
-    headers += [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
-    method = method_of(path)
+    headers = [(name.lower().encode(), value.encode()) for name, value in call.headers if name != MESSAGE[0]]
     try:
-        reply = post(address, path, headers, framed(message_of(method, query, call.body)), PATIENCE)
-        code = StatusCode(int(reply.fields[b"grpc-status"]))
-        messages = [_content(method, each) for each in _messages(reply.body)]
-    except (OSError, Broken, LookupError, ValueError, DecodeError, struct.error) as error:
+        method = method_of(path)
+        asked = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
+        with socket.create_connection(address, PATIENCE) as connection:
+            url = "http://{}:{}{}".format(*address, path)
+            code, said, content = ask(connection, url, headers, framed(asked), PATIENCE)
+        messages = [_content(method, each) for each in messages_of(content)]
+    except (OSError, Broken, LookupError, ValueError, DecodeError) as error:
         return Answer(0, type(error).__name__, {}, b"")
-    said = unquote(reply.fields.get(b"grpc-message", b"").decode("latin-1")).encode()
     body = said if code is not StatusCode.OK and not messages else b"".join(messages)
     headers_back = {"grpc-messages": str(len(messages))} if method.server_streaming else {}
     return Answer(http_class(code), code.name, headers_back, body)
@@ -105,18 +124,12 @@ def message_of(method: MethodDescriptor, query: str, body: bytes) -> bytes:
     return content
 
 
-def _messages(body: bytes) -> Iterator[bytes]:
-    """Raises ValueError for one that is compressed, or cut off."""
-    while body:
-        flag, size = _PREFIX.unpack_from(body)
-        if flag or len(body) < PREFIX + size:
-            raise ValueError("a message cannot be read")
-        yield body[PREFIX : PREFIX + size]
-        body = body[PREFIX + size :]
-
-
 def _content(method: MethodDescriptor, message: bytes) -> bytes:
-    """The first field of an answer, which is all of it: ``prediction``, ``health`` or ``msg``."""
+    """The first field of an answer, which is all of it: ``prediction``, ``health`` or ``msg``; or the answer
+    of the Open Inference Protocol as JSON.
+    """
     answer = message_class(method.output_type).FromString(message)
+    if method.containing_service.full_name == OPEN_INFERENCE:
+        return json_format.MessageToJson(answer, preserving_proto_field_name=True).encode()
     value = getattr(answer, method.output_type.fields[0].name)
     return value if isinstance(value, bytes) else str(value).encode()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from modelserver.migrating.archives import Archive
     from modelserver.migrating.servers import Version
+    from modelserver.recording.file import Asked
 
 Remark: TypeAlias = "Callable[[str], object]"
 BUILT_IN: Final = "builtin"
@@ -260,7 +261,7 @@ def _of_entry(folder: Path, entry: dict[str, Any]) -> Call:
 
 def recorded(path: Path, remark: Remark = _unsaid) -> list[Call]:
     """The requests of a recording, in their order and without the time between them; all are of the inference
-    port. Raises ConfigError if the file is no recording that can be read, MigrationError if it has none.
+    ports. Raises ConfigError if the file is no recording that can be read, MigrationError if it has none.
     """
     found = read(path)
     early = f"{path} ends early, {found.fault}" if found.fault else ""
@@ -268,7 +269,12 @@ def recorded(path: Path, remark: Remark = _unsaid) -> list[Call]:
         raise MigrationError(early or f"{path}: there are no requests")
     if early:
         remark(f"{early}: what was recorded before is asked.")
-    return [
-        Call(f"{each.method} {each.path}", "inference", each.method, each.path, each.headers, each.body)
-        for each in map(asked, found.calls)
-    ]
+    return [_of_recording(each) for each in map(asked, found.calls)]
+
+
+def _of_recording(asked: Asked) -> Call:
+    if asked.method == grpc_calls.METHOD:
+        return grpc_calls.of_message(asked.path, asked.headers, asked.body)
+    return Call(
+        f"{asked.method} {asked.path}", "inference", asked.method, asked.path, asked.headers, asked.body
+    )

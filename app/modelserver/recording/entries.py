@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = 4
 _TIMING: Final = re.compile(rb"server-timing: queue;dur=([\d.]+)(?:, inference;dur=([\d.]+))?")
+_CODE: Final = re.compile(rb"grpc-status: (\d+)")
 _BATCH: Final = re.compile(rb"x-batch-id: ([!-~]*)\r\nx-batch-size: (\d+)")
 
 
@@ -30,6 +31,7 @@ class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
 
 
 CALL: Final = "call"
+GRPC: Final = b"gRPC"
 
 
 class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
@@ -40,6 +42,10 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
     ``target`` is path and query, ``version`` the one that was named. ``status`` is 0 if the client left
     before the answer. ``lines`` are header lines of the answer: batch and timing. ``parts``: how many parts
     the answer came in, 0 if it came whole; ``complete`` is false for one that broke off.
+
+    Of a call over gRPC, ``method`` is :data:`GRPC`, ``target`` its path, ``body`` its message, and ``answer``
+    the messages as they are sent, each with its prefix, or the text of a failure. ``status`` is the HTTP
+    status of the same meaning; the call's own code is in ``lines``.
     """
 
     number: int
@@ -75,19 +81,15 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag="lost", array_like=True, frozen=True):
-    """What is missing so far: ``full``: the client read too slowly; ``large``: bodies or answers too large;
-    ``grpc``: calls over gRPC, which are not recorded.
-    """
+    """What is missing so far: ``full``: the client read too slowly; ``large``: it was too large."""
 
     full: int = 0
     large: int = 0
-    grpc: int = 0
 
     def __str__(self) -> str:
         told = {
             "found the buffer full, as the recording was read too slowly": self.full,
             "were too large": self.large,
-            "came over gRPC, which is not recorded": self.grpc,
         }
         return ", ".join(f"{count} {what}" for what, count in told.items() if count)
 
@@ -124,6 +126,17 @@ def timing_of(lines: bytes) -> tuple[float, float]:
     """Milliseconds in the queue and in the handler that header lines of an answer tell, 0 where not told."""
     found = _TIMING.search(lines)
     return (float(found[1]), float(found[2] or 0)) if found else (0.0, 0.0)
+
+
+def code_of(lines: bytes) -> int | None:
+    """The code of a call over gRPC, None for other requests."""
+    found = _CODE.search(lines)
+    return int(found[1]) if found else None
+
+
+def lines_of_call(code: int, others: str = "") -> bytes:
+    """What is kept of a call's head and trailers; ``others`` are the lines about batch and timing."""
+    return f"grpc-status: {code}\r\n{others}".encode("latin-1")
 
 
 def batch_of(lines: bytes) -> tuple[str, int]:

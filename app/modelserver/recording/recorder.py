@@ -16,7 +16,7 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
-from modelserver.http.exchange import INFERENCE_CALLS, Watcher
+from modelserver.http.exchange import Watcher
 from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
 from modelserver.settings.checks import holds_credentials
 
@@ -102,10 +102,6 @@ class Recorder:
     def _forget(self) -> None:
         self.now = None
 
-    def called(self, path: str) -> None:
-        if self.now is not None and path.rpartition("/")[2] in INFERENCE_CALLS:
-            self.now.grpc += 1
-
     def close(self) -> None:
         self._closed = True
         if self.now is not None:
@@ -115,12 +111,10 @@ class Recorder:
 class Recording:
     """What one client records.
 
-    ``grpc`` counts calls over gRPC, which are not recorded, ``numbers`` the requests that were queued;
     ``headers`` says which of a request are kept.
     """
 
     def __init__(self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None]) -> None:
-        self.grpc = self.numbers = 0
         self.clock = clock
         self.began = clock()
         self._wanted = wanted
@@ -129,6 +123,7 @@ class Recording:
         self._chance = Random()  # noqa: S311 - a sample, no secret
         self._pieces = [_Piece()]
         self._calls = self._bytes = 0
+        self._queued = 0
         self._pending = self._taken = 0
         self._full = self._large = 0
         self._reason = ""
@@ -148,6 +143,11 @@ class Recording:
         if self._taken == wanted.requests:
             self.finish(f"the limit of {wanted.requests} was reached")
         return True
+
+    def queued(self) -> int:
+        """The place of a request, which is about to be queued, in the order of all."""
+        self._queued += 1
+        return self._queued
 
     def add(self, fields: tuple[object, ...], nbytes: int) -> None:
         """The call with these fields has ended, with so many bytes of body and answer.
@@ -216,7 +216,7 @@ class Recording:
         self._urgent.clear()
 
     def _news(self) -> Iterator[Entry]:
-        lost = Lost(self._full, self._large, self.grpc)
+        lost = Lost(self._full, self._large)
         if lost != self._told:
             self._told = lost
             yield lost
@@ -280,9 +280,7 @@ class Recorded(Watcher):
         self._parts: list[bytes] | None = None
 
     def queued(self, request: Any, model: Any) -> None:
-        recording = self._recording
-        recording.numbers += 1
-        self._number = recording.numbers
+        self._number = self._recording.queued()
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         self._status, self._type, self._extra = status, content_type, extra

@@ -12,21 +12,23 @@ from modelserver.agreement import Tolerance
 from modelserver.auth.scopes import Scope
 from modelserver.commands import exit_status
 from modelserver.errors import ConfigError
+from modelserver.recording.entries import GRPC
 from modelserver.recording.file import Recording, read
+from modelserver.replaying import grpc_sender, sender
 from modelserver.replaying.comparison import difference
 from modelserver.replaying.finding import Running, token
 from modelserver.replaying.report import Differences, Side, page, text_report
-from modelserver.replaying.sender import Place, send
+from modelserver.replaying.sender import Place
 from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from modelserver.http.client import Answered
     from modelserver.recording.entries import Call
 
 _MAX = "max"
-_OF_OTHERS = ("speed", "connections", "timeout", "header", "token_file", "ca_file")
+_OF_OTHERS = ("to", "to_grpc", "speed", "connections", "timeout", "header", "token_file", "ca_file")
 _OF_OWN = ("models", "model_store", "ts_config")
 
 
@@ -47,9 +49,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("recording", metavar="FILE", type=Path, help="made by modelserver record")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", metavar="URL", help="the inference address of a server")
-    where.add_argument(
+    add("--to", metavar="URL", help="the inference address of a server")
+    add("--to-grpc", metavar="URL", help="the same for calls over gRPC, such as http://localhost:7070")
+    add(
         "--exact",
         action="store_true",
         help="send the recorded batches, one after the other, to models in workers of their own; status 1 if "
@@ -103,12 +105,44 @@ class Sent(NamedTuple):
 
     calls: Sequence[Call]
     answers: Sequence[Answered]
-    lines: Sequence[str] = ()
-    as_recorded: bool = True
+    lines: Sequence[str]
+    as_recorded: bool
+
+    @classmethod
+    def of(
+        cls, pairs: Iterable[tuple[Call, Answered]], lines: Sequence[str], *, as_recorded: bool = True
+    ) -> Sent:
+        """In the order of their arrival."""
+        ordered = sorted(pairs, key=lambda pair: pair[0].at)
+        return cls([call for call, _ in ordered], [answer for _, answer in ordered], lines, as_recorded)
+
+
+class _Way:
+    """How requests are sent over REST, or over gRPC; ``place`` is None if they are not."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        flag: str,
+        url: str | None,
+        place: Callable[[str, Sequence[tuple[str, str]], str | None], Place],
+        send: Callable[..., Awaitable[list[Answered]]],
+    ) -> None:
+        self.flag = flag
+        self.send = send
+        self.place = None
+        if url is not None:
+            added = [*_authorization(options, url), *_headers(options.header)]
+            self.place = place(url, added, options.ca_file)
+
+    def takes(self, call: Call) -> bool:
+        return (call.method == GRPC) == (self.send is grpc_sender.send)
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that has no effect."""
+    """Raises ConfigError for a flag that has no effect, or if none says where to send to."""
+    if not (options.exact or options.to or options.to_grpc):
+        raise ConfigError("one of --to, --to-grpc and --exact is needed")
     kind, foreign = ("--exact", _OF_OTHERS) if options.exact else ("--to", _OF_OWN)
     default = build_parser().get_default
     for name in foreign:
@@ -119,20 +153,37 @@ def _check_flags(options: argparse.Namespace) -> None:
 def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
     """Sends to a running server."""
     speed = read_speed(options.speed)
-    place = Place.of(options.to, [*_authorization(options), *_headers(options.header)], options.ca_file)
+    ways = (
+        _Way(options, "--to", options.to, Place.of, sender.send),
+        _Way(options, "--to-grpc", options.to_grpc, Place.of_grpc, grpc_sender.send),
+    )
     if not options.timeout > 0:
         raise ConfigError(f"--timeout={options.timeout:g}: a positive number is needed")
     if options.connections is not None and options.connections < 1:
         raise ConfigError(f"--connections={options.connections}: a positive number is needed")
     connections = options.connections or (16 if speed is None else 1024)
 
-    async def sent(calls: Sequence[Call]) -> Sent:
-        first = calls[0].at
-        times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
-        requests = [place.request(call) for call in calls]
-        return Sent(
-            calls, await send(place, requests, times, connections=connections, patience=options.timeout)
-        )
+    async def sent(recorded: Sequence[Call]) -> Sent:
+        parts = [(way, [call for call in recorded if way.takes(call)]) for way in ways]
+        lines = [
+            f"Requests that are not sent without {way.flag}: {len(calls)}."
+            for way, calls in parts
+            if calls and way.place is None
+        ]
+        parts = [(way, calls) for way, calls in parts if calls and way.place is not None]
+        if not parts:
+            raise ConfigError(lines[0])
+        first = min(calls[0].at for _, calls in parts)
+
+        async def ask(way: _Way, calls: Sequence[Call]) -> list[tuple[Call, Answered]]:
+            times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
+            answers = await way.send(
+                way.place, calls, times, connections=connections, patience=options.timeout
+            )
+            return list(zip(calls, answers, strict=True))
+
+        found = await asyncio.gather(*(ask(way, calls) for way, calls in parts))
+        return Sent.of([pair for pairs in found for pair in pairs], lines)
 
     return lambda calls: asyncio.run(sent(calls))
 
@@ -152,9 +203,7 @@ def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
 
         replayed = replay_exactly(calls, loaded)
         sent = [pair for batch in replayed.batches for pair in zip(batch.calls, batch.answers, strict=True)]
-        sent.sort(key=lambda pair: pair[0].at)
-        calls, answers = [call for call, _ in sent], [answer for _, answer in sent]
-        return Sent(calls, answers, replayed.lines(), replayed.exact)
+        return Sent.of(sent, replayed.lines(), as_recorded=replayed.exact)
 
     return send
 
@@ -202,7 +251,7 @@ def _headers(given: Sequence[str]) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
-def _authorization(options: argparse.Namespace) -> list[tuple[str, str]]:
+def _authorization(options: argparse.Namespace, url: str) -> list[tuple[str, str]]:
     """The inference token, if there is one for the server."""
-    key = token(Scope.INFERENCE, options.token_file, options.to, Running.found())
+    key = token(Scope.INFERENCE, options.token_file, url, Running.found())
     return [] if key is None else [("authorization", f"Bearer {key}")]

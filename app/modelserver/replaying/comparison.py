@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.agreement import agree, pairs, place, short, shown
+from modelserver.grpc.codes import StatusCode
+from modelserver.recording.entries import code_of
+from modelserver.replaying.answers import body_of, document_of, names_id
 from modelserver.tensors.datatypes import DATATYPES
 
 if TYPE_CHECKING:
@@ -21,15 +23,17 @@ def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
     """How the answer differs from the recorded one; empty if it does not."""
     if answered.fault:
         return answered.fault
-    if answered.status != call.status:
-        return f"status {call.status} became {answered.status}: {_text(answered.body)}"
-    if answered.body == call.answer:
+    was, is_now = (_status(each.status, each.lines) for each in (call, answered))
+    if was != is_now:
+        return f"status {was} became {is_now}: {_text(answered.body)}"
+    bodies = [body_of(call, each) for each in (call.answer, answered.body)]
+    if bodies[0] == bodies[1]:
         return ""
-    then, now = _parsed(call.answer), _parsed(answered.body)
+    then, now = (document_of(call, body) for body in bodies)
     if then is None or now is None:
-        return f"{_text(call.answer)} became {_text(answered.body)}"
+        return " became ".join(map(_text, bodies))
     (then_json, then_rest), (now_json, now_rest) = then, now
-    ignored = _ANEW if _names_id(call) else _ANEW | {"id"}
+    ignored = _ANEW if names_id(call) else _ANEW | {"id"}
     for document in (then_json, now_json):
         if isinstance(document, dict):
             for name in ignored & document.keys():
@@ -41,19 +45,10 @@ def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
     return _rests(then_json, then_rest, now_rest, tolerance)
 
 
-def _names_id(call: Call) -> bool:
-    """Whether the request had an id, which the answer of the Open Inference Protocol repeats."""
-    return call.target.startswith("/v2/") and b'"id"' in call.body
-
-
-def _parsed(body: bytes) -> tuple[Any, bytes] | None:
-    """The JSON that the body begins with, and what follows, as in the binary form of V2."""
-    try:
-        text = body.decode("latin-1")
-        _, end = json.JSONDecoder().raw_decode(text)
-        return json.loads(body[:end]), body[end:]
-    except (ValueError, RecursionError):
-        return None
+def _status(status: int, lines: bytes) -> str:
+    """As the client got it: of HTTP, or of gRPC by its name."""
+    code = code_of(lines)
+    return str(status) if code is None else StatusCode(code).name
 
 
 def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:

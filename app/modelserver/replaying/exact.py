@@ -1,7 +1,7 @@
 """``modelserver replay --exact``: the recorded batches again, each model in a worker of its own.
 
-Requests go to the routes of inference without sockets, in the order in which they were queued, and the queue
-holds them until all of a batch are there. The answers tell which batches that made.
+Requests go to the routes and services of inference without sockets, in the order in which they were queued,
+and the queue holds them until all of a batch are there. The answers tell which batches that made.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from modelserver.archives.store import ModelStore
 from modelserver.commands import termination_is_interruption
 from modelserver.errors import ConfigError, ModelServerError
+from modelserver.grpc.watched.recordings import Outcome
 from modelserver.http.client import CUT_OFF, LINES, Answered
 from modelserver.http.exchange import Watcher
 from modelserver.models.loading import default_name, initial
 from modelserver.options.resolve import Registration
-from modelserver.recording.entries import batch_of
+from modelserver.recording.entries import GRPC, batch_of
+from modelserver.replaying.exact_calls import ask as grpc_asked
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 
@@ -81,8 +83,8 @@ class Replayed:
             lines.append(f"  … and {len(other) - _MOST_SHOWN} more")
         if other:
             lines.append(
-                "  Missing are calls over gRPC, requests whose clients left, rests of requests larger than a "
-                "batch, and what the sample left out."
+                "  Missing are requests whose clients left, rests of requests larger than a batch, and what "
+                "the sample left out."
             )
         if self.left_out:
             lines.append(f"Requests that were in no batch, and are not sent: {self.left_out}.")
@@ -151,16 +153,12 @@ async def _ask(opened: Engine, calls: Sequence[Call], began: float) -> list[Answ
     """The answers to requests that are queued in this order, and sent when all are."""
     asked = []
     for call in calls:
-        sent = time.perf_counter()
-        ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        queued = _Queued()
-        target = opened.api.find(call.target.encode())
-        assert target is not None  # noqa: S101 - it was one when it was recorded
-        exchange = Loopback(ended).ask(target, call.body, call.headers, call.method)
-        exchange.watcher = queued
-        # The time does not run as it did.
-        exchange.deadline_ms = 0
-        opened.api.serve(exchange)
+        sent, queued = time.perf_counter(), _Queued()
+        ended: asyncio.Future[Any]
+        if call.method == GRPC:
+            ended = grpc_asked(opened.services, call, queued.now)
+        else:
+            ended = _rest_asked(opened, call, queued)
         # A large body is read aside.
         either: set[asyncio.Future[Any]] = {ended, queued.done}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -173,13 +171,29 @@ async def _ask(opened: Engine, calls: Sequence[Call], began: float) -> list[Answ
     return answers
 
 
-async def _answered(began: float, sent: float, ended: asyncio.Future[Answer]) -> Answered:
-    answer = await ended
+def _rest_asked(opened: Engine, call: Call, queued: _Queued) -> asyncio.Future[Answer]:
+    ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    target = opened.api.find(call.target.encode())
+    assert target is not None  # noqa: S101 - it was one when it was recorded
+    exchange = Loopback(ended).ask(target, call.body, call.headers, call.method)
+    exchange.watcher = queued
+    # The time does not run as it did.
+    exchange.deadline_ms = 0
+    opened.api.serve(exchange)
+    return ended
+
+
+async def _answered(began: float, sent: float, ended: asyncio.Future[Any]) -> Answered:
+    answer: Answer | Outcome = await ended
     seconds = time.perf_counter() - sent
-    lines = "".join(f"{name}: {answer.headers[name]}\r\n" for name in LINES if name in answer.headers)
+    if isinstance(answer, Outcome):
+        lines, body = answer.lines, answer.answer
+    else:
+        told = (f"{name}: {answer.headers[name]}\r\n" for name in LINES if name in answer.headers)
+        lines, body = "".join(told).encode("latin-1"), answer.body
     fault = "" if answer.complete else CUT_OFF
     status = answer.status if answer.complete else 0
-    return Answered(sent - began, seconds, status, lines.encode("latin-1"), answer.body, fault)
+    return Answered(sent - began, seconds, status, lines, body, fault)
 
 
 class _Queued(Watcher):
@@ -190,4 +204,8 @@ class _Queued(Watcher):
 
     def queued(self, request: Any, model: Any) -> None:
         """See :class:`Watcher`."""
+        self.now()
+
+    def now(self) -> None:
+        """It is."""
         self.done.set_result(None)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from modelserver.api.services import Services
 from modelserver.http.aside import Aside
 from modelserver.inference.inference import InferenceApi
 from modelserver.models.loading import default_name
@@ -35,8 +36,8 @@ Asked = tuple[str, bytes, "Mapping[str, str]"]  # path, body and headers of a re
 class Engine:
     """Answers requests to one model; for use in its event loop."""
 
-    def __init__(self, registry: Registry, api: InferenceApi, model: ModelVersion) -> None:
-        self.registry = registry
+    def __init__(self, services: Services, api: InferenceApi, model: ModelVersion) -> None:
+        self.services = services
         self.model = model
         self.api = api
 
@@ -75,7 +76,8 @@ async def engine(
             name = default_name(registration.url or "")
             model = await registry.register(registration, at_startup=True, fallback_name=name)
             await registry.wait_loaded(model)
-            yield Engine(registry, InferenceApi(registry, settings.max_request_size, aside, limits), model)
+            api = InferenceApi(registry, settings.max_request_size, aside, limits)
+            yield Engine(Services(registry, metrics, settings, aside=aside), api, model)
             if model.archive.downloaded is not None:
                 await registry.unregister(model.name, model.version)
         finally:

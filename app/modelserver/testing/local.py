@@ -181,7 +181,7 @@ class Client:
         Raises ModelServerError if that is not possible for it.
         """
         opened = self._opened
-        self.run(opened.registry.change(self.name, None, Change.of(**options)))
+        self.run(opened.services.registry.change(self.name, None, Change.of(**options)))
 
     @property
     def _opened(self) -> Engine:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import SpanKind
 
-from modelserver.http.exchange import INFERENCE_CALLS, Watcher
+from modelserver.http.exchange import Watcher
 from modelserver.tracing.batches import TracedBatch
 from modelserver.tracing.spans import TRACEPARENT, UNSET, Clock, failed, traceparent
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # Codes of gRPC that are the server's fault, as OpenTelemetry's conventions have them: UNKNOWN,
 # DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 _FAULTS = frozenset({2, 4, 12, 13, 14, 15})
+# Calls that ask a model: the names of their methods.
+_INFERENCE = frozenset(
+    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
+)
 # Other batches that the span of a request names.
 _MOST_LINKS = 128
 
@@ -242,7 +246,7 @@ class TracedCalls:
     def begin(self, path: str, headers: list[tuple[bytes, bytes]], arrived: float) -> TracedCall | None:
         """The span of a call of `service/method` if it is traced."""
         service, _, method = path.partition("/")
-        if method not in INFERENCE_CALLS:
+        if method not in _INFERENCE:
             return None
         contexts = self._tracing.sample(headers, path)
         if contexts is None:

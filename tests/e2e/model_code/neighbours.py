@@ -4,5 +4,5 @@
 def handle(data, context):
     if data is None:
         return None
-    numbers = [row.get("body") for row in data]
+    numbers = [int(row.get("body") or row["data"]) for row in data]
     return [0 if -number in numbers else number for number in numbers]
