@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.differential.torchserve import VARIABLE, missing
-from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
+from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
+from tests.e2e.serving import PATIENCE, serving, wait_until
 from tests.migrating.grpc_player import playing_grpc
 from tests.migrating.sites import build_site, playing, recorded
 
@@ -112,7 +113,8 @@ def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
         status, report = migrate(tmp_path, torchserve, "--prove", "--requests", str(requests))
 
     assert (status, report["verdict"]) == (1, "unknown")
-    assert report["requests"]["asked"] == 3
+    assert report["requests"]["asked"] == (4 if source == "recording" else 3)
+    assert (report["figures"]["grpc_latency_ms"]["modelserver"] is not None) == (source == "recording")
     (found,) = (each for each in report["differences"] if each["verdict"] == "unknown")
     assert (found["request"]["path"], found["request"]["body"]) == ("/predictions/plain", FOX.decode())
     assert ANOTHER in " ".join(" ".join(found["what"]).split())
@@ -146,13 +148,13 @@ def a_folder(folder: Path) -> Path:
 
 
 def a_recording(folder: Path) -> Path:
-    """The same, sent to a server that is recorded."""
+    """The same, and a call over gRPC, sent to a server that is recorded."""
     out = folder / "traffic.msr"
-    server = Server(Home(folder / "home"), folder / "site" / "store", (), {"allow_recording": "true"})
-    with serving(server):
+    server = grpc_server(folder / "home", folder / "site" / "store", allow_recording="true")
+    with serving(server), channel(server, "inference") as to:
         for name in ("parts", "plain"):
             server.registered(f"{name}.mar")
-        command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--requests", "3"]
+        command = [sys.executable, "-m", "modelserver", "record", "--out", str(out), "--requests", "4"]
         command += ["--management", str(server.settings["management_address"])]
         with subprocess.Popen(command, env=server.home.environment, stdout=subprocess.DEVNULL) as process:
             wait_until(lambda: out.exists() or process.poll() is not None, "it records")
@@ -165,6 +167,8 @@ def a_recording(folder: Path) -> Path:
                     f"/predictions/{path}", content=content, headers={"content-type": kind}
                 )
                 assert answer.status_code == 200, answer.text
+            theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
+            assert theirs.Predictions(predict("plain", data=FOX), timeout=PATIENCE).prediction == b"fine"
             assert process.wait(PATIENCE) == 0
     return out
 
