@@ -29,7 +29,7 @@ async def test_requests_are_sent_when_they_are_due(make_call) -> None:
         one = await send(place, calls[:2], [0.0, 0.0], connections=1, patience=5.0)
 
     assert [round(answer.sent, 2) for answer in many] == pytest.approx([0.0, 0.05, 0.1], abs=0.03)
-    assert one[1].seconds > 0.35 > one[0].seconds
+    assert one[1].seconds > one[0].seconds + 0.15
 
 
 async def test_what_gets_no_answer_is_told(make_call) -> None:
