@@ -167,6 +167,11 @@ SHELL = {
     "docs/open-inference.md: Try it: sh 2": "",
     "docs/kserve.md: Serve a model: sh 2": "rm -f scale.mar",
 }
+# What the models of the examples answer.
+PRINTED = {
+    "docs/rollouts.md: Try it: sh 2": '"happy": 0.88',
+    "docs/workflows.md: An example: sh 1": BLOCKS["docs/workflows.md: An example: json 1"].text.strip(),
+}
 # Without a server.
 CHECKS = "docs/check.md: Checking a handler: sh 1", "docs/check.md: In CI: sh 1"
 # Last, with servers that they start.
@@ -442,6 +447,7 @@ def test_commands_succeed(clone: Clone, name: str) -> None:
     told = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
 
     assert told.startswith("2") or not name.startswith("README.md: ")
+    assert PRINTED.get(name, "") in told
 
 
 @pytest.mark.slow
