@@ -17,12 +17,19 @@ REQUEST = b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 
 
-async def ask(port: int, count: int, connections: int = 1, patience: float = 5.0) -> list[Answered]:
+async def ask(
+    port: int,
+    count: int,
+    connections: int = 1,
+    patience: float = 5.0,
+    request: bytes = REQUEST,
+    host: str = "127.0.0.1",
+) -> list[Answered]:
     """The answers to so many requests at once."""
     answers = [Answered(0.0, 0.0, fault="no answer")] * count
-    requester = Requester("127.0.0.1", port, connections, answers.__setitem__)
+    requester = Requester(host, port, connections, answers.__setitem__)
     for number in range(count):
-        requester.ask(number, REQUEST)
+        requester.ask(number, request)
     await requester.rest(patience)
     requester.close()
     return answers
@@ -41,6 +48,23 @@ async def test_answers_are_read() -> None:
         (200, b"ok", ""),
     ]
     assert answers[0].lines == b"x-batch-id: b\r\nx-batch-size: 3\r\n"
+
+
+async def test_answers_to_head_have_no_body() -> None:
+    """Whatever their length is said to be."""
+    head = REQUEST.replace(b"POST", b"HEAD")
+    empty = OK.replace(b"content-length: 2", b"content-length: 0")
+    async with listening(answering(OK[:-2])) as port, listening(answering(empty[:-2])) as other:
+        answers = [*await ask(port, 2, request=head), *await ask(other, 2, request=head)]
+
+    assert [(a.status, a.body, a.fault) for a in answers] == [(200, b"", "")] * 4
+
+
+async def test_a_host_name_that_is_none() -> None:
+    """Is told for each request, at once."""
+    answers = await ask(80, 3, host="a..b")
+
+    assert {answer.fault.partition(" 'idna'")[0] for answer in answers} == {"cannot connect: encoding with"}
 
 
 async def test_what_is_late_shows() -> None:

@@ -11,7 +11,7 @@ from modelserver.grpc.framing import framed
 from modelserver.grpc.messages import message
 from modelserver.http.client import Answered
 from modelserver.recording.entries import lines_of_call
-from modelserver.replaying.answers import body_of, document_of, names_id
+from modelserver.replaying.answers import body_of, document_of, gets_id
 from modelserver.replaying.comparison import difference
 
 PREDICTIONS = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
@@ -76,8 +76,8 @@ def test_the_clients_own_id_counts(make_call) -> None:
     named, plain = (_Infer(model_name="m", id=each).SerializeToString() for each in ("7", ""))
     calls = [make_call(method=b"gRPC", target=INFER, body=body) for body in (named, plain, b"\xff")]
 
-    assert [names_id(call) for call in calls] == [True, False, False]
-    assert not names_id(make_call(method=b"gRPC", target=PREDICTIONS, body=b'"id"'))
+    assert [gets_id(call) for call in calls] == [False, True, True]
+    assert not gets_id(make_call(method=b"gRPC", target=PREDICTIONS, body=b'"id"'))
 
 
 def test_what_cannot_be_read(make_call) -> None:

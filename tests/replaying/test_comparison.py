@@ -37,7 +37,7 @@ def test_statuses_and_faults(make_call) -> None:
         (b'{"a": {"b": "x"}}', b'{"a": {"b": "y"}}', 'a.b: "x" became "y"'),
         (b"[true]", b"[1]", "[0]: true became 1"),
         (b'{"predictions": [1], "batchId": "1"}', b'{"predictions": [1], "batchId": "2"}', ""),
-        (b'{"id": "made up", "x": 1}', b'{"id": "anew", "x": 1}', ""),
+        (b'{"id": 281, "x": 1}', b'{"id": 282, "x": 1}', "id: 281 became 282"),
         (b"text", b"other", "'text' became 'other'"),
         (b"[1]", b"\xff", "'[1]' became '\ufffd'"),
     ],
@@ -80,11 +80,20 @@ def test_each_datatype(make_call, datatype, then, now, said) -> None:
     assert bool(found) == bool(said)
 
 
-def test_an_id_that_the_client_chose(make_call) -> None:
-    """Must come back."""
-    asked = {"target": "/v2/models/m/infer", "body": b'{"id": "mine"}'}
+def test_an_answer_to_head(make_call) -> None:
+    """Has no body, though one was made when it was recorded."""
+    assert compared(make_call, b"recorded", b"", method=b"HEAD") == ""
 
-    assert compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', **asked) == 'id: "mine" became "other"'
+
+def test_ids_of_the_open_inference_protocol(make_call) -> None:
+    """The client's must come back; the server makes up another one each time."""
+    path = "/v2/models/m/infer"
+    said = compared(
+        make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}'
+    )
+
+    assert said == 'id: "mine" became "other"'
+    assert compared(make_call, b'{"id": "made up"}', b'{"id": "anew"}', target=path, body=b"{}") == ""
 
 
 def test_tensors_in_binary(make_call) -> None:
@@ -100,7 +109,10 @@ def test_tensors_in_binary(make_call) -> None:
 
     then = body([1, 2])
 
-    assert compared(make_call, then, body([1.0001, 2])) == ""
-    assert compared(make_call, then, body([1, 3])) == "output y[1]: 2 became 3"
-    assert compared(make_call, then, body([1, 2], b"\x01\0\0\0b")) == "output t: its bytes differ"
-    assert compared(make_call, then, then[:-1]) == "13 bytes of tensors became 12"
+    def said(now):
+        return compared(make_call, then, now, target="/v2/models/m/infer", body=b"{}")
+
+    assert said(body([1.0001, 2])) == ""
+    assert said(body([1, 3])) == "output y[1]: 2 became 3"
+    assert said(body([1, 2], b"\x01\0\0\0b")) == "output t: its bytes differ"
+    assert said(then[:-1]) == "13 bytes of tensors became 12"

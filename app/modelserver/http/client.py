@@ -99,11 +99,12 @@ class Requester:
             await asyncio.get_running_loop().create_connection(
                 lambda: _Connection(self), *self._address, ssl=self._tls
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a host name that is none
             if self._due:
                 number, _, _ = self._due.popleft()
                 now = time.perf_counter() - self.began
-                self.answered(number, Answered(now, 0.0, fault=f"cannot connect: {error.strerror or error}"))
+                why = getattr(error, "strerror", None) or error
+                self.answered(number, Answered(now, 0.0, fault=f"cannot connect: {why}"))
 
     def _connected(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
@@ -188,6 +189,10 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Called by the parser."""
         self._status = self._parser.get_status_code()
+        if self._status >= 200 and self._asked is not None and self._asked[1].startswith(b"HEAD "):
+            # There is no body, whatever its length is said to be, but the parser waits for one.
+            self._answer("")
+            self.close()
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
@@ -195,8 +200,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
-        if self._status < 200:
-            # An interim answer; the real one follows.
+        if self._status < 200 or self._asked is None:
+            # An interim answer, which the real one follows; or there was one before the end.
             return
         self._served += 1
         self._answer("")

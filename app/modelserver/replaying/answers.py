@@ -50,14 +50,14 @@ def document_of(call: Call, body: bytes) -> Document | None:
         return None
 
 
-def names_id(call: Call) -> bool:
-    """Whether the request had an id, which the answer of the Open Inference Protocol repeats."""
+def gets_id(call: Call) -> bool:
+    """Whether the server makes up the answer's id: the request of the Open Inference Protocol had none."""
     if _infers(call):
         try:
-            return bool(_Infer.FromString(call.body).id)
+            return not _Infer.FromString(call.body).id
         except DecodeError:
-            return False
-    return call.target.startswith("/v2/") and b'"id"' in call.body
+            return True
+    return call.target.startswith("/v2/") and b'"id"' not in call.body
 
 
 def _infers(call: Call) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from modelserver.agreement import agree, pairs, place, short, shown
 from modelserver.grpc.codes import StatusCode
 from modelserver.recording.entries import code_of
-from modelserver.replaying.answers import body_of, document_of, names_id
+from modelserver.replaying.answers import body_of, document_of, gets_id
 from modelserver.tensors.datatypes import DATATYPES
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
     if was != is_now:
         return f"status {was} became {is_now}: {_text(answered.body)}"
     bodies = [body_of(call, each) for each in (call.answer, answered.body)]
-    if bodies[0] == bodies[1]:
+    if bodies[0] == bodies[1] or call.method == b"HEAD":
         return ""
     then, now = (document_of(call, body) for body in bodies)
     if then is None or now is None:
         return " became ".join(map(_text, bodies))
     (then_json, then_rest), (now_json, now_rest) = then, now
-    ignored = _ANEW if names_id(call) else _ANEW | {"id"}
+    ignored = _ANEW | {"id"} if gets_id(call) else _ANEW
     for document in (then_json, now_json):
         if isinstance(document, dict):
             for name in ignored & document.keys():
