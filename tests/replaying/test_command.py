@@ -39,6 +39,12 @@ def test_speeds() -> None:
         (["--to", URL, "--timeout", "0"], "--timeout=0"),
         (["--to", URL, "--connections", "0"], "--connections=0"),
         (["--to", URL, "--header", "x"], "NAME:VALUE"),
+        (["--to", URL, "--header", ": x"], "NAME:VALUE"),
+        (["--to", URL, "--header", "x y: z"], "NAME:VALUE"),
+        (["--to", URL, "--header", "x: \u0141"], "NAME:VALUE in ASCII"),
+        (["--to", URL + "/a b"], "must be written as %20"),
+        (["--to", URL, "--tolerance", "nan"], "--tolerance=nan"),
+        (["--exact", "--tolerance", "-1"], "--tolerance=-1"),
         (["--to", URL, "--plot", "/nowhere/plot.html"], "--plot=/nowhere/plot.html"),
     ],
 )

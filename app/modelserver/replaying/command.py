@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from modelserver.recording.entries import Call
 
 _MAX = "max"
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OF_OTHERS = ("to", "to_grpc", "speed", "connections", "timeout", "header", "token_file", "ca_file")
 _OF_OWN = ("models", "model_store", "ts_config")
 
@@ -132,7 +135,9 @@ class _Way:
         self.send = send
         self.place = None
         if url is not None:
-            added = [*_authorization(options, url), *_headers(options.header)]
+            added = _headers(options.header)
+            if not any(name.lower() == "authorization" for name, _ in added):
+                added += _authorization(options, url)
             self.place = place(url, added, options.ca_file)
 
     def takes(self, call: Call) -> bool:
@@ -140,10 +145,12 @@ class _Way:
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that has no effect, or if none says where to send to."""
+    """Raises ConfigError for a flag that has no effect or no sense, or if none says where to send to."""
     if not (options.exact or options.to or options.to_grpc):
         raise ConfigError("one of --to, --to-grpc and --exact is needed")
     kind, foreign = ("--exact", _OF_OTHERS) if options.exact else ("--to", _OF_OWN)
+    if not 0 <= options.tolerance < math.inf:
+        raise ConfigError(f"--tolerance={options.tolerance:g}: a number of at least 0 is needed")
     default = build_parser().get_default
     for name in foreign:
         if getattr(options, name) != default(name):
@@ -243,12 +250,13 @@ def read_speed(text: str) -> float | None:
 
 
 def _headers(given: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = [text.partition(":") for text in given]
-    if wrong := next(
-        (text for text, pair in zip(given, pairs, strict=True) if not pair[1] or not text.isprintable()), None
-    ):
-        raise ConfigError(f"--header={wrong}: NAME:VALUE is needed")
-    return [(name.strip(), value.strip()) for name, _, value in pairs]
+    headers = []
+    for text in given:
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not colon or not _NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
+            raise ConfigError(f"--header={text}: NAME:VALUE in ASCII is needed")
+        headers.append((name, value))
+    return headers
 
 
 def _authorization(options: argparse.Namespace, url: str) -> list[tuple[str, str]]:

@@ -39,7 +39,7 @@ class RecordingError(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Returns 0 if the recording ended as asked, 1 if it was cut short, 2 for a bad command line."""
     options = build_parser().parse_args(arguments)
-    failures = {ConfigError: 2, FileExistsError: 2, RecordingError: 1, OSError: 1}
+    failures = {ConfigError: 2, FileExistsError: 2, httpx.InvalidURL: 2, RecordingError: 1, OSError: 1}
     return exit_status(lambda: record(options), failures)
 
 
@@ -69,7 +69,7 @@ def record(options: argparse.Namespace) -> int:
     """Records until the server or Ctrl-C ends it. Raises as :func:`main` handles it."""
     running = Running.found() if options.management is None and options.ts_config is None else None
     url = options.management or management_url(options.ts_config, running)
-    key = token(Scope.MANAGEMENT, options.token_file, url, running)
+    key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
     if options.out.exists() and not options.force:
         raise FileExistsError(f"{options.out} exists; --force overwrites it.")
     with _client(url, key, options.ca_file) as client, termination_is_interruption():
@@ -198,7 +198,7 @@ def _asked(client: httpx.Client, url: str, parameters: Sequence[tuple[str, Any]]
     request = client.build_request("POST", _PATH, params=[*parameters])
     try:
         answer = client.send(request, stream=True)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, UnicodeError) as error:
         raise RecordingError(f"No server answers at {url}: {error or type(error).__name__}") from error
     with contextlib.closing(answer):
         yield answer

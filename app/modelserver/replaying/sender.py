@@ -6,9 +6,10 @@ With gaps, each request is due at its time whether or not earlier ones were answ
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.recording.entries import Call
+
+
+# As it stands in a request line.
+_PATH: Final = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Place:
             raise ConfigError(f"{flag}={url}: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ConfigError(f"{flag}={url}: http://host:port, or https, is needed")
+        if not _PATH.fullmatch(parts.path):
+            raise ConfigError(f"{flag}={url}: spaces and letters beyond ASCII must be written as %20 and so on")
         tls = trusting(ca_file) if parts.scheme == "https" else None
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
 
