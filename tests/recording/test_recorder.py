@@ -84,6 +84,22 @@ async def test_an_answer_is_recorded() -> None:
     assert ended == Ended("the limit of 1 was reached")
 
 
+async def test_a_request_whose_path_names_no_model() -> None:
+    """Is recorded with the one that it was queued for; there is none if it was refused before."""
+    recorder = Recorder()
+    exchanges: list[Any] = []
+    recording = recorder.start(Wanted(requests=2))
+    hot = routes(recorder, exchanges.append)
+    for _ in range(2):
+        hot.serve(inner(""))
+    exchanges[0].watcher.queued(None, SimpleNamespace(name="only"))
+    for each in exchanges:
+        each.watcher.replied(200, b"answer", "text/plain", EXTRA)
+    _, *calls, _ = await taken(recording)
+
+    assert [call.model for call in calls] == ["only", None]
+
+
 async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
     """Parts are joined; one that broke off, and a client that left, are told as such; each counts once."""
     recorder = Recorder()

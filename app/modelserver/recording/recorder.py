@@ -266,8 +266,8 @@ class Recorded(Watcher):
     """
 
     __slots__ = (
-        "_asked", "_at", "_exchange", "_extra", "_number", "_parts", "_recording", "_sent", "_status",
-        "_type",
+        "_asked", "_at", "_exchange", "_extra", "_model", "_number", "_parts", "_recording", "_sent",
+        "_status", "_type",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, recording: Recording) -> None:
@@ -276,11 +276,15 @@ class Recorded(Watcher):
         self._at = recording.clock()
         # The endpoint replaces the exchange's by an inflated one.
         self._asked = exchange.body
+        # Empty where neither path nor, so far, anything else names one.
+        self._model = exchange.target.route.model
         self._number = 0
         self._parts: list[bytes] | None = None
 
     def queued(self, request: Any, model: Any) -> None:
         self._number = self._recording.queued()
+        if not self._model:
+            self._model = model.name
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         self._status, self._type, self._extra = status, content_type, extra
@@ -325,7 +329,7 @@ class Recorded(Watcher):
                 recording.clock() - self._at,
                 exchange.method,
                 target.text,
-                route.model,
+                self._model or None,
                 route.version,
                 [pair for pair in exchange.headers if kept[pair[0]]],
                 asked,
