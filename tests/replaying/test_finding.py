@@ -56,7 +56,9 @@ def test_tokens(folder, monkeypatch) -> None:
 
     assert token(Scope.MANAGEMENT, None, here, running) == "from-the-file"
     assert token(Scope.MANAGEMENT, None, "unix:/tmp/socket", running) == "from-the-file"
+    assert token(Scope.MANAGEMENT, None, "http://0.0.0.0:8081", running) == "from-the-file"
     assert token(Scope.MANAGEMENT, None, "http://example.org", running) is None
+    assert token(Scope.MANAGEMENT, None, "http://example.org", running, is_its=True) == "from-the-file"
     assert token(Scope.INFERENCE, None, here, running) is None
     assert token(Scope.MANAGEMENT, None, here, None) is None
     assert token(Scope.MANAGEMENT, folder / "own.json", "http://example.org", running) == "chosen-by-me"

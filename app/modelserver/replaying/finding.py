@@ -21,8 +21,8 @@ from modelserver.settings.load import load_settings
 if TYPE_CHECKING:
     from modelserver.auth.scopes import Scope
 _CONFIG_FLAG = "--ts-config"
-# Of a unix address, the host is None.
-_HERE = frozenset({None, "localhost", "127.0.0.1", "::1"})
+# Of a unix address, the host is None; 0.0.0.0 is what a server on all interfaces has in its configuration.
+_HERE = frozenset({None, "localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - asked, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,11 @@ def management_url(config: Path | None, running: Running | None) -> str:
     return str(load_settings(flags, os.environ, folder).settings.management_address)
 
 
-def token(scope: Scope, file: Path | None, url: str, running: Running | None) -> str | None:
+def token(
+    scope: Scope, file: Path | None, url: str, running: Running | None, *, is_its: bool = False
+) -> str | None:
     """The token for the server at ``url``: from the file, the environment or, if that is on this machine, the
-    key file of the running server or this folder.
+    key file of the running server or this folder. ``is_its``: the URL is the running server's.
 
     Raises ConfigError if ``file`` has no tokens.
     """
@@ -69,7 +71,7 @@ def token(scope: Scope, file: Path | None, url: str, running: Running | None) ->
             return given[0]
         folders = [Path.cwd()] if running is None else [running.folder, Path.cwd()]
         files = [folder / NAME for folder in folders if (folder / NAME).is_file()]
-        if not files or urlsplit(url).hostname not in _HERE:
+        if not files or not (is_its or urlsplit(url).hostname in _HERE):
             return None
         file = files[0]
     return next(iter(read_token_file(file).get(scope, ())), None)
