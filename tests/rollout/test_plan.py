@@ -79,6 +79,9 @@ def test_what_is_no_plan_is_refused(document: Any) -> None:
         ({"weights": HALVES, "promote": {**BOUND, "version": "9"}}, "promote: exactly one"),
         ({"promote": {**BOUND, "version": "9"}}, "promote: version 9 is not registered; there are 1.0, 2.0."),
         ({"weights": HALVES, "promote": {"agreement": 1}}, "promote.agreement: nothing is compared"),
+        ({"promote": {**BOUND, "version": "2.0"}}, "promote: 2.0 gets no requests: it needs a weight"),
+        ({"weights": {"1.0": 100, "2.0": 0}, "promote": BOUND}, "promote: 2.0 gets no requests"),
+        ({"shadow": {"2.0": {"percent": 0}}, "promote": BOUND}, "promote: 2.0 gets no requests"),
     ],
 )  # fmt: skip
 def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) -> None:

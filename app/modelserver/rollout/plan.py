@@ -133,8 +133,11 @@ def _check_promotion(plan: Plan, promote: Promotion, known: list[str], default: 
     version, base = pair_of(plan, default)
     for each in (version, base):
         _check_known("promote", each, known)
-    if promote.agreement is not None and version not in plan.shadow:
+    copies = version in plan.shadow and plan.shadow[version].percent > 0
+    if promote.agreement is not None and not copies:
         raise BadRequest(f"promote.agreement: nothing is compared, as {version} is no shadow.")
+    if not copies and not plan.weights.get(version):
+        raise BadRequest(f"promote: {version} gets no requests: it needs a weight, or must be a shadow.")
 
 
 def pair_of(plan: Plan, default: str) -> tuple[str, str]:
