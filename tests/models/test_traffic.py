@@ -180,3 +180,15 @@ async def test_a_file_may_set_it(
 
     await register(registry, "m-4.0.mar")
     assert plan_of(registry) == patched(Plan(), preparation.options["traffic"])
+
+
+async def test_a_file_ends_a_promotion(registry: Registry, preparation: Preparation) -> None:
+    """Which says so."""
+    await registry.change_traffic("m", {"weights": HALVES, "promote": {"errors": 0.1}})
+    preparation.options = {"traffic": {"2.0": 50, "3.0": 50}}
+    model = await register(registry, "m-3.0.mar")
+
+    assert model.traffic is not None
+    assert model.traffic.promotion is not None
+    assert model.traffic.promotion.state == "stopped"
+    assert model.traffic.promotion.reason.startswith("3.0 was registered")

@@ -185,8 +185,9 @@ class Registry:
     async def _try_traffic(self, model: ModelVersion, document: object) -> None:
         """Carries out what the version's file says of the traffic; if that is not possible yet, warns."""
         made = await asyncio.to_thread(import_module, "modelserver.models.traffic")
+        stopped = f"{model.version} was registered, and its model-config.yaml sets the traffic"
         try:
-            self.direct(model.name, made.changed_plan(None, document)[0])
+            self.direct(model.name, made.changed_plan(None, document)[0], stopped)
         except BadRequest as error:
             _log.warning(
                 "%s %s: traffic in its model-config.yaml: %s", model.name, model.version, error.message
