@@ -33,12 +33,14 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--torchserve", "http://127.0.0.1:1"], "TorchServe does not list its models"),
         (["--torchserve", "https://127.0.0.1:1"], "--torchserve=https://127.0.0.1:1: an address such as"),
+        (["--torchserve", "http://127.0.0.1:99999"], "--torchserve=http://127.0.0.1:99999: Port out of"),
         (["--torchserve", "/nowhere/torchserve"], "there is no program /nowhere/torchserve"),
         (["--torchserve", "torchserve", "--seconds", "-1"], "--seconds=-1: a number of at least 0"),
         (["--torchserve", "torchserve", "--seconds", "nan"], "--seconds=nan: a number of at least 0"),
         (["--torchserve", "torchserve", "--requests", "absent"], "--requests=absent: builtin, a folder"),
         (["--torchserve", "torchserve", "--requests", "traffic.msr"], "traffic.msr"),
         (["--torchserve", "torchserve", "--out", __file__], "a directory is needed"),
+        (["--torchserve", "torchserve", "--out", f"{__file__}/out"], f"/out: nothing can be written in {__file__}"),
         (["--torchserve", "http://127.0.0.1:1", "--key-file", __file__], "no key_file.json of TorchServe"),
     ],
 )

@@ -21,6 +21,15 @@ def test_what_differs_from_run_to_run_is_masked() -> None:
     assert unmasked(got.body or b"") == {"pid": "<pid>", "startTime": "<time>", "p": 0.12345}
 
 
+def test_what_a_model_says_is_not_masked() -> None:
+    """It may say ids of its own; only that of the request is the server's."""
+    one, other = ("2f0c1d3e-0000-4000-8000-00000000000%d" % number for number in (1, 2))
+    body = f'{{"id": "281", "gpu": true, "found": "{one}", "request": "{other}", "p": 0.123456789}}'
+    got = masked(answer(body.encode(), x_request_id=other), by_handler=True)
+
+    assert got.body == f'{{"id": "281", "gpu": true, "found": "{one}", "request": "<uuid>", "p": 0.12345}}'.encode()
+
+
 def test_masks_inside_texts_are_texts() -> None:
     """Only a mask in a value's place is quoted."""
     assert unmasked(b'{"message": "a: <reason>", "pid": <pid>}') == {"message": "a: <reason>", "pid": "<pid>"}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from tests.migrating.conftest import Played, Told
 
-from modelserver.migrating.calls import Answer, Port
-from modelserver.migrating.proof import EXPLAINED, SAME, UNKNOWN, Plan, Proof, bring_in_line, prove
+from modelserver.migrating.calls import Answer, Call, Port
+from modelserver.migrating.proof import EXPLAINED, SAME, UNKNOWN, Plan, Proof, _asks, bring_in_line, prove
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +147,21 @@ def test_a_running_torchserve_is_not_changed(plan: Plan, only_read: bool, left_o
 
     assert proof.left_out == left_out
     assert len(proof.compared) == 2 - left_out
+
+
+@pytest.mark.parametrize(
+    ("path", "does"),
+    [
+        ("/predictions/m", True),
+        ("/predictions/m/1.0", True),
+        ("/v1/models/m:predict", True),
+        ("/predictions/m2", False),
+        ("/predictions/m-large/1.0", False),
+    ],
+)
+def test_a_model_is_measured_with_its_own_requests(path: str, does: bool) -> None:
+    """Not with those of one whose name begins alike."""
+    assert _asks(Call("", "inference", "POST", path), "m") is does
 
 
 def test_figures_are_of_both(proof: Proof) -> None:

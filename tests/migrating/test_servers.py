@@ -77,6 +77,17 @@ def test_a_server_that_is_not_there_is_told() -> None:
             )
 
 
+@pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
+def test_a_server_of_another_kind_is_told(body: bytes) -> None:
+    """With the beginning of its answer."""
+    page = Answer(200, "OK", {}, body)
+    answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
+    with playing(answers) as urls, pytest.raises(MigrationError) as refused:
+        found_running("TorchServe", addresses(urls), {})
+
+    assert f"/models was answered 200 {body.decode().strip()}" in str(refused.value)
+
+
 def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
     """They stand in no text of the server."""
     server = Server("TorchServe", {}, {"inference": "secret"})

@@ -108,8 +108,7 @@ def migrate(options: argparse.Namespace, folder: Path) -> int:
     }
     command = None if running else options.torchserve
     installation = read_installation(options.config, command, flags, os.environ)
-    if options.out.exists() and not options.out.is_dir():
-        raise MigrationError(f"--out={options.out}: a directory is needed")
+    _check_out(options.out)
     seconds = options.seconds if options.seconds is not None else (0.0 if running else LOAD)
     if not 0 <= seconds < math.inf:
         raise MigrationError(f"--seconds={seconds:g}: a number of at least 0 is needed")
@@ -132,6 +131,15 @@ def migrate(options: argparse.Namespace, folder: Path) -> int:
         print(f"wrote {path}")
     print("\n".join(summary(proof)))
     return 1 if proof.verdict == UNKNOWN else 0
+
+
+def _check_out(out: Path) -> None:
+    """Raises MigrationError for a folder that cannot be written, which would be said after minutes only."""
+    if out.exists() and not out.is_dir():
+        raise MigrationError(f"--out={out}: a directory is needed")
+    there = next(each for each in (out, *out.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise MigrationError(f"--out={out}: nothing can be written in {there}")
 
 
 @contextlib.contextmanager
@@ -157,10 +165,14 @@ def _flag(port: Port) -> str:
 
 
 def _address(url: str, flag: str) -> Address:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as error:
+        raise MigrationError(f"{flag}={url}: {error}") from error
+    if parts.scheme != "http" or not host:
         raise MigrationError(f"{flag}={url}: an address such as http://127.0.0.1:8080 is needed")
-    return parts.hostname, parts.port or 80
+    return host, port
 
 
 def _tokens(path: Path | None) -> dict[str, str]:

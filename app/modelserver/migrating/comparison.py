@@ -23,13 +23,15 @@ _MASKS = (
     (rb'("deviceType": )"(cpu|gpu)"', rb'\1"<device>"'),
     (rb'("gpu": )(true|false)', rb"\1<gpu>"),
     (rb'("gpuUsage": )"[^"]*"', rb'\1"<gpu>"'),
+    # Long, and of the machine: that there is a cause is compared.
+    (rb'("Failed to start workers for model \S+ version: [\w.]*?\w)\. [^\n]*"', rb'\1. <cause>"'),
+    (rb'("(?:[^"\s]+: )?model-config\.yaml: )[^\n]*"', rb'\1<reason>"'),
+)
+_MASKS_OF_HANDLERS = (
     # Probabilities to five digits: others differ between machines.
     (rb"(\d\.\d{5})\d{4,}", rb"\1"),
     # Whole documents of their own are not compared.
     (rb'(?s)^\{\n  "openapi": .*$', b'{\n  "openapi": "<document>"\n}\n'),
-    # Long, and of the machine: that there is a cause is compared.
-    (rb'("Failed to start workers for model \S+ version: [\w.]*?\w)\. [^\n]*"', rb'\1. <cause>"'),
-    (rb'("(?:[^"\s]+: )?model-config\.yaml: )[^\n]*"', rb'\1<reason>"'),
     # Where a server keeps what it unpacked.
     (rb"/[^\s\"']*/(models/[0-9a-f]{32}|[0-9a-f]{32})", b"<folder>"),
     (rb"/tmp/[^\s\"':]*", b"<path>"),
@@ -49,10 +51,16 @@ ADDED_HEADERS = frozenset({"allow", "retry-after", "server-timing", "x-batch-id"
 """Answers may have these besides: no client of TorchServe looks for them."""
 
 
-def masked(answer: Answer) -> Answer:
-    """The answer as it is compared and recorded."""
+def masked(answer: Answer, *, by_handler: bool = False) -> Answer:
+    """The answer as it is compared and recorded.
+
+    ``by_handler``: its body is what a model computed, where an id is not one of the server's, but for the id
+    of the request.
+    """
     body = answer.body or b""
-    for pattern, mask in _MASKS:
+    if by_handler and (own := answer.headers.get("x-request-id", "").encode()):
+        body = body.replace(own, b"<uuid>")
+    for pattern, mask in _MASKS_OF_HANDLERS if by_handler else (*_MASKS, *_MASKS_OF_HANDLERS):
         body = re.sub(pattern, mask, body)
     headers = {
         name: re.sub(_UUID, "<uuid>", value)

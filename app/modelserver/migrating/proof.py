@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -251,7 +252,13 @@ def compare(plan: Plan, call: Call) -> Compared:
 def _timed(server: Server, call: Call) -> tuple[Answer, float]:
     began = time.perf_counter()
     answer = server.ask(call)
-    return masked(answer), time.perf_counter() - began
+    by_handler = call.port in {"inference", "grpc_inference"} and 200 <= answer.status < 300
+    return masked(answer, by_handler=by_handler), time.perf_counter() - began
+
+
+def _asks(call: Call, model: str) -> bool:
+    """Whether the model's name, and not only its beginning, is in the path."""
+    return re.search(rf"/{re.escape(quote(model, safe=''))}(?=[/:?]|$)", call.path) is not None
 
 
 def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
@@ -264,7 +271,7 @@ def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
     ]
     for number, subject in enumerate(proof.subjects):
         version = subject.version
-        mine = [call for call in good if f"/{version.name}" in call.path]
+        mine = [call for call in good if _asks(call, version.name)]
         if not mine or any(each.model == version.name for each in proof.measured):
             continue
         for server in (plan.theirs, plan.ours):

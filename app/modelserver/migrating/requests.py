@@ -240,6 +240,10 @@ def _problem(folder: Path, entry: object) -> str:
     headers = entry.get("headers", {})
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         return "headers is an object of texts"
+    if not all(isinstance(entry.get(key, ""), str) for key in ("method", "file", "body")):
+        return "method, file and body are texts; JSON to send is one too, or a file"
+    if "file" in entry and "body" in entry:
+        return "either a file or a body is sent"
     if "file" in entry and not (folder / str(entry["file"])).is_file():
         return f"there is no file {entry['file']}"
     return ""

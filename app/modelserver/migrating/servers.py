@@ -14,6 +14,7 @@ import psutil
 from modelserver.migrating import grpc_calls
 from modelserver.migrating.calls import Answer, Call, Port, send
 from modelserver.migrating.errors import MigrationError
+from modelserver.telemetry.text import shortened
 from modelserver.tuning.own_server import family, last_output, start_process, stop_process
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Address = tuple[str, int]
 PATIENCE = 300.0  # seconds until a server must have loaded its models
+_LONGEST_ANSWER = 300  # characters that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Server:
         names, page = [], ""
         while True:
             listed = self._json(f"/models?limit=100{page}")
-            if listed is None:
+            if not isinstance(listed, dict) or "models" not in listed:
                 raise MigrationError(f"{self.name} does not list its models: {self._refusal()}")
             names += [model["modelName"] for model in listed["models"]]
             if not (token := listed.get("nextPageToken")):
@@ -120,14 +122,18 @@ class Server:
             page = f"&next_page_token={token}"
 
     def _json(self, path: str) -> Any:
+        """None for another answer than 200 with JSON, as of a server of another kind."""
         answer = self.ask(Call("", "management", "GET", path))
-        return json.loads(answer.body or b"null") if answer.status == 200 else None
+        try:
+            return json.loads(answer.body or b"null") if answer.status == 200 else None
+        except ValueError:
+            return None
 
     def _refusal(self) -> str:
         host, port = self.addresses["management"]
         answer = self.ask(Call("", "management", "GET", "/models"))
         said = f"{answer.status} {(answer.body or b'').decode('utf-8', 'replace')}"
-        text = " ".join(said.split()) if answer.status else answer.reason
+        text = shortened(" ".join(said.split()), _LONGEST_ANSWER) if answer.status else answer.reason
         hint = "; --key-file names the file with its tokens" if answer.status in (400, 401, 403) else ""
         return f"http://{host}:{port}/models was answered {text}{hint}"
 
