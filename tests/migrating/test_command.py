@@ -40,7 +40,10 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--torchserve", "torchserve", "--requests", "absent"], "--requests=absent: builtin, a folder"),
         (["--torchserve", "torchserve", "--requests", "traffic.msr"], "traffic.msr"),
         (["--torchserve", "torchserve", "--out", __file__], "a directory is needed"),
-        (["--torchserve", "torchserve", "--out", f"{__file__}/out"], f"/out: nothing can be written in {__file__}"),
+        (
+            ["--torchserve", "torchserve", "--out", f"{__file__}/out"],
+            f"/out: nothing can be written in {__file__}",
+        ),
         (["--torchserve", "http://127.0.0.1:1", "--key-file", __file__], "no key_file.json of TorchServe"),
     ],
 )

@@ -88,9 +88,7 @@ def test_an_answer_to_head(make_call) -> None:
 def test_ids_of_the_open_inference_protocol(make_call) -> None:
     """The client's must come back; the server makes up another one each time."""
     path = "/v2/models/m/infer"
-    said = compared(
-        make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}'
-    )
+    said = compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}')
 
     assert said == 'id: "mine" became "other"'
     assert compared(make_call, b'{"id": "made up"}', b'{"id": "anew"}', target=path, body=b"{}") == ""

@@ -50,7 +50,9 @@ class Place:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ConfigError(f"{flag}={url}: http://host:port, or https, is needed")
         if not _PATH.fullmatch(parts.path):
-            raise ConfigError(f"{flag}={url}: spaces and letters beyond ASCII must be written as %20 and so on")
+            raise ConfigError(
+                f"{flag}={url}: spaces and letters beyond ASCII must be written as %20 and so on"
+            )
         tls = trusting(ca_file) if parts.scheme == "https" else None
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
 
