@@ -351,11 +351,14 @@ def test_refused_workflows_leave_nothing(
 def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> None:
     """A snapshot keeps them, without their models; one whose archive is gone says so, and can be removed.
 
+    Another version of a node's model comes back beside the workflow's, and the traffic between both.
     A request that is between two of its nodes when the server is told to stop is answered. The archives are
     in a ``workflow_store`` of their own.
     """
     settings = {"snapshot_folder": str(tmp_path / "snapshots"), "workflow_store": str(store)}
     (tmp_path / "models").mkdir()
+    build_archive(ArchiveConfig("other", str(ROWS), "2.0", export_path=tmp_path / "models"))
+    weights = {"weights": {"1.0": 100, "2.0": 0}}
     waited = store / "waited.txt"
     waited.unlink(missing_ok=True)
     with (
@@ -363,6 +366,8 @@ def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> Non
         ThreadPoolExecutor(1) as pool,
     ):
         entered(server, "told")
+        server.registered("other.mar", model_name="told__told")
+        assert server.management.put("/models/told__told/traffic", json=weights).status_code == 200
         assert enter(server, "third.war", workflow_name="gone").status_code == 200
         entered(server, "waits")
         asked = pool.submit(ask, server, "waits", "0.5")
@@ -373,6 +378,8 @@ def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> Non
     with serving(Server(Home(tmp_path / "two"), tmp_path / "models", settings=settings)) as server:
         assert ask(server, "told", "x").status_code == 200
         assert models(server) == ["told__start", "told__told", "waits__join", "waits__waits"]
+        traffic = server.management.get("/models/told__told/traffic").json()
+        assert (traffic["default"], traffic["weights"]) == ("1.0", weights["weights"])
         answer = ask(server, "gone", "x")
         assert answer.status_code == 503
         assert "could not be restored: Workflow not found" in answer.json()["message"]

@@ -16,6 +16,7 @@ from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import SavedWorkflow
 from modelserver.options.resolve import Registration
 from modelserver.settings.settings import Settings
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.workflows.archive import Contents
 from modelserver.workflows.specification import parse_specification
 from modelserver.workflows.workflows import Workflows
@@ -96,6 +97,34 @@ async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6}
     assert (document["models"], document["workflows"]) == ({}, {"w": saved})
     assert parse_snapshot(json.dumps(document)).workflows == {"w": SavedWorkflow("w.war", 5, 6)}
+
+
+async def test_versions_beside_a_node_come_back_with_their_traffic(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow's version stays the default, and the weights hold; so does a snapshot before that."""
+    monkeypatch.setattr("modelserver.models.snapshot._version_document", lambda _: {"marName": "m.mar"})
+    known.preparation.metrics, known.preparation.shadow_bodies = ServerMetrics(hostname="h"), 0
+    await known.workflows.register(WAR)
+    node = known.registry.get("w__m").version
+    other = Registration(url="w__m-7.0.mar", model_name="w__m")
+    await known.registry.register(other)
+    plan = {"weights": {node: 100, "7.0": 0}}
+    await known.registry.change_traffic("w__m", plan)
+    document = registry_document(known.registry)
+    saved = parse_snapshot(json.dumps(document))
+    await known.workflows.unregister("w")
+
+    known.registry.workflows.update(saved.workflows)
+    await known.registry.register(other)
+    between = registry_document(known.registry)
+    assert await known.workflows.restore(lambda _: None)
+
+    assert document["workflows"]["w"]["nodes"] == {"w__m": {"defaultVersion": node, "traffic": plan}}
+    assert between["workflows"] == document["workflows"]
+    model = known.registry.get("w__m")
+    assert (model.version, model.traffic and model.traffic.plan.document()) == (node, plan)
+    await known.registry.drop_traffic("w__m")
 
 
 async def test_unregistering_takes_everything_away(known: Known) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
-from modelserver.models.version import SavedModel, SavedWorkflow, mar_name
+from modelserver.models.version import SavedModel, SavedNode, SavedWorkflow, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
@@ -46,23 +46,44 @@ def registry_document(registry: Registry) -> dict[str, Any]:
     """The state of the registry, without the snapshot's file name."""
     # A workflow registers its models itself.
     versions = [model for model in registry.versions() if not model.registration.workflow]
+    nodes = {model.name: model for model in registry.versions() if model.registration.workflow}
     models: dict[str, dict[str, Any]] = {}
     for model in versions:
         models.setdefault(model.name, {})[model.version] = {
             "defaultVersion": registry.is_default(model),
             **_version_document(model),
         }
-        if registry.is_default(model) and model.traffic is not None and model.traffic.plan:
-            models[model.name][model.version]["traffic"] = model.traffic.plan.document()
+        if registry.is_default(model) and model.name not in nodes:
+            plan = None if model.traffic is None else model.traffic.plan
+            models[model.name][model.version].update(_traffic_document(plan))
     document = {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
-    workflows = {name: _workflow_document(saved) for name, saved in registry.workflows.items()}
+    workflows = {}
+    for name, saved in registry.workflows.items():
+        own = [node for node, model in nodes.items() if model.registration.workflow == name]
+        # Before it is restored, or if it cannot be, what was saved stays.
+        found = {node: _node_of(registry, node) for node in own if node in models} if own else saved.nodes
+        workflows[name] = _workflow_document(saved, found)
     return {**document, "workflows": workflows} if workflows else document
 
 
-def _workflow_document(saved: SavedWorkflow) -> str | dict[str, Any]:
-    """Its URL, with its timeouts where it has some."""
+def _node_of(registry: Registry, name: str) -> SavedNode:
+    default = registry.get(name)
+    return SavedNode(default.version, None if default.traffic is None else default.traffic.plan)
+
+
+def _traffic_document(plan: Plan | None) -> dict[str, Any]:
+    return {"traffic": plan.document()} if plan else {}
+
+
+def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, SavedNode]) -> str | dict[str, Any]:
+    """Its URL, with its timeouts where it has some, and the nodes that have other versions, too."""
     timeouts = {"responseTimeout": saved.response_timeout, "startupTimeout": saved.startup_timeout}
-    given = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
+    given: dict[str, Any] = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
+    if nodes:
+        given["nodes"] = {
+            name: {"defaultVersion": node.default, **_traffic_document(node.traffic)}
+            for name, node in nodes.items()
+        }
     return {"url": saved.url, **given} if given else saved.url
 
 
@@ -117,7 +138,11 @@ def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
     place = f"workflows.{name}"
     fields = _Fields(place, {"url": given} if isinstance(given, str) else _mapping(given, place))
     url = fields.text("url", needed=True) or ""
-    return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"))
+    nodes = {}
+    for node, given_node in _mapping(fields.values.get("nodes", {}), f"{place}.nodes").items():
+        of_node = _Fields(f"{place}.nodes.{node}", _mapping(given_node, f"{place}.nodes.{node}"))
+        nodes[node] = SavedNode(of_node.text("defaultVersion", needed=True) or "", of_node.traffic())
+    return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"), nodes)
 
 
 def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:

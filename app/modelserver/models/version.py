@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modelserver.options.resolve import Registration
@@ -12,6 +13,8 @@ from modelserver.telemetry.arrivals import Arrivals
 from modelserver.tensors.tensor import TensorSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from modelserver.archives.archive import ModelArchive
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.pool import Pool
@@ -105,14 +108,22 @@ class SavedModel:
     traffic: Plan | None = None
 
 
+class SavedNode(NamedTuple):
+    """Of a node's model with other versions beside the workflow's: the default one, and the traffic."""
+
+    default: str
+    traffic: Plan | None = None
+
+
 class SavedWorkflow(NamedTuple):
     """How a workflow was registered: seconds that workers of its nodes may take for a batch, and to load;
-    None: that is up to the models.
+    None: that is up to the models. ``nodes``, by the names of their models, are of a snapshot.
     """
 
     url: str
     response_timeout: int | None = None
     startup_timeout: int | None = None
+    nodes: Mapping[str, SavedNode] = MappingProxyType({})
 
 
 def mar_name(model: ModelVersion) -> str:

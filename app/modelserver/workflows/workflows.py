@@ -108,7 +108,7 @@ class Workflows:
     async def _register(self, archive: WorkflowArchive, name: str | None, asked: SavedWorkflow) -> Workflow:
         workflow = Workflow(name or archive.contents.name, archive)
         name = workflow.name
-        self._check_names(workflow)
+        self._check_names(workflow, asked)
         for warning in workflow.specification.warnings:
             _log.warning("Workflow %s: %s", name, warning)
         self._busy.add(name)
@@ -127,8 +127,8 @@ class Workflows:
         await self._registry.changed()
         return workflow
 
-    def _check_names(self, workflow: Workflow) -> None:
-        """Raises InvalidWorkflow, or Conflict where names are taken."""
+    def _check_names(self, workflow: Workflow, asked: SavedWorkflow) -> None:
+        """Raises InvalidWorkflow, or Conflict where names are taken, but by other versions of a node."""
         name = workflow.name
         if not name:
             raise InvalidWorkflow(
@@ -137,7 +137,7 @@ class Workflows:
             )
         if name in self._workflows or name in self._busy:
             raise Conflict(f"Workflow {name} is already registered.")
-        taken = set(self._registry.names())
+        taken = set(self._registry.names()) - asked.nodes.keys()
         for node in workflow.specification.nodes:
             model = workflow.model_name(node)
             try:
@@ -260,12 +260,25 @@ class Workflows:
         for name, saved in list(self._registry.workflows.items()):
             try:
                 await self.register(saved, name)
+                await self._restore_nodes(name, saved)
             except ModelServerError as error:  # noqa: PERF203 - each one fails alone
                 self._failures[name] = error.message
                 line = f"Workflow {name} cannot be restored: {error.message}"
                 _log.error("%s", line)
                 on_notice(line)
         return not self._failures
+
+    async def _restore_nodes(self, name: str, saved: SavedWorkflow) -> None:
+        """Their default versions and traffic, now that all versions are there."""
+        for model, node in saved.nodes.items():
+            try:
+                await self._registry.set_default(model, node.default)
+                if node.traffic is not None:
+                    self._registry.direct(model, node.traffic)
+            except ModelServerError as error:  # noqa: PERF203 - each one fails alone
+                _log.warning("Workflow %s: the traffic of %s is not restored: %s", name, model, error.message)
+        if saved.nodes:
+            await self._registry.changed()
 
     async def settle(self, grace: float) -> None:
         """Waits at most ``grace`` seconds until no request is being answered."""
