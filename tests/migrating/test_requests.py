@@ -142,6 +142,7 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
         ('[{"path": "/x", "port": "grpc"}]', "request 1: port is one of"),
         ('[{"path": "/x", "headers": {"a": 1}}]', "request 1: headers is an object of texts"),
         ('[{"path": "/x", "boby": ""}]', "request 1: unknown: boby"),
+        ('[{"path": "/x y"}]', "request 1: spaces and letters beyond ASCII in a path"),
         ('[{"path": "/x", "body": {"a": 1}}]', "request 1: method, file and body are texts"),
         ('[{"path": "/x", "body": "x", "file": "requests.json"}]', "request 1: either a file or a body"),
         ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),

@@ -88,6 +88,13 @@ def test_a_server_of_another_kind_is_told(body: bytes) -> None:
     assert f"/models was answered 200 {body.decode().strip()}" in str(refused.value)
 
 
+def test_another_port_than_that_of_inference_is_told() -> None:
+    """Before everything is asked there in vain."""
+    answers = {'management GET /models?limit=100 ""': Answer(200, "OK", {}, b'{"models": []}')}
+    with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
+        found_running("TorchServe", addresses(urls), {})
+
+
 def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
     """They stand in no text of the server."""
     server = Server("TorchServe", {}, {"inference": "secret"})

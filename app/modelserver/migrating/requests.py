@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import re
 import struct
 import zlib
 from dataclasses import dataclass, replace
@@ -233,6 +234,8 @@ def _listed(folder: Path, index: Path) -> list[dict[str, Any]]:
 def _problem(folder: Path, entry: object) -> str:
     if not isinstance(entry, dict) or not str(entry.get("path", "")).startswith("/"):
         return "an object with a path such as /predictions/model is needed"
+    if not re.fullmatch(r"[!-~]+", entry["path"]):
+        return "spaces and letters beyond ASCII in a path must be written as %20 and so on"
     if unknown := entry.keys() - {"path", "method", "headers", "port", "file", "body"}:
         return f"unknown: {', '.join(sorted(unknown))}"
     if entry.get("port", "inference") not in _PORTS:

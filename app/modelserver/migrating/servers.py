@@ -159,9 +159,14 @@ def wait_settled(server: Server) -> None:
 
 
 def found_running(name: str, addresses: Mapping[Port, Address], tokens: Mapping[str, str]) -> Server:
-    """A server of somebody else's. Raises MigrationError if it does not answer."""
+    """A server of somebody else's. Raises MigrationError if it does not answer, or other ports do."""
     server = Server(name, addresses, tokens, pid=listener(addresses["inference"][1]))
     server.versions()
+    ping = server.ask(Call("", "inference", "GET", "/ping"))
+    if ping.status in (0, 404):
+        host, port = addresses["inference"]
+        said = ping.status or ping.reason
+        raise MigrationError(f"{name} does not answer at its inference address: http://{host}:{port}/ping: {said}")
     return server
 
 
