@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.models.conftest import register
 
-from modelserver.errors import BadRequest, ModelNotFound
+from modelserver.errors import BadRequest, InvalidModel, ModelNotFound
 from modelserver.rollout.plan import Plan, patched
 from modelserver.telemetry.metrics import ServerMetrics
 
@@ -192,3 +192,16 @@ async def test_a_file_ends_a_promotion(registry: Registry, preparation: Preparat
     assert model.traffic.promotion is not None
     assert model.traffic.promotion.state == "stopped"
     assert model.traffic.promotion.reason.startswith("3.0 was registered")
+
+
+async def test_a_file_with_traffic_that_cannot_be(registry: Registry, preparation: Preparation) -> None:
+    """Is refused, as other files with such values are, and nothing stays."""
+    preparation.options = {"traffic": {"1.0": 90, "3.0": 20}}
+    with pytest.raises(
+        InvalidModel, match=r"m-3.0.mar: model-config.yaml: traffic: weights: they add up to 110"
+    ):
+        await register(registry, "m-3.0.mar")
+
+    assert not registry.has("m", "3.0")
+    preparation.options = {}
+    await register(registry, "m-3.0.mar")

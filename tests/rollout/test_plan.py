@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from modelserver.errors import BadRequest
-from modelserver.rollout.plan import Plan, Promotion, Shadowing, check, pair_of, patched, renamed, without
+from modelserver.rollout.plan import (
+    Plan,
+    Promotion,
+    Shadowing,
+    check,
+    check_form,
+    pair_of,
+    patched,
+    renamed,
+    without,
+)
 
 HALVES = {"1.0": 50, "2.0": 50}
 BOUND = {"errors": 0.1}
@@ -90,6 +100,25 @@ def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) 
         check(plan(**parts), ["1.0", "2.0"], "1.0")
 
     assert refused.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"1.0": 90, "2.0": 20}, "weights: they add up to 110"),
+        ({"1.0": "90", "2.0": 10}, "The traffic is invalid: Expected `int | float`, got `str`"),
+        ({"weight": HALVES}, 'The traffic has no part "weight"; there are weights, sticky, shadow, promote.'),
+        ({"weights": HALVES, "stick": {}}, 'The traffic has no part "stick"'),
+        ({"sticky": "x user"}, "sticky: the name of a header is needed."),
+    ],
+)
+def test_documents_for_no_versions_at_all(document: Any, message: str) -> None:
+    """Are refused whichever there are; others may wait for theirs."""
+    with pytest.raises(BadRequest) as refused:
+        check_form(document)
+
+    assert refused.value.message.startswith(message)
+    check_form({"weights": {"8": 50, "9": 50}, "promote": {"version": "7", "errors": 0.1}})
 
 
 def test_who_is_promoted() -> None:

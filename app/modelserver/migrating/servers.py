@@ -166,7 +166,9 @@ def found_running(name: str, addresses: Mapping[Port, Address], tokens: Mapping[
     if ping.status in (0, 404):
         host, port = addresses["inference"]
         said = ping.status or ping.reason
-        raise MigrationError(f"{name} does not answer at its inference address: http://{host}:{port}/ping: {said}")
+        raise MigrationError(
+            f"{name} does not answer at its inference address: http://{host}:{port}/ping: {said}"
+        )
     return server
 
 

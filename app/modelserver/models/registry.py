@@ -171,6 +171,7 @@ class Registry:
                     name, registration, archive, at_startup=at_startup, on_progress=on_progress
                 )
                 check_workers(model.options.min_workers)
+                await _check_traffic(model)
             finally:
                 self.release(name, version)
             undo.pop_all()
@@ -430,6 +431,18 @@ class Registry:
         self.preparation.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
+
+
+async def _check_traffic(model: ModelVersion) -> None:
+    """Raises InvalidModel if the model's file asks for traffic that there cannot be."""
+    if model.options.traffic is None:
+        return
+    plans = await asyncio.to_thread(import_module, "modelserver.rollout.plan")
+    try:
+        plans.check_form(model.options.traffic)
+    except BadRequest as error:
+        told = f"{without_credentials(model.url)}: model-config.yaml: traffic: {error.message}"
+        raise InvalidModel(told) from None
 
 
 def check_name(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from modelserver.agreement import is_number
+from modelserver.agreement import is_number, shown
 from modelserver.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ def patched(plan: Plan, document: object) -> Plan:
     if not isinstance(document, dict) or not document:
         raise BadRequest("The traffic must be a JSON object of weights by version, or of its parts.")
     given: dict[str, Any] = document
+    odd = next((key for key, value in given.items() if key not in _PARTS and isinstance(value, dict)), None)
+    if odd is not None:
+        parts = ", ".join(Plan.__struct_fields__)
+        raise BadRequest(f"The traffic has no part {shown(odd)}; there are {parts}.")
     if not _PARTS & given.keys() or all(is_number(value) for value in given.values()):
         given = {"weights": given}
     given = {
@@ -105,6 +109,12 @@ def patched(plan: Plan, document: object) -> Plan:
         return msgspec.convert({**plan.document(), **given}, Plan)
     except msgspec.ValidationError as error:
         raise BadRequest(f"The traffic is invalid: {error}") from None
+
+
+def check_form(document: object) -> None:
+    """Raises BadRequest for a document that no versions of a model could carry out."""
+    plan = msgspec.structs.replace(patched(Plan(), document), promote=None)
+    check(plan, [*plan.weights, *plan.shadow], "")
 
 
 def check(plan: Plan, versions: Iterable[str], default: str) -> None:
