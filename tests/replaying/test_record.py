@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +75,21 @@ def test_a_disk_that_is_full_from_the_start(serve, tmp_path, capsys, monkeypatch
     assert main(["--out", str(out), "--management", serve(200, framed(pack([])))]) == 1
     assert capsys.readouterr().err == f"{out} cannot be written: No space left on device.\n"
     assert not out.exists()
+
+
+def test_a_device_stays_as_it_is(serve, capsys) -> None:
+    """Others use it, too, as they do /dev/null and /dev/full."""
+    leader, follower = os.openpty()
+    out = Path(os.ttyname(follower))
+    before = out.stat().st_mode
+    url = serve(200, framed(pack([Ended("over")])))
+    status = main(["--out", str(out), "--force", "--management", url])
+    after = out.stat().st_mode
+    os.close(leader)
+    os.close(follower)
+
+    assert (status, after) == (1, before)
+    assert f"{out} cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

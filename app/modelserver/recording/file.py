@@ -7,6 +7,7 @@ All numbers are little-endian. What follows the last whole frame, after a crash 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -60,7 +61,8 @@ class Writer:
             while view:
                 view = view[self._output.write(bytes(view)) :]
         except OSError:
-            self._output.truncate(start)
+            with contextlib.suppress(OSError):  # of what is no file
+                self._output.truncate(start)
             raise
 
 

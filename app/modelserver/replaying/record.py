@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -87,11 +88,15 @@ def record(options: argparse.Namespace) -> int:
             _check(answer)
             # Only now, so that a refusal leaves no file. Unbuffered, so that a kill loses nothing.
             with options.out.open("wb", buffering=0) as output:
-                os.chmod(output.fileno(), 0o600)
+                # A device, such as /dev/null, is everybody's.
+                own = stat.S_ISREG(os.fstat(output.fileno()).st_mode)
+                if own:
+                    os.chmod(output.fileno(), 0o600)
                 try:
                     writer = Writer(output)
                 except OSError as error:
-                    options.out.unlink()
+                    if own:
+                        options.out.unlink()
                     raise RecordingError(f"{options.out} cannot be written: {error.strerror}.") from error
                 with _ending_at_a_signal(url, key, options.ca_file):
                     return _Taking(options.out, writer).take(answer)
