@@ -26,13 +26,18 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def client(recorder: Recorder) -> httpx.AsyncClient:
-    """An application with the route, and one model, ``m``."""
+    """An application with the route, one model, ``m``, and one workflow, ``w``."""
 
     def get(name: str) -> None:
         if name != "m":
             raise ModelNotFound(name)
 
-    services: Any = SimpleNamespace(registry=Mock(get=get), tokens=None, settings=Settings())
+    services: Any = SimpleNamespace(
+        registry=Mock(get=get),
+        tokens=None,
+        settings=Settings(),
+        workflows=Mock(urls=lambda: {"w": "w.war"}),
+    )
     app = FastAPI()
     add_recording(app, services, recorder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
@@ -40,10 +45,10 @@ def client(recorder: Recorder) -> httpx.AsyncClient:
 
 async def test_a_recording_is_streamed(client, recorder) -> None:
     """What was asked for is in the first frame; afterwards nobody records."""
-    answer = await client.post("/recording?model=m&header=X-Mark&sample=0.5&seconds=0.01")
+    answer = await client.post("/recording?model=m&model=w&header=X-Mark&sample=0.5&seconds=0.01")
     began, ended = (entry for content in Frames().feed(answer.content) for entry in unpack(content))
 
-    assert (began.models, began.sample) == (["m"], 0.5)
+    assert (began.models, began.sample) == (["m", "w"], 0.5)
     assert "x-mark" in began.headers
     assert ended.reason == "0.01 seconds are over"
     assert recorder.now is None

@@ -31,7 +31,8 @@ def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
         if checks_host:
             check_host(request.scope["headers"])
         wanted = read_wanted(request)
-        for name in wanted.models:
+        workflows = {} if services.workflows is None else services.workflows.urls()
+        for name in wanted.models - workflows.keys():
             services.registry.get(name)
         return RecordingResponse(recorder.start(wanted))
 
@@ -44,7 +45,7 @@ def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
         return status(200, "The recording ends when the requests that it has begun are answered")
 
     parameters = [
-        query("model", "string", "A model to record; may be repeated. By default all."),
+        query("model", "string", "A model or workflow to record; may be repeated. By default all."),
         query("header", "string", "A request header to record, too; may be repeated."),
         query("sample", "number", "The share of requests to record."),
         query("seconds", "number", "When to end."),

@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         "replay can send again. The server needs allow_recording=true. Ctrl-C ends the recording.",
     )
     add = parser.add_argument
-    add("models", metavar="MODEL", nargs="*", help="models to record (default: all)")
+    add("models", metavar="MODEL", nargs="*", help="models, or workflows, to record (default: all)")
     add("--out", metavar="FILE", type=Path, required=True, help="a new file, such as traffic.msr")
     add("--force", action="store_true", help="overwrite the file")
     add("--seconds", metavar="N", type=float, help="how long (default: until Ctrl-C)")
