@@ -37,6 +37,19 @@ def test_servers_that_answer_alike_are_the_same(plan: Plan) -> None:
     assert told.lines == [f"asking both servers {len(proof.compared)} requests:"]
 
 
+def test_equal_failures_prove_nothing(plan: Plan) -> None:
+    """A model of which both answered no prediction well is named."""
+    for server in (plan.theirs, plan.ours):
+        assert isinstance(server, Played)
+        for key, answer in server.answers.items():
+            if key.startswith(("inference POST", "grpc_inference")) and "plain" in key:
+                server.answers[key] = replace(answer, status=503)
+    proof = prove(plan, Told())
+
+    assert proof.verdict == SAME
+    assert proof.remarks == ["plain: no prediction was answered well by both, so nothing is shown of it."]
+
+
 def test_known_differences_are_explained(plan: Plan) -> None:
     """By the names of their rules."""
     proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), Told())

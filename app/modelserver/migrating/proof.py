@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from modelserver.migrating import grpc_calls
 from modelserver.migrating.archives import Archive, read_archive
@@ -135,6 +135,11 @@ def prove(plan: Plan, listener: Listener) -> Proof:
     for number, call in enumerate(allowed):
         listener.trying(call.name, number / len(allowed))
         proof.compared.append(compare(plan, call))
+    for name in dict.fromkeys(subject.version.name for subject in proof.subjects):
+        if not any(_asks(call, name) for call in _good(proof)):
+            proof.remarks.append(
+                f"{name}: no prediction was answered well by both, so nothing is shown of it."
+            )
     proof.usage = usage_of(plan.installation, calls, archives)
     proof.advice = advice_on(plan.installation, proof.usage, archives)
     if plan.seconds:
@@ -256,19 +261,29 @@ def _timed(server: Server, call: Call) -> tuple[Answer, float]:
     return masked(answer, by_handler=by_handler), time.perf_counter() - began
 
 
+def _good(proof: Proof) -> list[Call]:
+    """The predictions that both answered well."""
+    return [
+        each.call
+        for each in proof.compared
+        if each.call.method in {"POST", grpc_calls.METHOD} and each.theirs.status == each.ours.status == 200
+    ]
+
+
 def _asks(call: Call, model: str) -> bool:
-    """Whether the model's name, and not only its beginning, is in the path."""
-    return re.search(rf"/{re.escape(quote(model, safe=''))}(?=[/:?]|$)", call.path) is not None
+    """Whether it is a prediction of the model, whose name, and not only its beginning, is in the path."""
+    if call.port == "grpc_inference":
+        return parse_qs(call.path.partition("?")[2]).get("model_name") == [model]
+    return (
+        call.port == "inference"
+        and re.search(rf"/{re.escape(quote(model, safe=''))}(?=[/:?]|$)", call.path) is not None
+    )
 
 
 def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
     """Each model with the first prediction that both answered well."""
     listener.stage("measuring")
-    good = [
-        each.call
-        for each in proof.compared
-        if each.call.method == "POST" and each.theirs.status == each.ours.status == 200
-    ]
+    good = [call for call in _good(proof) if call.method == "POST"]
     for number, subject in enumerate(proof.subjects):
         version = subject.version
         mine = [call for call in good if _asks(call, version.name)]
