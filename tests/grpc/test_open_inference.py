@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from modelserver.grpc.open_inference import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 
 async def numbers(count: int, read: list[int] | None = None) -> AsyncIterator[int]:
@@ -97,3 +98,27 @@ async def test_leaving_ends_the_work() -> None:
         await asyncio.sleep(0)
 
     assert cancelled == [1, 2]
+
+
+async def test_items_that_nobody_reads_any_more() -> None:
+    """Who has enough while the next item is awaited can close the items at once."""
+    waits = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[int, None]:
+        yield 1
+        await waits.wait()
+
+    async def work(number: int) -> int:
+        return number
+
+    async def take() -> None:
+        async with contextlib.aclosing(endless()) as items:
+            async for _ in in_order(items, work, 8):
+                pass
+
+    taking = asyncio.ensure_future(take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking

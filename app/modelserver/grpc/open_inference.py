@@ -7,6 +7,7 @@ readiness has its status, loading and unloading have responses, and wrong sizes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.json_format import ParseDict
@@ -36,7 +37,7 @@ from modelserver.triton.switches import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from modelserver.api.services import Services
     from modelserver.grpc.call import Call
@@ -186,8 +187,9 @@ class OpenInferenceService:
                 return answer.within(_Part.DESCRIPTOR, "infer_response")
             return _Part(infer_response=answer)
 
-        async for part in in_order(requests, answer, WINDOW):
-            yield part
+        async with contextlib.aclosing(in_order(requests, answer, WINDOW)) as parts:
+            async for part in parts:
+                yield part
 
     async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """The loaded models, and those in the store."""
@@ -283,7 +285,7 @@ _Out = TypeVar("_Out")
 
 async def in_order(
     items: AsyncIterator[_In], work: Callable[[_In], Awaitable[_Out]], window: int
-) -> AsyncIterator[_Out]:
+) -> AsyncGenerator[_Out, None]:
     """The results in order; reads no further item while ``window`` of them wait to be taken.
 
     Raises:
@@ -312,5 +314,7 @@ async def in_order(
         for left in (current, *(begun.get_nowait() for _ in range(begun.qsize()))):
             if left is not None:
                 left.cancel()
+        # Until then, the items are in use: whoever made them could not close them.
+        await asyncio.gather(reading, return_exceptions=True)
         # An error that one of them holds refers to this frame, and thereby to the items.
         del reading, current, left
