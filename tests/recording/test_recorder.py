@@ -128,6 +128,23 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
     assert calls[4].lines == b"x-batch-id: b\r\nx-batch-size: 2"
 
 
+async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be most of a request."""
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    for _ in range(20):
+        asked = inner()
+        asked.headers = [(b"content-type", b"x" * 1000)]
+        hot.serve(asked)
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+
+    assert lost.full + len(calls) == 20
+    assert len(calls) < 11
+
+
 async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit is counted, and so are bodies that are too large."""
     monkeypatch.setattr(module, "MOST_CALLS", 2)

@@ -35,7 +35,7 @@ HEADERS: Final = (
     "x-envoy-expected-rq-timeout-ms",
     "x-request-timeout-ms",
 )
-# Bytes of bodies and answers, and requests, that wait for the client.
+# Bytes of requests with their answers, and requests, that wait for the client.
 MOST_BYTES: Final = 1 << 26
 MOST_CALLS: Final = 20_000
 # Bytes of one request with its answer.
@@ -164,10 +164,10 @@ class Recording:
             piece = self._pieces[-1]
             content = _encode(fields)
             piece.calls.append(content)
-            piece.nbytes += nbytes
             piece.size += len(content)
             self._calls += 1
-            self._bytes += nbytes
+            # With the headers and the query, which may be most of it.
+            self._bytes += len(content)
             if piece.size > _PIECE:
                 self._pieces.append(_Piece())
                 self._urgent.set()
@@ -228,17 +228,17 @@ class Recording:
             if piece.calls:
                 yield framed_list(piece.calls)
                 self._calls -= len(piece.calls)
-                self._bytes -= piece.nbytes
+                self._bytes -= piece.size
 
 
 class _Piece:
-    """Encoded calls; ``nbytes`` are those of their bodies and answers, ``size`` of all."""
+    """Encoded calls, and their bytes."""
 
-    __slots__ = ("calls", "nbytes", "size")
+    __slots__ = ("calls", "size")
 
     def __init__(self) -> None:
         self.calls: list[bytes] = []
-        self.nbytes = self.size = 0
+        self.size = 0
 
 
 class RecordedRoutes:
