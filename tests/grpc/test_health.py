@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,3 +82,24 @@ async def test_changes_are_watched_until_the_end(
 
     assert seen == [_NOT_SERVING, _SERVING, _NOT_SERVING]
     assert [answer.status async for answer in service.watch(asked("no"), context)] == [_UNKNOWN]
+
+
+async def test_thousands_of_watchers(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together cost next to nothing while nothing changes, and nothing once they have left."""
+    monkeypatch.setattr("modelserver.grpc.health.EVERY", 0.01)
+    context: Any = None
+    watched = [service.watch(asked(name), context) for name in ("", "m") for _ in range(2000)]
+    for each in watched:
+        await anext(each)
+    waiting = [asyncio.ensure_future(anext(each)) for each in watched]
+    await asyncio.sleep(0.05)
+    used = time.thread_time()
+    await asyncio.sleep(0.2)
+    assert time.thread_time() - used < 0.02
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    await asyncio.sleep(0.05)
+
+    assert service._looking is None
+    assert len(asyncio.all_tasks()) == 1

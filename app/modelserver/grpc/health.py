@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ModelNotFound
@@ -22,6 +24,14 @@ EVERY = 0.5  # seconds between checks for watchers
 _Answer = message("grpc.health.v1.HealthCheckResponse")
 
 
+@dataclass(slots=True)
+class _Watched:
+    """Of a state that some watchers have seen; ``ended``: there is another one, or the server stops."""
+
+    watchers: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class HealthService:
     """Serving while ``/ping`` says Healthy, or the model has a worker, and the server is not stopping.
 
@@ -35,6 +45,9 @@ class HealthService:
         self._registry = registry
         self._services = frozenset(services) | {"", NAME}
         self._stopping = stopping
+        # By name and state; one task looks for all watchers, of whom a connection may have thousands.
+        self._watched: dict[tuple[str, int], _Watched] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -57,10 +70,33 @@ class HealthService:
             if self._stopping.is_set():
                 return
             before = status
-            try:
-                await asyncio.wait_for(self._stopping.wait(), EVERY)
-            except asyncio.TimeoutError:
-                continue
+            await self._end_of(asked.service, status)
+
+    async def _end_of(self, name: str, status: int) -> None:
+        """Returns when the state is another one, or the server stops."""
+        state = name, status
+        watched = self._watched.setdefault(state, _Watched())
+        watched.watchers += 1
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        try:
+            await watched.ended.wait()
+        finally:
+            watched.watchers -= 1
+            if not watched.watchers and self._watched.get(state) is watched:
+                del self._watched[state]
+
+    async def _look(self) -> None:
+        try:
+            while self._watched:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), EVERY)
+                for (name, status), watched in list(self._watched.items()):
+                    if self._stopping.is_set() or self._status(name) != status:
+                        del self._watched[name, status]
+                        watched.ended.set()
+        finally:
+            self._looking = None
 
     def _status(self, name: str) -> int:
         if name in self._services:
