@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -321,6 +322,32 @@ async def test_clients_that_give_up(caller: Caller) -> None:
     assert caller.intake.held == 0
 
 
+@pytest.mark.parametrize("how", ["lost", "late"])
+async def test_thousands_of_calls_that_end_at_once(how: str) -> None:
+    """When their client leaves, or their deadline passes, others get their turn in between."""
+    caller = Caller()
+    caller.unary.go_on.clear()
+    for each in range(1, 401, 2):
+        fields = {"grpc_timeout": "50m"} if how == "late" else {}
+        caller.say(caller.call(each, **fields), frame(DATA, END, each, framed(b"a")))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(caller.unary.asked) == 200
+    if how == "lost":
+        caller.connection.connection_lost(None)
+    else:
+        time.sleep(0.06)  # noqa: ASYNC251 - all deadlines pass in one turn
+    most = turns = 0
+    while len(caller.unary.endings) < 200:
+        before = len(caller.unary.endings)
+        await asyncio.sleep(0)
+        most = max(most, len(caller.unary.endings) - before)
+        turns += 1
+
+    assert most <= 64
+    assert caller.unary.endings == ["cancelled"] * 200
+
+
 async def test_uploads_that_stop() -> None:
     """A message of which nothing comes for the time to receive ends its call; streams may be silent."""
     caller = Caller(receive_timeout=10)
@@ -336,6 +363,29 @@ async def test_uploads_that_stop() -> None:
     caller.connection.check(caller.connection.now())
     assert (await caller.status(1))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [3]
+
+
+@pytest.mark.parametrize("part", [1, 3, 500])
+async def test_messages_of_streams_that_stop(part: int) -> None:
+    """A stream may be silent between its messages, but not within one, which would be held for ever."""
+    caller = Caller(receive_timeout=10)
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"whole")))
+    await caller.told()
+    (call,) = caller.connection.streams.values()
+    call._heard -= 11
+    caller.connection.check(caller.connection.now())
+    assert await caller.told() == []
+    caller.say(frame(DATA, 0, 1, framed(bytes(1000))[:part]))
+    caller.connection.check(caller.connection.now())
+    assert await caller.told() == []
+    call._heard -= 11
+    caller.connection.check(caller.connection.now())
+    await caller.told()
+
+    assert caller.talk.asked == [b"whole"]
+    assert "Nothing of the message came" in caller.talk.endings[0]
+    assert caller.connection.streams == {}
+    assert caller.intake.held == 0
 
 
 async def test_answers_that_are_not_read(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -403,6 +404,55 @@ async def test_rare_frames_are_no_attack(client: Client) -> None:
         client.listener.check()
 
     assert not client.transport.closed
+
+
+async def test_a_head_that_takes_long_to_decode() -> None:
+    """It is not decoded: what is larger than all fields may be is no head."""
+    client = Client(fields=1000).greet()
+    # A value of Huffman's code, in which each byte of the letter a takes five bits.
+    coded = b"\x18\xc6\x31\x8c\x63" * 300
+    block = b"\0\1x\xff" + bytes((len(coded) - 127 & 127 | 128, len(coded) - 127 >> 7)) + coded
+    client.connection._decoder.decode = None  # type: ignore[assignment]
+    client.say(frame(HEADERS, WHOLE, 1, block))
+
+    assert client.ending() == Code.ENHANCE_YOUR_CALM
+
+
+async def test_thousands_of_frames_in_one_piece(client: Client) -> None:
+    """They are read bit by bit, in order, with turns of the loop in between; nothing more is read meanwhile."""
+    count = 60_000
+    client.say(client.head(1))
+    used = time.thread_time()
+    client.say(frame(DATA, 0, 1, b"a") * count)
+    assert time.thread_time() - used < 0.02
+    assert not client.transport.reading
+    client.say(frame(DATA, END, 1, b"b"))
+    turns = 0
+    while not client.streams[1].body.endswith(b"b"):
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns > 3
+    assert client.streams[1].body == b"a" * count + b"b"
+    assert client.transport.reading
+
+
+async def test_frames_that_wait_while_nothing_is_taken(client: Client) -> None:
+    """What waits for its turn waits for the client too."""
+    client.say(client.head(1))
+    client.say(frame(DATA, 0, 1, b"a") * 60_000)
+    client.connection.pause_writing()
+    seen = client.streams[1].body
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.streams[1].body == seen
+    client.connection.resume_writing()
+    assert not client.transport.reading
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+    assert len(client.streams[1].body) == 60_000
+    assert client.transport.reading
 
 
 @pytest.mark.parametrize(

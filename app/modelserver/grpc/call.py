@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from modelserver.http2.stream import Carrier
 
 _log = logging.getLogger("modelserver.grpc")
+
+# Calls that are cancelled in a turn of the loop.
+_AT_ONCE = 32
 
 
 class Method(Protocol):
@@ -48,6 +52,26 @@ class CallTrace(Protocol):
         """The call has ended."""
 
 
+class Endings:
+    """Cancels what calls run in, always later: by then it has begun. Of thousands, as when a connection ends
+    or a deadline of all passes, only some in each turn of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Task[None]] = deque()
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._cancel)
+        self._waiting.append(task)
+
+    def _cancel(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._waiting))):
+            self._waiting.popleft().cancel()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._cancel)
+
+
 class Port:
     """What the calls of a port share.
 
@@ -61,6 +85,7 @@ class Port:
         self.methods = methods
         self.largest = largest
         self.intake = intake
+        self.endings = Endings()
 
     def make(self, connection: Carrier, number: int) -> Call:
         return Call(connection, number, self)
@@ -148,8 +173,7 @@ class Call(Stream):
         self.is_cancelled = True
         self._drop()
         if self._task is not None:
-            # Later, so that it has begun.
-            asyncio.get_running_loop().call_soon(self._task.cancel)
+            self._port.endings.add(self._task)
         self._settle()
 
     def closing(self) -> None:
@@ -160,9 +184,16 @@ class Call(Stream):
     def check(self, now: float) -> None:
         super().check(now)
         timeout = self.connection.limits.receive_timeout
-        waits = self.method is not None and not (self.method.streams or self._served or self.ended)
-        if waits and monotonic() - self._heard > timeout:
-            self.finish(StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s.")
+        if self.method is None or self.ended or monotonic() - self._heard <= timeout:
+            return
+        silence = StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s."
+        if self._more is not None:
+            # Between messages, a stream may be silent.
+            if self._wrong is None and self._inbox is not None and self._inbox.is_partial:
+                self._wrong = silence
+                self._more.set()
+        elif not self._served:
+            self.finish(*silence)
 
     def stalled(self, seconds: float) -> None:
         self.is_unread = True
@@ -259,7 +290,7 @@ class Call(Stream):
         self._task = loop.create_task(serving)
         left = self.time_remaining()
         if left is not None:
-            self._deadline = loop.call_later(max(left, 0), self._task.cancel)
+            self._deadline = loop.call_later(max(left, 0), self._port.endings.add, self._task)
 
     @property
     def client(self) -> str:

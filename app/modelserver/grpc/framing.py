@@ -65,6 +65,11 @@ class Inbox:
         return self.held >= self._length
 
     @property
+    def is_partial(self) -> bool:
+        """Whether a message has begun to come, and is not whole. Raises as :attr:`is_complete`."""
+        return (self._length is not None or self.held > 0) and not self.is_complete
+
+    @property
     def has_more(self) -> bool:
         """Whether anything follows on a complete message."""
         return self._length is not None and self.held > self._length

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from modelserver.http2 import frames
@@ -28,6 +29,9 @@ _SETTINGS, _MADE_UP = 50, 4
 _MOST_PARTS = 64
 # Bytes that are sent at once.
 _LARGEST_WRITE = 512 << 10
+# Seconds, and new streams, after which the frames that are left of a piece wait for the loop's next turn.
+_TURN = 0.004
+_MOST_BEGUN = 64
 # Seconds after which clients know that no new streams are served.
 _NOTICE = 0.1
 # How requests of HTTP/1.1 begin, and what those who mistook the port are told.
@@ -87,6 +91,8 @@ class Connection(asyncio.Protocol):
         # What came and is not a whole frame, its length, and the length with which it can be one.
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
+        # Whether frames among them wait for the loop's next turn; nothing is read until then.
+        self._postponed = False
         self._begun = False
         self._heard = self.now()
         # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
@@ -155,7 +161,9 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused_since = None
-        if self._transport is not None:
+        if self._postponed:
+            self._loop.call_soon(self._go_on)
+        elif self._transport is not None:
             self._transport.resume_reading()
         self._pump()
 
@@ -167,13 +175,34 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self.now()
         self._have += len(data)
-        if self._have < self._need:
+        if self._have < self._need or self._postponed:
             self._pieces.append(data)
             return
         if self._pieces:
             self._pieces.append(data)
             data = b"".join(self._pieces)
             self._pieces.clear()
+        self._take(data)
+
+    def _go_on(self) -> None:
+        """Reads what was postponed, unless the client takes nothing: then as soon as it does."""
+        if not self._postponed or self._paused_since is not None or self._over_since is not None:
+            return
+        self._postponed = False
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._take(data)
+        if not self._postponed and self._paused_since is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _postpone(self) -> None:
+        """A piece may have thousands of frames: others get their turn in between."""
+        self._postponed = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._loop.call_soon(self._go_on)
+
+    def _take(self, data: bytes) -> None:
         self._flushing = True  # once, at the end
         try:
             self._read(data)
@@ -193,7 +222,7 @@ class Connection(asyncio.Protocol):
                     self.write(_NOT_HERE)
                 raise Broken(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
             self._begun = True
-        largest = self.limits.frame
+        largest, until, most = self.limits.frame, perf_counter() + _TURN, self._last + 2 * _MOST_BEGUN
         need = HEAD.size
         while size - at >= HEAD.size:
             first, flags, number = HEAD.unpack_from(data, at)
@@ -206,6 +235,9 @@ class Connection(asyncio.Protocol):
                 break
             self._on_frame(first & 0xFF, flags, number & frames.MAX_WINDOW, data[at + HEAD.size : end])
             at = end
+            if at < size and (perf_counter() > until or self._last > most):
+                self._postpone()
+                break
         self._have, self._need = size - at, need
         if self._have:
             self._pieces.append(data[at:] if at else data)
@@ -277,6 +309,9 @@ class Connection(asyncio.Protocol):
             if len(block) < 5:
                 raise Broken(Code.FRAME_SIZE_ERROR, "no room for a priority")
             block = block[5:]
+        if len(block) > self.limits.fields:
+            # Decoding it, to find out the same, takes long.
+            raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
         if flags & frames.END_HEADERS:
             self._on_block(flags, number, block)
         else:
