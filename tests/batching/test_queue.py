@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -110,12 +111,29 @@ def test_larger_request_is_cut_into_full_parcels_and_a_rest() -> None:
     big = request("a", 10)
     line.put(big)
     line.put(request("b", 2))
-    assert big.waiting == 3
+    # It waits as one parcel.
+    assert big.waiting == 1
 
     batches = [names(line.take(0.0, 1)) for _ in range(3)]
 
     assert batches == [["a0", "a1", "a2", "a3"], ["a4", "a5", "a6", "a7"], ["a8", "a9", "b0", "b1"]]
     assert counters(line) == (0, 0, 0)
+
+
+def test_requests_of_thousands_of_instances_are_removed_quickly() -> None:
+    """Their clients may all leave at once: the time does not grow with what waits beside them."""
+    line = queue(batch_size=1, max_bytes=1 << 30)
+    waiting = [request(f"r{i}", 10_000) for i in range(50)]
+    for each in waiting:
+        line.put(each)
+    assert names(line.take(0.0, 1)) == ["r00"]
+    used = time.thread_time()
+    for each in waiting:
+        line.remove(each)
+    assert time.thread_time() - used < 0.02
+
+    assert counters(line) == (0, 0, 0)
+    assert line.take(0.0, 1) is None
 
 
 def test_request_counts_until_its_last_parcel_left() -> None:

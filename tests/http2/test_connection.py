@@ -419,7 +419,7 @@ async def test_a_head_that_takes_long_to_decode() -> None:
 
 
 async def test_thousands_of_frames_in_one_piece(client: Client) -> None:
-    """They are read bit by bit, in order, with turns of the loop in between; nothing more is read meanwhile."""
+    """They are read bit by bit, in order, with turns of the loop between; nothing more is read then."""
     count = 60_000
     client.say(client.head(1))
     used = time.thread_time()

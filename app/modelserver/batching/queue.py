@@ -79,19 +79,9 @@ class BatchQueue:
         self._places = itertools.count()
 
     def reconfigure(self, batch_size: int, policy: Policy) -> None:
-        """Changes how batches are formed; waiting parcels that are now too large are cut."""
+        """Changes how batches are formed."""
         self.batch_size = batch_size
         self.policy = policy
-        for lane in self._lanes.values():
-            if any(parcel.count > batch_size for parcel in lane.parcels):
-                lane.parcels = deque(piece for parcel in lane.parcels for piece in self._cut(parcel))
-
-    def _cut(self, parcel: Parcel) -> list[Parcel]:
-        """The parcel in pieces that fit into a batch."""
-        size, end = self.batch_size, parcel.start + parcel.count
-        starts = range(parcel.start, end, size)
-        parcel.request.waiting += len(starts) - 1
-        return [Parcel(parcel.request, start, min(size, end - start)) for start in starts]
 
     def __len__(self) -> int:
         return self.requests
@@ -107,14 +97,10 @@ class BatchQueue:
             raise QueueFull("bytes")
         lane = self._lane(request.key)
         request.place = next(self._places)
-        total, size = len(request.rows), self.batch_size
-        if total <= size:
-            lane.parcels.append(Parcel(request, 0, total))
-            request.waiting = 1
-        else:
-            cuts = range(0, total, size)
-            lane.parcels.extend(Parcel(request, start, min(size, total - start)) for start in cuts)
-            request.waiting = len(cuts)
+        total = len(request.rows)
+        # One that is larger than a batch is cut when it is sent: thousands of parcels would wait otherwise.
+        lane.parcels.append(Parcel(request, 0, total))
+        request.waiting = 1
         lane.instances += total
         self.requests += 1
         self.instances += total
@@ -134,10 +120,8 @@ class BatchQueue:
             request.waiting += 1
             lane.instances += parcel.count
             self._count(int(first), parcel.count, request.nbytes if first else 0)
-        # The batch size may have become smaller meanwhile.
-        pieces = (piece for parcel in parcels for piece in self._cut(parcel))
         # Batches of several workers may come back in any order.
-        lane.parcels = deque(sorted((*pieces, *lane.parcels), key=_place))
+        lane.parcels = deque(sorted((*parcels, *lane.parcels), key=_place))
 
     def remove(self, request: Request) -> None:
         if not request.waiting:
@@ -220,17 +204,26 @@ class BatchQueue:
         taken: list[Parcel] = []
         room = self.batch_size
         ended = freed = late = 0
-        while parcels and parcels[0].count <= room:
-            parcel = parcels.popleft()
-            request = parcel.request
+        while parcels:
+            parcel = parcels[0]
+            request, count = parcel.request, parcel.count
+            is_late = request.deadline is not None and request.deadline <= now
+            if count > room and not is_late:
+                if room == self.batch_size:
+                    # More than a batch: its first instances.
+                    taken.append(Parcel(request, parcel.start, room))
+                    parcels[0] = Parcel(request, parcel.start + room, count - room)
+                    room = 0
+                break
+            parcels.popleft()
             request.waiting -= 1
             if request.waiting == 0:
                 ended += 1
                 freed += request.nbytes
-            if request.deadline is not None and request.deadline <= now:
-                late += parcel.count
+            if is_late:
+                late += count
                 continue
-            room -= parcel.count
+            room -= count
             taken.append(parcel)
         size = self.batch_size - room
         lane.instances -= size + late

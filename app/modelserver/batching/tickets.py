@@ -46,6 +46,9 @@ class TicketQueue(BatchQueue):
         """How many batches parcels of these sizes need."""
         batches = room = 0
         for count in counts:
+            if count > self.batch_size:
+                full, count = divmod(count, self.batch_size)  # noqa: PLW2901 - the rest
+                batches, room = batches + full, 0
             if count > room:
                 batches, room = batches + 1, self.batch_size
             room -= count

@@ -171,7 +171,7 @@ class Pool:
         except QueueFull as full:
             self.metrics.rejected(full.reason)
             raise no_worker(self.name, asked_version) from full
-        if request.waiting > 1:
+        if request.waiting > 1 or len(request.rows) > queue.batch_size:
             self.metrics.split()
         if request.deadline is not None:
             left = max(0.0, request.deadline - self.clock())
