@@ -65,7 +65,8 @@ def test_a_document_says_the_same_again() -> None:
         *({"weights": [1]}, {"weights": HALVES, "more": 1}, {"sticky": 5}, {"shadow": {"2.0": 25}}),
         *({"shadow": {"2.0": {"percent": 101}}}, {"shadow": {"2.0": {"percent": 5, "compare": "eye"}}}),
         *({"shadow": {"2.0": {}}}, {"promote": {"after": 0}}, {"promote": {"agreement": 2}}, {"promote": 5}),
-        {"1.0": float("nan")},
+        *({"1.0": float("nan")}, {"promote": {**BOUND, "after": 10**400}}),
+        *({"promote": {"p99_ratio": float("inf")}}, {"shadow": {"2.0": {"percent": 5, "tolerance": 1e400}}}),
     ],
 )
 def test_what_is_no_plan_is_refused(document: Any) -> None:
@@ -81,6 +82,8 @@ def test_what_is_no_plan_is_refused(document: Any) -> None:
         ({"weights": {"1.0": 0}}, "weights: they add up to 0, they must add up to 100."),
         ({"weights": {"9": 100}}, "weights: version 9 is not registered; there are 1.0, 2.0."),
         ({"shadow": {"9": {"percent": 5}}}, "shadow: version 9 is not registered; there are 1.0, 2.0."),
+        ({"shadow": {"2.0": {"percent": 1e-18}}}, "1e-18 percent are too few: 0 or at least 0.000001 are"),
+        ({"weights": HALVES, "promote": {**BOUND, "steps": [1e-9, 100]}}, "1e-09 percent are too few"),
         ({"sticky": "x user"}, "sticky: the name of a header is needed."),
         ({"weights": {str(n): 1 for n in range(20)}}, "weights: 20 versions are named, 16 are allowed."),
         ({"weights": HALVES, "promote": {}}, "promote: a bound is needed"),

@@ -20,6 +20,8 @@ _LONGEST = 256
 TOLERANCE = 1e-5
 # How far weights may be from 100 in sum: numbers such as 33.3 are not exact.
 _SLACK = 1e-3
+# The least percent but 0: of less, nothing would come in a lifetime, and logarithms would be 0.
+_LEAST = 1e-6
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 Percent: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100)] | Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -36,7 +38,7 @@ class Shadowing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     percent: Percent
     compare: Mode | None = None
-    tolerance: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
 
     @property
     def mode(self) -> Mode:
@@ -56,9 +58,9 @@ class Promotion(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     latency to that of the other version, at most; ``errors``: the share of its answers that failed, at most.
     """
 
-    after: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    after: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 10_000
     agreement: Share | None = None
-    p99_ratio: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    p99_ratio: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
     errors: Share | None = None
     steps: tuple[Percent, ...] = (1, 5, 25, 50, 100)
     version: str = ""
@@ -125,6 +127,10 @@ def check(plan: Plan, versions: Iterable[str], default: str) -> None:
             raise BadRequest(f"{part}: {len(named)} versions are named, {MOST_VERSIONS} are allowed.")
         for version in named:
             _check_known(part, version, known)
+    steps = () if plan.promote is None else plan.promote.steps
+    for percent in (*plan.weights.values(), *(each.percent for each in plan.shadow.values()), *steps):
+        if 0 < percent < _LEAST:
+            raise BadRequest(f"{percent:g} percent are too few: 0 or at least {_LEAST:f} are needed.")
     if plan.weights and abs(sum(plan.weights.values()) - 100) > _SLACK:
         total = sum(plan.weights.values())
         raise BadRequest(f"weights: they add up to {total:g}, they must add up to 100.")
