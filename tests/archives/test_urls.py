@@ -69,6 +69,7 @@ def test_patterns_match_the_whole_url(url: str) -> None:
         "https://good.com/%252e%252e/x.mar",
         "https://good.com/../x.mar",
         "https://good.com/\tx.mar",
+        "https://good.com/\ud800.mar",
     ],
 )
 def test_disguised_urls_are_refused(url: str) -> None:

@@ -108,8 +108,8 @@ def refusal(url: str, reason: str = "") -> ModelNotFound:
 
 def _disguise(url: str) -> str | None:
     """Why a URL may lead elsewhere than it seems to, or ``None``."""
-    if any(character <= " " or character in "\\\x7f" for character in url):
-        return "spaces, control characters and backslashes are not allowed"
+    if any(c <= " " or c in "\\\x7f" or "\ud800" <= c <= "\udfff" for c in url):
+        return "spaces, control characters, backslashes and halves of characters are not allowed"
     # Parsed as the client does. Most servers never need this import (60 ms).
     import httpx  # noqa: PLC0415
 
