@@ -82,6 +82,14 @@ def test_error_body_has_torchserves_fields() -> None:
     }
 
 
+def test_what_a_client_sent_is_not_repeated_without_end() -> None:
+    """A fault may quote a text of megabytes, which would be encoded twice on the event loop."""
+    _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), kserve=True)
+
+    assert len(body) < 40_000
+    assert json.loads(body)["error"].startswith("input 'xxx")
+
+
 def test_error_body_on_v1_has_both_families_fields() -> None:
     """KServe's `error` stands beside, in KServe's words where it has some (design, section 9)."""
     assert json.loads(error_body(ModelNotFound.named("m"), kserve=True)[1]) == {

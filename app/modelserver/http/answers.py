@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.errors import BadRequest
+from modelserver.telemetry.text import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from modelserver.errors import ModelServerError
+
+# Characters of the message of a client's fault, which may repeat what the client sent.
+_LONGEST = 1 << 14
 
 JSON = "application/json"
 
@@ -105,9 +111,12 @@ def error_body(
     then has the keys of KServe's batcher (kserve reference 2.2).
     """
     status = (error.kserve_status or error.status) if kserve else error.status
-    body: dict[str, object] = {"code": status, "type": error.type, "message": error.message}
+    message, kserve_message = error.message, error.kserve_message
+    if isinstance(error, BadRequest):
+        message = shortened(message, _LONGEST)
+    body: dict[str, object] = {"code": status, "type": error.type, "message": message}
     if kserve:
-        body["error"] = error.kserve_message or error.message
+        body["error"] = kserve_message or message
     if error.request_id is not None:
         body["request_id"] = error.request_id
     if batch_id is None:
