@@ -19,8 +19,6 @@ from modelserver.errors import ModelServerError
 from modelserver.offload.calls import Call, Closed, Ended, perform, receive, send
 
 IDLE = 60.0  # seconds
-# Characters of an error, which may repeat what a client sent.
-_LONGEST = 1 << 16
 
 _decode = msgspec.msgpack.Decoder(Call).decode
 
@@ -39,7 +37,7 @@ def _ended(call: Call) -> Ended:
     try:
         return perform(call)
     except ModelServerError as error:
-        return Ended(error=type(error).__name__, text=error.message[:_LONGEST])
+        return Ended(error=type(error).__name__, text=error.message[: 1 << 16])
     except MemoryError:
         return Ended(error=MemoryError.__name__)
     except Exception:  # noqa: BLE001 - the server logs it
