@@ -425,8 +425,8 @@ async def test_a_head_that_takes_long_to_decode() -> None:
 
 
 async def test_many_frames_in_one_piece(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once they take long, they are read bit by bit, in order, with turns of the loop between; nothing more is
-    read then.
+    """Once they take long, they are read bit by bit, in order, with turns of the loop between; until then
+    nothing more is read.
     """
     count = 60
     client.say(client.head(1))
@@ -449,10 +449,11 @@ async def test_many_new_streams_in_one_piece(client: Client) -> None:
     """Wait for a turn however short the time was."""
     client.say(b"".join(client.head(number) for number in range(1, 401, 2)))
     begun = len(client.streams)
-    while not client.transport.reading:
+    for _ in range(10):
         await asyncio.sleep(0)
 
     assert begun < 100
+    assert client.transport.reading
     assert len(client.streams) == 200
 
 
@@ -505,8 +506,8 @@ async def test_nonsense() -> None:
 def at(client: Client, seconds: float) -> None:
     """Looks at the connections as if it were so much later."""
     loop = asyncio.get_running_loop()
-    for connection in list(client.listener.connections):
-        connection.check(loop.time() + seconds)
+    for each in list(client.listener.connections):
+        each.check(loop.time() + seconds)
 
 
 @pytest.mark.parametrize("said", [b"", PREFACE[:10], PREFACE + b"\0\0"])
