@@ -9,10 +9,11 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.e2e.raw import HOST, post
+
 if TYPE_CHECKING:
     import socket
 
-HOST = "127.0.0.1"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
@@ -161,12 +162,6 @@ class Caller(asyncio.Protocol):
             self._waiting.set_exception(
                 ConnectionResetError(f"no answer, {len(self._received)} bytes of one")
             )
-
-
-def post(path: str, body: bytes, *lines: str) -> bytes:
-    """A POST request."""
-    head = [f"POST {path} HTTP/1.1", "Host: x", *lines, f"Content-Length: {len(body)}", "", ""]
-    return "\r\n".join(head).encode("latin-1") + body
 
 
 # Requests to the model ``witness``, which answers "model|row|call"; and the rows that an answer tells of.

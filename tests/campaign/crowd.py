@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import uvloop
 from tests.campaign.callers import REQUESTS, Caller, Malformed, rows_told
-from tests.campaign.targets import port_of
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def ask_by_http(
     """So many HTTP clients, each with ``pause`` seconds between its requests, until they are to end."""
 
     async def crowd() -> None:
-        port = port_of(server, "inference")
+        port = server.port_of("inference")
         await asyncio.gather(*(call_by_http(port, client, tally, going, pause) for client in range(clients)))
 
     uvloop.run(crowd())

@@ -10,8 +10,9 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from tests.campaign.callers import HOST, post, receive_answer
-from tests.campaign.targets import Holdings, hold_level, port_of, quiet, settled, target, tracebacks
+from tests.campaign.callers import receive_answer
+from tests.campaign.targets import Holdings, hold_level, quiet, settled, target, tracebacks
+from tests.e2e.raw import connect, post
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,7 @@ def temporary_files(server: Server) -> set[Path]:
 
 def upload(server: Server) -> int:
     """As ``curl -T`` does: a connection, a large body, its answer, the end."""
-    with socket.create_connection((HOST, server.port), timeout=30) as connection:
+    with connect(server.port, 30) as connection:
         connection.sendall(post("/predictions/echo", b"u" * BODY))
         answer = receive_answer(connection)
     assert answer is not None, "the connection ended before the answer"
@@ -108,14 +109,14 @@ def break_off(server: Server) -> int:
 def break_off_management(server: Server) -> int:
     """The same on the other port and the long way."""
     request = post("/models", b"b" * BODY, "Content-Type: application/json")
-    return leave_bodies(port_of(server, "management"), request)
+    return leave_bodies(server.port_of("management"), request)
 
 
 def leave_bodies(port: int, request: bytes) -> int:
     """Several at the same time. What the server answers meanwhile, such as a refusal, nobody reads."""
     with contextlib.ExitStack() as stack:
         for number in range(AT_ONCE):
-            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=30))
+            connection = stack.enter_context(connect(port, 30))
             with contextlib.suppress(ConnectionError):
                 connection.sendall(request[: len(request) * 3 // 4])
             if number % 2:
@@ -143,7 +144,7 @@ def break_off_grpc(server: Server) -> int:
     port = int(str(server.settings["grpc_inference_port"]))
     with contextlib.ExitStack() as stack:
         for number in range(AT_ONCE):
-            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=30))
+            connection = stack.enter_context(connect(port, 30))
             send_message(connection, message[: len(message) * 3 // 4])
             if number % 2:
                 connection.sendall(talking.frame(talking.RESET, 0, 1, talking.number(CANCEL)))

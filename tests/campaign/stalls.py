@@ -8,7 +8,6 @@ import contextlib
 import functools
 import gzip
 import json
-import socket
 import struct
 import threading
 import time
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tests.campaign.callers import HOST, post, receive_answer
-from tests.campaign.targets import port_of, target, tracebacks
+from tests.campaign.callers import receive_answer
+from tests.campaign.targets import target, tracebacks
+from tests.e2e.raw import connect, post
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -133,13 +133,13 @@ class Watcher(threading.Thread):
         self._loops = [
             Path(f"/proc/{process.pid}/task/{process.pid}/schedstat") for process in server.processes()
         ]
-        self._port = port_of(server, listener)
+        self._port = server.port_of(listener)
 
     def run(self) -> None:
         ask = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
         own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         waits = [own, *self._loops]
-        with socket.create_connection((HOST, self._port), timeout=600) as connection:
+        with connect(self._port, 600) as connection:
             while not self.over.is_set():
                 queued, began = waited(waits), time.monotonic()
                 connection.sendall(ask)
@@ -179,9 +179,7 @@ def of_bytes(name: str, listener: str, request: bytes) -> Heavy:
     """Whole requests; the answer to the first counts."""
 
     def send(server: Server) -> str:
-        with socket.create_connection(
-            (HOST, port_of(server, listener)), timeout=ANSWER_SECONDS
-        ) as connection:
+        with connect(server.port_of(listener), ANSWER_SECONDS) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(request)
             try:

@@ -10,7 +10,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-from tests.campaign.callers import HOST, Answer, Malformed, post, receive_answer
-from tests.campaign.targets import build_store, port_of, target, tracebacks
+from tests.campaign.callers import Answer, Malformed, receive_answer
+from tests.campaign.targets import build_store, target, tracebacks
+from tests.e2e.raw import connect, post
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from tests.campaign.report import Report
@@ -124,21 +125,17 @@ def no_descriptors_left(report: Report) -> None:
         server.registered("echo.mar")
         with contextlib.ExitStack() as stack:
 
-            def connect(listener: str) -> socket.socket:
-                return stack.enter_context(
-                    socket.create_connection((HOST, port_of(server, listener)), timeout=30)
-                )
+            def opened(listener: str) -> socket.socket:
+                return stack.enter_context(connect(server.port_of(listener), 30))
 
-            inference, management, other = (
-                connect(each) for each in ("inference", "management", "management")
-            )
+            inference, management, other = map(opened, ("inference", "management", "management"))
             assert asked(inference, post("/predictions/echo", b"x")).body == b"x"
             assert asked(management, DESCRIBE).status == 200
             assert asked(other, DESCRIBE).status == 200
-            opened = psutil.Process(server.pid).num_fds()
-            stack.enter_context(server.limited(resource.RLIMIT_NOFILE, opened + 4))
+            held = psutil.Process(server.pid).num_fds()
+            stack.enter_context(server.limited(resource.RLIMIT_NOFILE, held + 4))
             for _ in range(20):
-                connect("inference")
+                opened("inference")
             assert asked(inference, post("/predictions/echo", b"x")).body == b"x"
             assert asked(management, DESCRIBE).status == 200
             assert asked(other, post("/models?url=obey.mar&initial_workers=1", b"")).status in REFUSED
@@ -283,7 +280,7 @@ def stop_in_flight(report: Report, server: Server, front_ends: int) -> None:
     with contextlib.ExitStack() as stack:
         clients = []
         for number in range(IN_FLIGHT):
-            client = stack.enter_context(socket.create_connection((HOST, server.port), timeout=60))
+            client = stack.enter_context(connect(server.port, 60))
             order = b'{"do": "sleep", "seconds": %d, "token": %d}' % (3 if number == 0 else 0, number)
             client.sendall(post("/predictions/obey", order, text))
             clients.append(client)

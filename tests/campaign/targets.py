@@ -59,11 +59,6 @@ def build_store(folder: Path) -> Path:
     return store
 
 
-def port_of(server: Server, listener: str) -> int:
-    """The port of the ``inference``, ``management`` or ``metrics`` listener."""
-    return int(str(server.settings[f"{listener}_address"]).rpartition(":")[2])
-
-
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """What the server and its front ends hold together."""
@@ -77,7 +72,7 @@ class Holdings:
         """At this moment."""
         found = server.processes()
         return cls(
-            sum(process.memory_info().rss for process in found),
+            server.memory(),
             sum(process.num_fds() for process in found),
             sum(process.num_threads() for process in found),
         )

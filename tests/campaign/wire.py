@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tests.campaign.callers import HOST, Answer, Malformed, post, take_answer
-from tests.campaign.targets import MIB, Holdings, port_of, quiet, target, tracebacks
+from tests.campaign.callers import Answer, Malformed, take_answer
+from tests.campaign.targets import MIB, Holdings, quiet, target, tracebacks
+from tests.e2e.raw import connect, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -284,8 +285,8 @@ def paths_of(server: Server, front_ends: bool) -> list[tuple[int, str]]:
     inference = [(server.port, "/predictions/echo"), (server.port, "/ping")]
     if front_ends:
         return inference
-    management = port_of(server, "management")
-    metrics = port_of(server, "metrics")
+    management = server.port_of("management")
+    metrics = server.port_of("metrics")
     return [*inference, (management, "/models"), (management, "/api-description"), (metrics, "/metrics")]
 
 
@@ -341,7 +342,7 @@ def exchange(port: int, case: Case) -> tuple[list[Answer], bool | None]:
     Raises Malformed.
     """
     received, answers, ended = bytearray(), [], False
-    with socket.create_connection((HOST, port), timeout=PATIENCE) as connection:
+    with connect(port, PATIENCE) as connection:
         with contextlib.suppress(ConnectionError):
             for piece in pieces_of(case):
                 connection.sendall(piece)
@@ -385,7 +386,7 @@ def dawdlers(report: Report, server: Server, what: str) -> None:
         waiting = {}
         for name, start in begun.items():
             for port in {port for port, _ in paths_of(server, "front" in what)}:
-                connection = stack.enter_context(socket.create_connection((HOST, port), timeout=PATIENCE))
+                connection = stack.enter_context(connect(port, PATIENCE))
                 connection.sendall(start)
                 connection.setblocking(False)
                 waiting[connection] = f"{name} on port {port}"
@@ -418,12 +419,9 @@ def stubborn(report: Report, server: Server, what: str, *, patient: bool) -> Non
     request = post("/predictions/echo", b"n" * 1_000_000)
     before = Holdings.of(server).memory
     with contextlib.ExitStack() as stack:
-        waiting = [
-            stack.enter_context(socket.create_connection((HOST, server.port))) for _ in range(STUBBORN)
-        ]
+        waiting = [stack.enter_context(connect(server.port, small=True)) for _ in range(STUBBORN)]
         most = 0
         for connection in waiting:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.settimeout(0.2)
             with contextlib.suppress(OSError):
                 for _ in range(20):

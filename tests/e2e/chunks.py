@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 
+from tests.e2e.raw import connect
 from tests.e2e.serving import ROOT
 
 
@@ -20,7 +20,7 @@ class ChunkReader:
         self, port: int, path: str, order: object, *, version: str = "1.1", method: str = "POST"
     ) -> None:
         body = json.dumps(order).encode()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = connect(port, 30)
         self._socket.sendall(
             f"{method} {path} HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()

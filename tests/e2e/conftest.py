@@ -61,6 +61,14 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -
 
 
 @pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The shared server; what a test registers is gone after it."""
+    yield shared_server
+    for model in shared_server.management.get("/models").json()["models"]:
+        shared_server.unregister(model["modelName"])
+
+
+@pytest.fixture
 def pool():
     """Clients that ask at the same time."""
     with ThreadPoolExecutor(32) as executor:

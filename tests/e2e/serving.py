@@ -244,6 +244,14 @@ class Server:
         main = psutil.Process(self.pid)
         return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
 
+    def memory(self) -> int:
+        """Resident bytes of the server and its front ends."""
+        return sum(process.memory_info().rss for process in self.processes())
+
+    def port_of(self, listener: str) -> int:
+        """The port of the ``inference``, ``management`` or ``metrics`` listener."""
+        return int(str(self.settings[f"{listener}_address"]).rpartition(":")[2])
+
     def sockets_to(self, clients: Iterable[socket.socket]) -> set[str]:
         """The sockets at its end of these connections, named as in :meth:`sockets`."""
         ports = {(client.getpeername()[1], client.getsockname()[1]) for client in clients}

@@ -5,7 +5,6 @@ They are given 60 s, which no test waits for: the servers here take a second for
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -13,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e.raw import connect, everything, post
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 if TYPE_CHECKING:
@@ -50,38 +50,9 @@ def server(
         yield started.registered("echo.mar").registered("obey.mar")
 
 
-def connect(server: Server, listener: str = "inference") -> socket.socket:
-    """A connection for which this side's system holds little."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(30)
-    port = str(server.settings[f"{listener}_address"]).rpartition(":")[2]
-    connection.connect(("127.0.0.1", int(port)))
-    return connection
-
-
-def request(path: str, order: object, method: str = "POST") -> bytes:
+def ask(path: str, order: object) -> bytes:
     """A request with this body in JSON."""
-    body = json.dumps(order).encode()
-    text = "Content-Type: application/json"
-    return (
-        f"{method} {path} HTTP/1.1\r\nHost: x\r\n{text}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-
-
-def memory(server: Server) -> int:
-    """Resident bytes of the server and its front ends."""
-    return sum(process.memory_info().rss for process in server.processes())
-
-
-def everything(connection: socket.socket) -> bytes:
-    """What comes until the connection ends, however it does."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while data := connection.recv(1 << 16):
-            received += data
-    return received
+    return post(path, json.dumps(order).encode(), "Content-Type: application/json")
 
 
 def is_cut_off(server: Server, sockets: set[str]) -> bool:
@@ -91,16 +62,16 @@ def is_cut_off(server: Server, sockets: set[str]) -> bool:
 
 
 ASKED = {
-    "a large body": ("inference", request("/predictions/obey", {"do": "big", "bytes": SIZE})),
-    "many answers": ("management", request("/", {}, "OPTIONS") * 500),
+    "a large body": ("inference", ask("/predictions/obey", {"do": "big", "bytes": SIZE})),
+    "many answers": ("management", b"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n" * 500),
 }
 
 
 @pytest.mark.parametrize(("listener", "asked"), ASKED.values(), ids=ASKED)
 def test_an_answer_that_is_not_read(server: Server, listener: str, asked: bytes) -> None:
     """The connection ends before its answer does; others are served meanwhile, and nothing of it stays."""
-    before = memory(server)
-    with connect(server, listener) as client:
+    before = server.memory()
+    with connect(server.port_of(listener), 30, small=True) as client:
         client.sendall(asked)
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         held = server.sockets_to([client])
@@ -110,7 +81,7 @@ def test_an_answer_that_is_not_read(server: Server, listener: str, asked: bytes)
         assert time.monotonic() - began > SEND_TIMEOUT / 2
         assert len(everything(client)) < SIZE
 
-    wait_until(lambda: memory(server) - before < 16 * MIB, "its answer is dropped", 5)
+    wait_until(lambda: server.memory() - before < 16 * MIB, "its answer is dropped", 5)
     assert "Traceback" not in server.home.log()
 
 
@@ -118,8 +89,8 @@ def test_an_answer_that_is_read_slowly(server: Server) -> None:
     """Who takes an answer steadily gets it whole, however slowly: less than the system takes from the server
     at a time, which is a megabyte or more, may be a second's worth.
     """
-    with connect(server) as client:
-        client.sendall(request("/predictions/obey", {"do": "big", "bytes": SIZE}))
+    with connect(server.port, 30, small=True) as client:
+        client.sendall(ask("/predictions/obey", {"do": "big", "bytes": SIZE}))
         received, until = b"", time.monotonic() + 2.5 * SEND_TIMEOUT
         while time.monotonic() < until:
             received += client.recv(1 << 16)
@@ -141,19 +112,19 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
     """
     server.registered("parts.mar", model_name=who, response_timeout=1 if who == "handler" else 60)
     notes = tmp_path / "notes"
-    before = most = memory(server)
-    with connect(server) as client:
-        client.sendall(request(f"/predictions/{who}", {"endless": 1 << 18, "notes": str(notes)}))
+    before = most = server.memory()
+    with connect(server.port, 30, small=True) as client:
+        client.sendall(ask(f"/predictions/{who}", {"endless": 1 << 18, "notes": str(notes)}))
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         held = server.sockets_to([client])
         deadline = time.monotonic() + PATIENCE
         while not (is_cut_off(server, held) and notes.exists()):
             assert time.monotonic() < deadline, "it is not cut off"
-            most = max(most, memory(server))
+            most = max(most, server.memory())
 
     assert notes.read_text() == "left\n"
     assert most - before < 48 * MIB
     if who == "handler":
         server.home.wait_for_log("reads its answer too slowly")
-    wait_until(lambda: memory(server) - before < 16 * MIB, "what was held is dropped", 5)
+    wait_until(lambda: server.memory() - before < 16 * MIB, "what was held is dropped", 5)
     server.unregister(who)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.e2e.raw import connect, post
 from tests.e2e.serving import ROOT, connections_of, wait_until
 
 from modelserver.archiver import ArchiveConfig, build_archive
@@ -34,25 +35,6 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     yield allowed
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.fixture
-def server(shared_server):
-    """The shared server; what a test registers is gone after it."""
-    yield shared_server
-    for model in shared_server.management.get("/models").json()["models"]:
-        shared_server.unregister(model["modelName"])
-
-
-def connect(server):
-    """A connection to the inference port."""
-    return socket.create_connection(("127.0.0.1", server.port), timeout=10)
-
-
-def request(path, body=b"", *lines):
-    """The bytes of a POST request."""
-    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *lines, "", ""]
-    return "\r\n".join(head).encode() + body
 
 
 def quiet(server, name):
@@ -107,10 +89,10 @@ def test_thousands_of_idle_connections(server, descriptors):
     before = process.num_fds()
     count = min(5000, descriptors - 500)
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connect(server)) for _ in range(count)]
+        idle = [stack.enter_context(connect(server.port)) for _ in range(count)]
         assert server.predict("echo", b"x").content == b"x"
         for connection in idle[:: count // 10]:
-            connection.sendall(request("/predictions/echo", b"woken"))
+            connection.sendall(post("/predictions/echo", b"woken"))
             assert connection.recv(65536).endswith(b"woken")
     wait_until(lambda: process.num_fds() <= before + SLACK, "their descriptors are given back")
 
@@ -128,7 +110,7 @@ def test_descriptors_run_out(server):
     ):
         answered = 0
         for _ in range(60):
-            connection = stack.enter_context(connect(server))
+            connection = stack.enter_context(connect(server.port))
             with contextlib.suppress(ConnectionError):
                 connection.sendall(ping)
                 answered += connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
@@ -153,15 +135,15 @@ class Client(threading.Thread):
         self.start()
 
     def run(self):
-        connection = connect(self.server)
+        connection = connect(self.server.port)
         while not self.stop.is_set():
-            connection.sendall(request(self.path, b'{"do": "sleep", "seconds": 0.05}'))
+            connection.sendall(post(self.path, b'{"do": "sleep", "seconds": 0.05}'))
             status = int(connection.recv(65536)[9:12])
             self.statuses.append(status)
             if status != 200:
                 connection.close()
                 self.stop.wait(0.1)
-                connection = connect(self.server)
+                connection = connect(self.server.port)
         connection.close()
 
 
@@ -341,7 +323,7 @@ def test_workers_are_no_copies_of_the_server(server):
 
 def leave_rudely(server):
     """Clients that break off: in a head, in a body, after a request, with a reset instead of a farewell."""
-    whole = request("/predictions/obey", b'{"do": "sleep", "seconds": 0.02}')
+    whole = post("/predictions/obey", b'{"do": "sleep", "seconds": 0.02}')
     for piece in (
         b"",
         b"POST /pre",
@@ -351,7 +333,7 @@ def leave_rudely(server):
         whole + b"GARBAGE\r\n\r\n",
         b"\x00" * 100,
     ):
-        with connect(server) as connection:
+        with connect(server.port) as connection:
             connection.sendall(piece)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 

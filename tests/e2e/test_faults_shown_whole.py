@@ -32,7 +32,6 @@ import hashlib
 import json
 import os
 import random
-import socket
 import statistics
 import time
 import zipfile
@@ -41,10 +40,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.e2e.raw import connect, converse, everything, head, post
 from tests.e2e.serving import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
@@ -53,40 +52,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SECONDS_OF_CHANGES = 60 if os.environ.get("MODELSERVER_LONG_TESTS") else 8
-
-
-@pytest.fixture
-def server(shared_server: Server) -> Iterator[Server]:
-    """The shared server; what a test registers is gone after it."""
-    yield shared_server
-    for model in shared_server.management.get("/models").json()["models"]:
-        shared_server.unregister(model["modelName"])
-
-
-def connect(server: Server, *, small: bool = False) -> socket.socket:
-    """A connection to the inference port; ``small``: takes little before it is read."""
-    connection = socket.socket()
-    if small:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(30)
-    connection.connect(("127.0.0.1", server.port))
-    return connection
-
-
-def request(path: str, body: bytes, *lines: str) -> bytes:
-    """A POST request; a length among ``lines`` takes the place of the true one."""
-    length = () if any(line.startswith(("Content-Length", "Transfer")) for line in lines) else (
-        f"Content-Length: {len(body)}",)  # fmt: skip
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *length, *lines, "", ""]).encode() + body
-
-
-def everything(connection: socket.socket) -> bytes:
-    """What comes until the connection ends."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while data := connection.recv(65536):
-            received += data
-    return received
 
 
 def cpu(process: psutil.Process) -> float:
@@ -103,11 +68,10 @@ def test_lengths_that_lie(server: Server) -> None:
     that never comes to its end is never computed (F5).
     """
     server.registered("echo.mar")
-    with connect(server) as connection:
-        connection.sendall(request("/predictions/echo", b"hello, and more\r\n\r\n", "Content-Length: 5"))
-        answers = everything(connection)
-    with connect(server) as connection:
-        connection.sendall(request("/predictions/echo", b"hello", "Content-Length: 500"))
+    path = "/predictions/echo"
+    answers = converse(server.port, head(path, "Content-Length: 5") + b"hello, and more\r\n\r\n")
+    with connect(server.port) as connection:
+        connection.sendall(head(path, "Content-Length: 500") + b"hello")
     wait_until(lambda: server.predict("echo", b"x").content == b"x", "the server lives")
 
     assert answers.count(b"HTTP/1.1 ") == 1
@@ -124,8 +88,8 @@ def test_millions_of_tiny_chunks(server: Server) -> None:
     process = psutil.Process(server.pid)
     before, most = process.memory_info().rss, 0
     piece = b"2\r\nxx\r\n" * 10_000
-    with connect(server) as connection:
-        connection.sendall(request("/predictions/echo", b"", "Transfer-Encoding: chunked"))
+    with connect(server.port) as connection:
+        connection.sendall(head("/predictions/echo", "Transfer-Encoding: chunked"))
         with contextlib.suppress(ConnectionError):
             for number in range(350):
                 connection.sendall(piece)
@@ -194,13 +158,13 @@ def test_clients_that_leave(server: Server, pool: ThreadPoolExecutor, leaving: i
     ]
     text = "Content-Type: application/json"
     with contextlib.ExitStack() as stack:
-        leavers = [stack.enter_context(connect(server, small=True)) for _ in range(leaving)]
+        leavers = [stack.enter_context(connect(server.port, small=True)) for _ in range(leaving)]
         for leaver, order in zip(leavers[:3], orders, strict=False):
-            leaver.sendall(request("/predictions/obey", json.dumps(order).encode(), text))
+            leaver.sendall(post("/predictions/obey", json.dumps(order).encode(), text))
         server.wait_pending("obey", min(leaving, 3))
         staying = [pool.submit(server.predict, "obey", order) for order in orders[leaving:]]
         for leaver, order in zip(leavers[3:], orders[3:], strict=False):
-            leaver.sendall(request("/predictions/obey", json.dumps(order).encode(), text))
+            leaver.sendall(post("/predictions/obey", json.dumps(order).encode(), text))
         if when == "forming":
             server.wait_pending("obey", 4)
         elif when == "running":
@@ -256,11 +220,8 @@ def test_refusing_is_cheap(start_server: StartServer, pool: ThreadPoolExecutor) 
     wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "the worker is busy")
     waiting = [pool.submit(server.predict, "obey", {}) for _ in range(3)]
     server.wait_pending("obey", 2)
-    before, answers = cpu(process), []
-    for _ in range(50):
-        with connect(server) as connection:
-            connection.sendall(request("/predictions/obey", b"{}", "Connection: close"))
-            answers.append(everything(connection))
+    before, asked = cpu(process), post("/predictions/obey", b"{}", "Connection: close")
+    answers = [converse(server.port, asked) for _ in range(50)]
     spent = cpu(process) - before
 
     assert not busy[0].done()

@@ -7,12 +7,12 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import threading
 import time
 
 import psutil
 import pytest
+from tests.e2e.raw import connect, converse, head, post
 from tests.e2e.serving import Home, Server, command_of, connections_of, serving, wait_until
 
 REQUESTS = 2000
@@ -37,19 +37,6 @@ def connected(process, server):
     return [c for c in connections_of(process, "tcp4") if c.laddr.port == server.port and c.raddr]
 
 
-def connect(server):
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
-
-
-def request(path, body=b"", *lines):
-    """A POST request."""
-    return head(path, f"Content-Length: {len(body)}", *lines) + body
-
-
-def head(path, *lines):
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
-
-
 def answer_of(connection):
     """One answer: its head and its body."""
     received, length = b"", None
@@ -69,9 +56,9 @@ def test_both_take_requests(fronts):
     first, second = front_ends(fronts)
     with contextlib.ExitStack() as stack:
         before = len(connected(first, fronts)), len(connected(second, fronts))
-        clients = [stack.enter_context(connect(fronts)) for _ in range(16)]
+        clients = [stack.enter_context(connect(fronts.port)) for _ in range(16)]
         for number, client in enumerate(clients):
-            client.sendall(request("/predictions/echo", b"%d" % number))
+            client.sendall(post("/predictions/echo", b"%d" % number))
         answers = [answer_of(client) for client in clients]
         assert [body for _, body in answers] == [b"%d" % number for number in range(16)]
         assert len({re.search(rb"x-request-id: (\S+)", said)[1] for said, _ in answers}) == 16
@@ -89,7 +76,7 @@ async def ask(port, numbers):
     wrong = []
     for number in numbers:
         body = f"token-{number}-".encode() * (number % 50 + 1)
-        writer.write(request("/predictions/echo", body, f"x-request-id: id-{number}"))
+        writer.write(post("/predictions/echo", body, f"x-request-id: id-{number}"))
         said = await reader.readuntil(b"\r\n\r\n")
         answer = await reader.readexactly(int(re.search(rb"content-length: (\d+)", said)[1]))
         if answer != body or f"x-request-id: id-{number}\r\n".encode() not in said:
@@ -115,18 +102,6 @@ def test_large_bodies(fronts, pool):
     assert [answer == body for answer, body in zip(answers, bodies, strict=True)] == [True] * 12
 
 
-def talk(port, *pieces):
-    """Sends the pieces and returns all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        received = b""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for piece in pieces:
-                connection.sendall(piece)
-            while data := connection.recv(65536):
-                received += data
-        return received
-
-
 def plain(answer):
     """An answer without what differs each time."""
     answer = re.sub(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", b"ID", answer)
@@ -134,25 +109,25 @@ def plain(answer):
 
 
 CONVERSATIONS = {
-    "200": request("/predictions/echo", b"hello", "Connection: close"),
-    "no such model": request("/predictions/none", b"x"),
-    "no such version": request("/predictions/echo/7.0", b"x"),
-    "no such path": request("/nothing/here", b"x"),
+    "200": post("/predictions/echo", b"hello", "Connection: close"),
+    "no such model": post("/predictions/none", b"x"),
+    "no such version": post("/predictions/echo/7.0", b"x"),
+    "no such path": post("/nothing/here", b"x"),
     "method": b"DELETE /ping/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "announced too large": head("/predictions/echo", "Content-Length: 99999999"),
     "announced too large elsewhere": head("/ping", "Content-Length: 99999999"),
     "no HTTP": b"NONSENSE\r\n\r\n",
     "head too large": head("/predictions/echo", f"x-large: {'x' * 70_000}"),
-    "V1": request("/v1/models/echo:predict", b'{"instances": [1, 2]}', "Connection: close"),
-    "bad encoding": request("/predictions/echo", b"x", "Content-Encoding: gzip"),
-    "strange encoding": request("/predictions/echo", b"x", "Content-Encoding: strange"),
+    "V1": post("/v1/models/echo:predict", b'{"instances": [1, 2]}', "Connection: close"),
+    "bad encoding": post("/predictions/echo", b"x", "Content-Encoding: gzip"),
+    "strange encoding": post("/predictions/echo", b"x", "Content-Encoding: strange"),
     "ping": b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "v1 models": b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "v1 model": b"GET /v1/models/echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "description": b"OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "continue": request("/predictions/echo", b"x", "Expect: 100-continue", "Connection: close"),
+    "continue": post("/predictions/echo", b"x", "Expect: 100-continue", "Connection: close"),
     "HTTP/1.0": b"POST /predictions/echo HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
-    "pipelined": request("/predictions/echo", b"1") * 3 + request("/predictions/none"),
+    "pipelined": post("/predictions/echo", b"1") * 3 + post("/predictions/none"),
 }
 
 
@@ -165,25 +140,25 @@ def alone(shared_server):
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 def test_answers_are_those_of_one_process(fronts, alone, conversation):
     """Byte for byte, ids and times apart: answers, refusals, errors, other routes."""
-    answer = plain(talk(fronts.port, conversation))
+    answer = plain(converse(fronts.port, conversation))
 
     if b"/v1/models HTTP" in conversation:
         assert b'["echo","obey"]' in answer
         answer = answer.replace(b'["echo","obey"]', b'["echo"]').replace(b"length: 26", b"length: 19")
-    assert answer == plain(talk(alone.port, conversation))
+    assert answer == plain(converse(alone.port, conversation))
     assert answer
 
 
 def test_answers_in_parts(fronts, alone):
     """They come part by part, with the bytes of one process."""
     body = b'{"parts": ["one", "two", "three"], "last": "four", "headers": {"x-own": "1"}}'
-    asked = request("/predictions/parts", body, "Content-Type: application/json", "Connection: close")
+    asked = post("/predictions/parts", body, "Content-Type: application/json", "Connection: close")
     for server in (fronts, alone):
         server.registered("parts.mar")
-    answer = plain(talk(fronts.port, asked))
+    answer = plain(converse(fronts.port, asked))
 
     assert b"5\r\nthree\r\n4\r\nfour\r\n0\r\n\r\n" in answer
-    assert answer == plain(talk(alone.port, asked))
+    assert answer == plain(converse(alone.port, asked))
     fronts.unregister("parts")
 
 
@@ -195,7 +170,7 @@ def test_counters_and_access_log(fronts):
     fronts.inference.get("/ping?mark=10")
     fronts.inference.post("/predictions/none?mark=11")
     fronts.inference.post("/nothing?mark=12")
-    talk(fronts.port, head("/predictions/echo?mark=13", "Content-Length: 99999999"))
+    converse(fronts.port, head("/predictions/echo?mark=13", "Content-Length: 99999999"))
 
     # Reading the metrics is itself an answer: one was given between the two readings of each name.
     assert fronts.metric("Requests2XX") - before["Requests2XX"] == 11 + 2
@@ -221,8 +196,8 @@ def test_clients_that_leave(fronts, pool):
     busy = [pool.submit(fronts.predict, "obey", {"do": "sleep", "seconds": 0.4}) for _ in range(4)]
     wait_until(lambda: pending(fronts) > 0, "some wait")
     waiting = pending(fronts)
-    with connect(fronts) as client:
-        client.sendall(request("/predictions/obey", b'{"do": "nothing"}', "Content-Type: application/json"))
+    with connect(fronts.port) as client:
+        client.sendall(post("/predictions/obey", b'{"do": "nothing"}', "Content-Type: application/json"))
         wait_until(lambda: pending(fronts) > waiting, "it waits")
     wait_until(
         lambda: fronts.metric("modelserver_cancelled_total", model_name="obey") == before + 1, "it left"
@@ -259,14 +234,14 @@ class Client(threading.Thread):
         connection.close()
 
     def connect(self):
-        connection = connect(self.server)
+        connection = connect(self.server.port)
         self.port = connection.getsockname()[1]
         return connection
 
     def ask(self, connection):
         own = f"{self.name}: {len(self.statuses)}".encode()
         try:
-            connection.sendall(request("/predictions/echo", own))
+            connection.sendall(post("/predictions/echo", own))
             said, body = answer_of(connection)
         except OSError:
             return False
@@ -333,8 +308,8 @@ def test_a_front_end_that_is_stopped(fronts):
             wait_served(others)
             counts = [len(client.statuses) for client in stopped]
             for number in range(20):
-                with connect(fronts) as client:
-                    client.sendall(request("/predictions/echo", b"%d" % number))
+                with connect(fronts.port) as client:
+                    client.sendall(post("/predictions/echo", b"%d" % number))
                     assert answer_of(client)[1] == b"%d" % number
             wait_served(others)
             assert [len(client.statuses) for client in stopped] == counts
@@ -355,7 +330,7 @@ def both_take(server):
     """Whether each of the two takes connections: one that was just started is not ready for them."""
     with contextlib.ExitStack() as stack:
         for _ in range(6):
-            stack.enter_context(connect(server)).sendall(request("/ping"))
+            stack.enter_context(connect(server.port)).sendall(post("/ping"))
         time.sleep(0.05)
         return [len(connected(process, server)) > 1 for process in front_ends(server)] == [True, True]
 
@@ -366,9 +341,9 @@ def test_requests_of_a_front_end_that_is_killed(fronts, pool):
     busy = pool.submit(fronts.management.get, "/models")
     body = b'{"do": "sleep", "seconds": 0.7}'
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(fronts)) for _ in range(6)]
+        clients = [stack.enter_context(connect(fronts.port)) for _ in range(6)]
         for client in clients:
-            client.sendall(request("/predictions/obey", body, "Content-Type: application/json"))
+            client.sendall(post("/predictions/obey", body, "Content-Type: application/json"))
         wait_until(lambda: pending(fronts) >= 3, "they wait")
         for process in front_ends(fronts):
             process.kill()
@@ -430,8 +405,8 @@ def test_drain(start_server, pool):
     processes end (F49).
     """
     server = start_server(frontend_processes=2).registered("obey.mar", batch_size=4)
-    idle = connect(server)
-    idle.sendall(request("/ping"))
+    idle = connect(server.port)
+    idle.sendall(post("/ping"))
     answer_of(idle)
     processes = front_ends(server)
     futures = [
@@ -454,7 +429,7 @@ def test_drain(start_server, pool):
 
 def refuses(server):
     try:
-        connect(server).close()
+        connect(server.port).close()
     except OSError:
         return True
     return False
@@ -469,10 +444,10 @@ def test_drain_under_load(start_server):
     broken = []
 
     def keep_asking():
-        with contextlib.suppress(ConnectionError), connect(server) as connection:
+        with contextlib.suppress(ConnectionError), connect(server.port) as connection:
             while True:
                 received = b""
-                connection.sendall(request("/predictions/echo", b"hello"))
+                connection.sendall(post("/predictions/echo", b"hello"))
                 while not received.endswith(b"hello"):
                     data = connection.recv(65536)
                     if not data:
@@ -495,7 +470,7 @@ def test_drain_under_load(start_server):
 def test_a_client_that_never_finishes(start_server):
     """Who sends half a request keeps the server from ending for a few seconds only."""
     server = start_server(frontend_processes=2)
-    with connect(server) as slow:
+    with connect(server.port) as slow:
         slow.sendall(head("/predictions/echo", "Content-Length: 10") + b"half")
         time.sleep(0.1)
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from hpack import Decoder, Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
+from tests.e2e.raw import converse
 from tests.e2e.serving import serving, wait_until
 from tests.http2.talking import (
     DATA,
@@ -222,12 +223,7 @@ def test_pings_without_end(server, wire):
 
 def test_http_at_this_port(server):
     """Who takes it for a port of HTTP/1.1 is told."""
-    to = ("127.0.0.1", server.settings["grpc_inference_port"])
-    with socket.create_connection(to, 20) as connection:
-        connection.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-        said = b""
-        while piece := connection.recv(4096):
-            said += piece
+    said = converse(server.settings["grpc_inference_port"], b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
 
     assert b"HTTP/1.1 400 Bad Request\r\n" in said
     assert b"gRPC" in said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 import pytest
+from tests.e2e.raw import connect, converse, everything, head, post
+
+ECHO = "/predictions/echo"
 
 
 @pytest.fixture(scope="module")
@@ -14,38 +16,11 @@ def port(shared_server):
     return shared_server.registered("echo.mar").port
 
 
-def converse(port, *pieces, timeout=10.0):
-    """Sends the pieces and returns all that comes back until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
-        try:
-            for piece in pieces:
-                connection.sendall(piece)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-        return receive_all(connection)
-
-
-def receive_all(connection):
-    """What comes until the other side closes."""
-    received = b""
-    try:
-        while data := connection.recv(65536):
-            received += data
-    except ConnectionResetError:
-        pass
-    return received
-
-
-def head(*lines, path="/predictions/echo"):
-    """The head of a POST request."""
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
-
-
 @pytest.mark.parametrize("path", ["/predictions/echo", "/ping", "/v1/models/echo:predict"])
 def test_announced_length(port, path):
     """A body announced too large is refused before a byte of it is read (F5)."""
     started = time.monotonic()
-    answer = converse(port, head("Content-Length: 99999999999", path=path))
+    answer = converse(port, head(path, "Content-Length: 99999999999"))
 
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code": 413' in answer
@@ -57,8 +32,8 @@ def test_announced_length(port, path):
 def test_chunks(port):
     """A chunked body is refused once it is over the limit, and no sooner (F5)."""
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    answer = converse(port, head("Transfer-Encoding: chunked"), *[chunk] * 101)
-    fine = converse(port, head("Transfer-Encoding: chunked", "Connection: close"), chunk, b"0\r\n\r\n")
+    answer = converse(port, head(ECHO, "Transfer-Encoding: chunked"), *[chunk] * 101)
+    fine = converse(port, head(ECHO, "Transfer-Encoding: chunked", "Connection: close"), chunk, b"0\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert fine.startswith(b"HTTP/1.1 200 ")
@@ -67,9 +42,8 @@ def test_chunks(port):
 
 def test_tiny_chunks(port):
     """A body in thousands of chunks of one byte is put together (F5)."""
-    answer = converse(
-        port, head("Transfer-Encoding: chunked", "Connection: close"), b"1\r\nx\r\n" * 20_000, b"0\r\n\r\n"
-    )
+    begin = head(ECHO, "Transfer-Encoding: chunked", "Connection: close")
+    answer = converse(port, begin, b"1\r\nx\r\n" * 20_000, b"0\r\n\r\n")
 
     assert answer.endswith(b"\r\n\r\n" + b"x" * 20_000)
 
@@ -77,7 +51,7 @@ def test_tiny_chunks(port):
 @pytest.mark.parametrize("length", ["-1", "abc", "1, 2", "18446744073709551616"])
 def test_bad_length(port, length):
     """A content length that is none is refused (F5)."""
-    answer = converse(port, head(f"Content-Length: {length}"))
+    answer = converse(port, head(ECHO, f"Content-Length: {length}"))
 
     assert answer[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 413"}
     assert b'"code": 4' in answer
@@ -85,12 +59,12 @@ def test_bad_length(port, length):
 
 def test_continue(port):
     """A client that asks first is told to go on, or that the body is too large (reference 6.7)."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(head("Content-Length: 5", "Expect: 100-continue", "Connection: close"))
+    with connect(port) as connection:
+        connection.sendall(head(ECHO, "Content-Length: 5", "Expect: 100-continue", "Connection: close"))
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"hello")
-        assert receive_all(connection).endswith(b"hello")
-    assert converse(port, head("Content-Length: 9999999", "Expect: 100-continue")).startswith(
+        assert everything(connection).endswith(b"hello")
+    assert converse(port, head(ECHO, "Content-Length: 9999999", "Expect: 100-continue")).startswith(
         b"HTTP/1.1 413 "
     )
 
@@ -124,7 +98,7 @@ def test_garbage(port, garbage):
 )
 def test_headers_too_large(port, lines):
     """Headers over 64 KiB are refused with 431 (F14)."""
-    answer = converse(port, head(*lines))
+    answer = converse(port, head(ECHO, *lines))
 
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b'"code": 431' in answer
@@ -134,16 +108,14 @@ def test_long_target(port):
     """A target of endless length is refused, one of thousands of parameters served (F14)."""
     many = "&".join(f"p{n}=1" for n in range(5000))
 
-    assert converse(port, head(path="/predictions/echo?" + "q" * 70_000)).startswith(b"HTTP/1.1 431 ")
-    assert converse(
-        port, head("Content-Length: 0", "Connection: close", path=f"/predictions/echo?{many}")
-    ).startswith(b"HTTP/1.1 200 ")
+    assert converse(port, head(f"{ECHO}?{'q' * 70_000}")).startswith(b"HTTP/1.1 431 ")
+    assert converse(port, post(f"{ECHO}?{many}", b"", "Connection: close")).startswith(b"HTTP/1.1 200 ")
 
 
 def test_pipelining(port):
     """Requests sent without waiting are answered in their order (F16)."""
-    requests = [head("Content-Length: 2") + b"%02d" % n for n in range(20)]
-    last = head("Content-Length: 3", "Connection: close") + b"end"
+    requests = [post(ECHO, b"%02d" % n) for n in range(20)]
+    last = post(ECHO, b"end", "Connection: close")
     answer = converse(port, b"".join(requests) + last)
     bodies = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 200 OK\r\n")[1:]]
 
@@ -155,8 +127,8 @@ def test_pipelining_of_both_kinds(port):
     ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
     answer = converse(
         port,
-        ping + head("Content-Length: 1") + b"a" + ping,
-        head("Content-Length: 1", "Connection: close") + b"b",
+        ping + post(ECHO, b"a") + ping,
+        post(ECHO, b"b", "Connection: close"),
     )
 
     assert answer.count(b"HTTP/1.1 200 OK") == 4
@@ -166,14 +138,14 @@ def test_pipelining_of_both_kinds(port):
 
 def test_one_byte_at_a_time(port):
     """A request that trickles in is served all the same."""
-    request = head("Content-Length: 5", "Connection: close") + b"hello"
+    request = post(ECHO, b"hello", "Connection: close")
 
     assert converse(port, *[request[i : i + 1] for i in range(len(request))]).endswith(b"hello")
 
 
 def test_many_connections_that_say_nothing(shared_server, port):
     """Hundreds of idle connections are no trouble (F38)."""
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(500)]
+    idle = [connect(port) for _ in range(500)]
     try:
         assert shared_server.predict("echo", b"x").content == b"x"
     finally:
@@ -183,9 +155,9 @@ def test_many_connections_that_say_nothing(shared_server, port):
 
 def test_no_upgrade(port):
     """An offer to upgrade the protocol is passed over."""
-    lines = ["Connection: Upgrade", "Upgrade: websocket", "Content-Length: 2"]
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(head(*lines) + b"hi")
+    lines = ["Connection: Upgrade", "Upgrade: websocket"]
+    with connect(port) as connection:
+        connection.sendall(post(ECHO, b"hi", *lines))
         connection.settimeout(5)
         answer = connection.recv(65536)
 

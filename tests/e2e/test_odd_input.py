@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 
 import pytest
+from tests.e2e.raw import converse
 
 INFERENCE = (
     *("/", "/ping", "/predictions", "/predictions/echo", "/predictions/echo/1.0", "/predictions/nobody"),
@@ -119,7 +119,7 @@ def ports(shared_server):
     """The port of each listener of a server with the models ``echo`` and ``rows``."""
     shared_server.registered("echo.mar").registered("rows.mar")
     names = ("inference", "management", "metrics")
-    return {name: int(str(shared_server.settings[f"{name}_address"]).rpartition(":")[2]) for name in names}
+    return {name: shared_server.port_of(name) for name in names}
 
 
 @pytest.fixture
@@ -134,14 +134,7 @@ def log(shared_server):
 
 def exchange(port, sent):
     """Sends bytes; returns status, headers and body of the answer, which must be one."""
-    received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        try:
-            connection.sendall(sent)
-            while data := connection.recv(65536):
-                received += data
-        except ConnectionError:
-            pass
+    received = converse(port, sent)
     assert received.count(b"HTTP/1.1 ") == 1, (sent[:200], received[:1000])
     head, _, body = received.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")

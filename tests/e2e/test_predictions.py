@@ -7,11 +7,11 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import socket
 import subprocess
 import uuid
 
 import pytest
+from tests.e2e.raw import CLOSE, converse
 
 NO_WORKER = (
     'Model "{}" has no worker to serve inference request. Please use scale workers API to add workers. '
@@ -390,10 +390,8 @@ def test_gzip(shared_server):
 
 def test_keep_alive_is_the_clients_choice(shared_server):
     """With ``Connection: close`` the server answers and closes, also beside the hot routes."""
-    for path in ("/predictions/echo", "/ping"):
-        with socket.create_connection(("127.0.0.1", shared_server.port), timeout=10) as connection:
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    for path in (b"/predictions/echo", b"/ping"):
+        answer = converse(shared_server.port, CLOSE.replace(b"/ping", path))
 
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.lower().count(b"\r\nconnection: ") == 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
+from tests.e2e.raw import connect, post
 from tests.e2e.serving import wait_until
 
 
@@ -158,9 +158,8 @@ def test_client_that_leaves(shared_server, model, pool):
     name = model("obey.mar", batch_size=2, batch_policy="greedy")
     busy = occupy(shared_server, pool, name, 1.0)
     body = json.dumps(sleep(0)).encode()
-    head = f"POST /predictions/{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", shared_server.port), timeout=10) as client:
-        client.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    with connect(shared_server.port) as client:
+        client.sendall(post(f"/predictions/{name}", body, "Content-Type: application/json"))
         shared_server.wait_pending(name, 1)
     shared_server.wait_pending(name, 0)
 
@@ -174,9 +173,8 @@ def test_client_that_leaves_while_it_is_computed(shared_server, model, pool):
     """A client that leaves during its batch costs its neighbours nothing, nor the worker (F24)."""
     name = model("obey.mar", batch_size=2, max_batch_delay=300)
     body = json.dumps(sleep(0.3)).encode()
-    head = f"POST /predictions/{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", shared_server.port), timeout=10) as client:
-        client.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    with connect(shared_server.port) as client:
+        client.sendall(post(f"/predictions/{name}", body, "Content-Type: application/json"))
         shared_server.wait_pending(name, 1)
         other = pool.submit(shared_server.predict, name, sleep(0, token="kept"))
         wait_until(

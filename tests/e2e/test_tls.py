@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from tests.e2e.raw import connect, converse
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 pytest.importorskip("cryptography")
@@ -64,10 +64,6 @@ def address(server: Server, name: str) -> str:
     return str(server.settings[f"{name}_address"])
 
 
-def port(server: Server) -> int:
-    return int(address(server, "inference").rpartition(":")[2])
-
-
 def test_every_listener_speaks_it(server: Server, client: httpx.Client) -> None:
     """Predictions, management and metrics; small and large bodies; connections are kept."""
     url = address(server, "inference") + "/predictions/echo"
@@ -81,10 +77,8 @@ def test_every_listener_speaks_it(server: Server, client: httpx.Client) -> None:
 def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
     """A client that speaks plain HTTP, or nothing sensible, is cut off and harms nobody (F66)."""
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", port(server)), 10) as connection:
-            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-            with connection.makefile("rb") as answer:
-                assert b"HTTP/1.1" not in answer.read()
+        answer = converse(server.port_of("inference"), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP/1.1" not in answer
     assert client.get(address(server, "inference") + "/ping").status_code == 200
 
 
@@ -111,9 +105,8 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
 
     def serial(name: str) -> str:
         context = ssl.create_default_context(cafile=str(authority.file))
-        where = ("127.0.0.1", int(address(server, name).rpartition(":")[2]))
         with (
-            socket.create_connection(where, 10) as plain,
+            connect(server.port_of(name)) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as connection,
         ):
             return str((connection.getpeercert() or {})["serialNumber"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
 import pytest
+from tests.e2e.raw import converse
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 if TYPE_CHECKING:
@@ -180,11 +180,7 @@ def test_pipelined_requests(server: Server) -> None:
     begin, end = "POST /predictions/echo HTTP/1.1\r\nHost: x\r\n", "Content-Length: 1\r\n\r\nx"
     good = f"{begin}Authorization: Bearer {token}\r\n{end}"
     bad = begin + end
-    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
-        connection.sendall((good + bad + good).encode())
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
+    answer = converse(server.port, (good + bad + good).encode())
     assert answer.count(b"HTTP/1.1 200") == 1
 
 

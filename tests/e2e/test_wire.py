@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.e2e.raw import CLOSE, connect, converse, everything, statuses
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
 from modelserver.http.connection import CHECK_SECONDS
@@ -34,11 +35,6 @@ def server(request, tmp_path_factory, model_store):
         yield started.registered("echo.mar").registered("obey.mar")
 
 
-def port_of(server, role):
-    """The port of a listener."""
-    return int(str(server.settings[f"{role}_address"]).rpartition(":")[2])
-
-
 def post(path, body, lines=b""):
     """A request with a body of known length."""
     return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (path, lines, len(body), body)
@@ -48,34 +44,6 @@ def chunked(path, body, lines=b"", trailers=b""):
     """A request with a body of one chunk."""
     head = b"POST %b HTTP/1.1\r\nHost: x\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
     return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
-
-
-def converse(port, *pieces, half_close=False, pause=0.0):
-    """Sends the pieces, with pauses between them; all that comes until the server ends the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
-        for piece in pieces:
-            connection.sendall(piece)
-            time.sleep(pause)
-        if half_close:
-            connection.shutdown(socket.SHUT_WR)
-        received = b""
-        with contextlib.suppress(ConnectionResetError):
-            while data := connection.recv(65536):
-                received += data
-        return received
-
-
-def statuses(received):
-    """Those of the answers, in their order."""
-    return [int(code) for code in re.findall(rb"(?:\A|[^\n]|\n)HTTP/1\.1 (\d+) ", received)]
-
-
-def server_memory(server):
-    """Resident bytes of the server and its front ends."""
-    return sum(each.memory_info().rss for each in server.processes())
-
-
-CLOSE = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
@@ -109,8 +77,8 @@ def test_no_request_inside_a_body(server, role, path, offer):
     last = b"GET %b?last-%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % (path, mark)
     at = len(outer) - len(evil)
 
-    assert statuses(converse(port_of(server, role), outer, last)) == [200, 200]
-    assert statuses(converse(port_of(server, role), outer[:at], outer[at:], last, pause=0.05)) == [200, 200]
+    assert statuses(converse(server.port_of(role), outer, last)) == [200, 200]
+    assert statuses(converse(server.port_of(role), outer[:at], outer[at:], last, pause=0.05)) == [200, 200]
     wait_until(lambda: len(logged(server, mark.decode())) >= 4, "both are logged")
     assert logged(server, mark.decode()) == ["outer", "last"] * 2
 
@@ -138,7 +106,7 @@ def test_no_request_inside_a_body_with_tokens(start_server, processes):
     bearer = f"Authorization: Bearer {token}\r\n".encode()
     evil = post(b"/models?url=echo.mar", b"", bearer)
     last = CLOSE.replace(b"/ping", b"/models").replace(b"Host: x\r\n", b"Host: x\r\n" + bearer)
-    port = port_of(server, "management")
+    port = server.port_of("management")
     for offer in (b"", *UPGRADES.values()):
         whole = get(b"/models", evil, bearer + offer)
         at = len(whole) - len(evil)
@@ -178,7 +146,7 @@ def test_a_client_that_ends_its_side(server, role):
     path = {"inference": b"/ping", "management": b"/models", "metrics": b"/metrics"}[role]
     one = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path
 
-    assert statuses(converse(port_of(server, role), one, half_close=True))[-1] == 200
+    assert statuses(converse(server.port_of(role), one, half_close=True))[-1] == 200
     assert [code for code in statuses(converse(server.port, two, half_close=True)) if code != 102] == [
         200,
         200,
@@ -200,10 +168,10 @@ def test_a_client_that_waits_for_a_slow_answer(server):
 def test_a_client_that_is_gone(server):
     """Who has left for good takes its waiting request with it, though it looks the same at first (F37)."""
     server.registered("obey.mar", model_name="busy")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as first:
+    with connect(server.port) as first:
         first.sendall(post(b"/predictions/busy", b'{"do": "sleep", "seconds": 3}'))
         wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
-        others = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
+        others = [connect(server.port) for _ in range(5)]
         for other in others:
             other.sendall(post(b"/predictions/busy", b"{}"))
         server.wait_pending("busy", 4)
@@ -217,9 +185,7 @@ def test_clients_that_leave_without_reading(server):
     """Who asks and asks, reads nothing and then leaves is gone from the server soon after, too."""
     one = post(b"/predictions/echo", b"n" * 1_000_000)
     with contextlib.ExitStack() as stack:
-        stubborn = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(2)
-        ]
+        stubborn = [stack.enter_context(connect(server.port)) for _ in range(2)]
         for connection in stubborn:
             connection.settimeout(0.2)
             with contextlib.suppress(TimeoutError):
@@ -235,7 +201,7 @@ def test_a_client_that_is_gone_while_nothing_is_read(server):
     """Whose next request waits for the answer to the one before it is not read from: a reset is noticed."""
     server.registered("obey.mar", model_name="busy")
     slow = post(b"/predictions/busy", b'{"do": "sleep", "seconds": 10}')
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with connect(server.port) as connection:
         connection.sendall(slow + slow)
         [held] = server.sockets_to([connection])
         wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
@@ -263,7 +229,7 @@ def test_trailers_name_no_request(server, role):
         for said in (b"", b"x-request-id: mine\r\n"):
             method, path = route.split()
             asked = chunked(path, b"{}", JSON + said, b"x-request-id: stolen\r\nX-Own: stolen\r\n")
-            received = converse(port_of(server, role), asked.replace(b"POST", method, 1), CLOSE)
+            received = converse(server.port_of(role), asked.replace(b"POST", method, 1), CLOSE)
             heads = re.findall(rb"x-request-id: (\S+)\r\n", received)
 
             assert b"stolen" not in received, route
@@ -278,7 +244,7 @@ def test_a_client_that_leaves_in_mid_body(server, role):
         method, path = route.split()
         whole = post(path, b"{}" + b" " * 97, JSON).replace(b"POST", method, 1)
         for reset in (False, True):
-            with socket.create_connection(("127.0.0.1", port_of(server, role)), timeout=10) as connection:
+            with connect(server.port_of(role)) as connection:
                 connection.sendall(whole[:-98])
                 time.sleep(0.02)
                 if reset:
@@ -296,13 +262,11 @@ def test_a_client_that_leaves_in_mid_body(server, role):
 )
 def test_thousands_of_requests_in_one_piece(server, one):
     """They are all answered, and others are not held up by them."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with connect(server.port) as connection:
         connection.sendall(one * 2000)
         assert server.inference.get("/livez").status_code == 200
         connection.sendall(CLOSE)
-        received = b""
-        while data := connection.recv(1 << 20):
-            received += data
+        received = everything(connection)
 
     assert received.count(b"HTTP/1.1 200 OK") == 2001
 
@@ -310,11 +274,9 @@ def test_thousands_of_requests_in_one_piece(server, one):
 def test_large_requests_in_a_row(server):
     """Requests that are sent without waiting for answers are answered, however large their bodies are."""
     bodies = [b"%d" % number * 300_000 for number in range(3)]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with connect(server.port) as connection:
         connection.sendall(b"".join(post(b"/predictions/echo", body) for body in bodies) + CLOSE)
-        received = b""
-        while data := connection.recv(1 << 20):
-            received += data
+        received = everything(connection)
 
     assert statuses(received) == [200] * 4
     assert all(body in received for body in bodies)
@@ -322,7 +284,7 @@ def test_large_requests_in_a_row(server):
 
 def upload(server, body, announced):
     """One connection, as `curl -T` makes it; an announced length above the body's breaks it off."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with connect(server.port) as connection:
         connection.sendall(
             post(b"/predictions/echo", body).replace(b"%d\r\n\r\n" % len(body), b"%d\r\n\r\n" % announced, 1)
         )
@@ -346,13 +308,11 @@ def test_bodies_do_not_stay(server, ending, count):
     for _ in range(5):
         upload(server, body, announced)
     time.sleep(1)
-    before = server_memory(server)
+    before = server.memory()
     for _ in range(count):
         upload(server, body, announced)
 
-    wait_until(
-        lambda: server_memory(server) < 1.1 * before, f"back to {before} from {server_memory(server)}", 5
-    )
+    wait_until(lambda: server.memory() < 1.1 * before, f"back to {before} from {server.memory()}", 5)
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -365,10 +325,7 @@ def test_bodies_that_come_in_are_bounded_together(start_server, processes):
     ).registered("echo.mar")
     whole = post(b"/predictions/echo", b"b" * 900_000)
     with contextlib.ExitStack() as stack:
-        clients = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=15))
-            for _ in range(6)
-        ]
+        clients = [stack.enter_context(connect(server.port)) for _ in range(6)]
         for client in clients:
             client.sendall(whole[:700_000])
         wait_until(lambda: len(readable(clients)) >= len(clients) - processes, "those beyond are answered")
@@ -394,7 +351,7 @@ def test_bodies_that_were_held_at_once_do_not_stay(server):
     part = post(b"/predictions/echo", b"b" * SIZE)[: SIZE * 3 // 4]
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            client = stack.enter_context(connect(server.port))
             client.sendall(part)
 
     def back():
@@ -407,11 +364,11 @@ def test_bodies_that_were_held_at_once_do_not_stay(server):
 @pytest.mark.slow
 def test_tiny_chunks_take_no_more_than_their_bytes(server):
     """A body in chunks of two bytes takes its own size in memory, not that of an object for each (F5)."""
-    before = server_memory(server)
+    before = server.memory()
     connections, pieces, chunks = 4, 30, 50_000
     with contextlib.ExitStack() as stack:
         for _ in range(connections):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            connection = stack.enter_context(connect(server.port))
             connection.sendall(
                 b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
             )
@@ -419,7 +376,7 @@ def test_tiny_chunks_take_no_more_than_their_bytes(server):
                 connection.sendall(b"2\r\nxx\r\n" * chunks)
         time.sleep(0.5)
         # An object for each would take twenty times as much.
-        assert server_memory(server) - before < 2 * connections * pieces * 2 * chunks + (10 << 20)
+        assert server.memory() - before < 2 * connections * pieces * 2 * chunks + (10 << 20)
 
 
 @pytest.mark.slow
@@ -427,7 +384,7 @@ def test_tiny_chunks_take_no_more_than_their_bytes(server):
 def test_java_client(server):
     """Java's own client, which offers HTTP/2 with its first request, is answered as any other."""
     program = Path(__file__).with_name("UpgradingClient.java")
-    bases = [f"http://127.0.0.1:{port_of(server, role)}" for role in ("inference", "management", "metrics")]
+    bases = [f"http://127.0.0.1:{server.port_of(role)}" for role in ("inference", "management", "metrics")]
     ran = subprocess.run(["java", program, *bases], capture_output=True, text=True, timeout=100, check=False)
 
     assert ran.stdout.splitlines() == [
