@@ -14,7 +14,6 @@ from modelserver.api.management import add_management, read_registration
 from modelserver.api.parameters import Parameters
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
 from modelserver.http.answers import error_body
-from modelserver.models.registry import Scaling
 from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
@@ -42,10 +41,10 @@ class Registry:
         self.calls.append(("register", registration))
         return self._model(registration.model_name or "m", registration.initial_workers or 0)
 
-    async def wait_loaded(self, model: Any) -> Scaling:
+    async def wait_loaded(self, model: Any) -> bool:
         if self.error:
             raise self.error
-        return Scaling(model, self.complete)
+        return self.complete
 
     def get(self, name: str, version: str | None = None) -> Any:
         if name not in self.models:
@@ -59,7 +58,7 @@ class Registry:
         self.calls.append(("scale", *arguments))
         return []
 
-    async def wait_scaled(self, model: Any, started: Any, version: str | None) -> Scaling:
+    async def wait_scaled(self, model: Any, started: Any, version: str | None) -> bool:
         return await self.wait_loaded(model)
 
     async def set_default(self, name: str, version: str) -> None:

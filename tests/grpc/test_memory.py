@@ -97,7 +97,7 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     options = SimpleNamespace(request_timeout=None, signature=Signature())
     model = SimpleNamespace(
         name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,
-        batches=False, splits_tensors="always", exposes_errors=True, traffic=None,
+        batches=False, splits_tensors=True, exposes_errors=True, traffic=None,
     )  # fmt: skip
     aside = Aside(SIZE)
     registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)

@@ -139,7 +139,7 @@ async def test_wait_loaded(registry: Registry) -> None:
     assert not waiting.done()
     model.pool.loaded.set_result(None)
 
-    assert (await waiting).complete
+    assert await waiting
 
 
 async def test_failure_is_rolled_back(registry: Registry, preparation: Preparation) -> None:

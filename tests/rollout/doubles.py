@@ -50,7 +50,7 @@ class Version:
     def __init__(self, version: str, pool: Pool | None = None) -> None:
         self.name, self.version = "m", version
         self.pool: Any = pool or Pool()
-        self.splits = self.splits_tensors = "always"
+        self.splits = self.splits_tensors = True
         self.sequence_headers: Any = None
 
 

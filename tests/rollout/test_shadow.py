@@ -196,7 +196,7 @@ async def test_what_cannot_be_compared_is_not_copied(primary: Version, pool: Poo
     failed.fail(WorkerDied())
     shadow.take(failed, primary, streamed=False)
     shadow.take(answered(), primary, streamed=True)
-    primary.splits = "never"
+    primary.splits = False
     shadow.take(answered(), primary, streamed=False)
 
     assert outcomes(shadow) == {"unanswered": 1, "streamed": 1, "refused": 1}

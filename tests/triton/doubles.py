@@ -15,7 +15,7 @@ def version(
     *,
     splits: bool = False,
     gpus: tuple[int | None, ...] = (None,),
-    tensors: str = "always",
+    tensors: bool = True,
     **options: Any,
 ) -> Any:
     """A version `m` `1` with a worker for each of ``gpus``; ``splits``: of a built-in handler."""

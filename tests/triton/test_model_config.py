@@ -52,7 +52,7 @@ def test_no_rows(shape: tuple[int, ...]) -> None:
 
 def test_unsplit_bodies_have_no_rows() -> None:
     """An envelope gets bodies whole."""
-    assert describe_config(version(ROWS, batch_size=4, tensors="never"))["max_batch_size"] == 0
+    assert describe_config(version(ROWS, batch_size=4, tensors=False))["max_batch_size"] == 0
 
 
 def test_sequences() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from modelserver.models.registry import Registry, Scaling
+    from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.api")
@@ -88,8 +88,7 @@ class ManagementApi:
             )
         if registration.synchronous is False:
             return status(202, "Processing worker updates...", warnings)
-        scaling = await self._registry.wait_loaded(model)
-        if not scaling.complete:
+        if not await self._registry.wait_loaded(model):
             return status(206, "Workers scaling in progress...", warnings)
         return status(
             200,
@@ -175,8 +174,7 @@ class ManagementApi:
             for worker in started:
                 worker.first_load.add_done_callback(_log_failure)
             return status(202, "Processing worker updates...", warnings)
-        scaling: Scaling = await self._registry.wait_scaled(model, started, version)
-        if not scaling.complete:
+        if not await self._registry.wait_scaled(model, started, version):
             return status(206, "Workers scaling in progress...", warnings)
         suffix = f", version: {version}" if version else ""
         return status(200, f"Workers scaled to {min_workers} for model: {name}{suffix}", warnings)

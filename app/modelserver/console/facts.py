@@ -21,7 +21,8 @@ from modelserver.telemetry.metrics import REQUEST_BOUNDS
 from modelserver.telemetry.prometheus import SECONDS_BOUNDS
 
 if TYPE_CHECKING:
-    from modelserver.models.registry import ModelVersion, Registry
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
     from modelserver.pools.worker import Worker
     from modelserver.telemetry.prometheus import Distribution
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from modelserver.http.exchange import Exchange
     from modelserver.inference.codec import Parsed
-    from modelserver.models.registry import ModelVersion, Registry
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
     from modelserver.tensors.shared_memory import Regions
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modelserver.http.aside import Aside
     from modelserver.http.exchange import Exchange
     from modelserver.inference.codec import Codec, Parsed
-    from modelserver.models.registry import ModelVersion
+    from modelserver.models.version import ModelVersion
     from modelserver.wire.messages import Answer
 
 _log = logging.getLogger("modelserver.api")

@@ -60,14 +60,14 @@ class V1(Codec):
     tells_batch: ClassVar[bool] = True
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        if model.splits == "never":
+        if not model.splits:
             return super().read(exchange, model)
         if weight.is_heavy_json(exchange.body):
             raise weight.TooHeavy
         return split(exchange.body)
 
     async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        if model.splits == "never":
+        if not model.splits:
             return await super().read_aside(exchange, model)
         return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)
 

@@ -51,7 +51,7 @@ _UNLIKE_ROWS = (
 )
 _HEADER = HEADER_LENGTH.lower().encode()
 _decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
-_HEADER_LINE = HEADER_LENGTH.lower().encode() + b": %d\r\n"
+_HEADER_LINE = _HEADER + b": %d\r\n"
 
 
 class Takes(msgspec.Struct, frozen=True):
@@ -67,9 +67,9 @@ class Takes(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, model: ModelVersion, limits: RequestLimits, shared: Regions | None = None) -> Takes:
         """For this model."""
-        rows = model.splits_tensors != "never"
+        names, rows = model.sequence_headers, model.splits_tensors
         memory = NO_MEMORY if shared is None else shared.memory
-        return cls(model.name, model.options.signature, model.sequence_headers, limits, rows, memory)
+        return cls(model.name, model.options.signature, names, limits, rows, memory)
 
     def for_helper(self, body: bytes) -> Takes:
         """The same with only what reading this body in a helper needs."""

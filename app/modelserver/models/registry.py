@@ -41,8 +41,6 @@ MAX_WORKERS = 1024
 # Characters of a model's name, which becomes part of paths, file names and log lines.
 LONGEST_NAME = 256
 
-__all__ = ["ModelVersion", "Registry", "Scaling"]
-
 
 @dataclass(slots=True)
 class _Model:
@@ -51,14 +49,6 @@ class _Model:
     default: str
     versions: dict[str, ModelVersion] = field(default_factory=dict)
     traffic: Traffic[ModelVersion] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """The outcome of scaling. ``complete``: at least ``min_workers`` have loaded."""
-
-    model: ModelVersion
-    complete: bool
 
 
 class Registry:
@@ -85,13 +75,17 @@ class Registry:
 
     def get(self, name: str, version: str | None = None) -> ModelVersion:
         """The named or the default version. Raises ModelNotFound, ModelVersionNotFound."""
-        model = self._models.get(name)
-        if model is None:
-            raise ModelNotFound.named(name)
+        model = self._named(name)
         found = model.versions.get(model.default if version is None else version)
         if found is None:
             raise ModelVersionNotFound.named(name, version or model.default)
         return found
+
+    def _named(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            raise ModelNotFound.named(name)
+        return model
 
     def version_for(self, name: str, version: str | None, asked: Headed) -> ModelVersion:
         """The version for a request, which is counted; without a named version, weights may choose it.
@@ -116,9 +110,7 @@ class Registry:
         """All versions, or all of one model; raises :class:`ModelNotFound`."""
         if name is None:
             return [version for model in self._models.values() for version in model.versions.values()]
-        if name not in self._models:
-            raise ModelNotFound.named(name)
-        return list(self._models[name].versions.values())
+        return list(self._named(name).versions.values())
 
     def defaults(self) -> Iterator[ModelVersion]:
         for model in self._models.values():
@@ -224,8 +216,8 @@ class Registry:
     def release(self, name: str, version: str) -> None:
         self._reserved.discard((name, version))
 
-    async def wait_loaded(self, model: ModelVersion) -> Scaling:
-        """Waits for a new registration's workers. Raises StartFailed after undoing the registration."""
+    async def wait_loaded(self, model: ModelVersion) -> bool:
+        """As :meth:`wait_scaled` for a new registration, which is undone if that raises StartFailed."""
         try:
             return await self.wait_scaled(model, model.pool.workers, model.version)
         except StartFailed:
@@ -257,24 +249,25 @@ class Registry:
         _log.info("%s: %s", name, change)
         await self.changed()
 
-    async def wait_scaled(self, model: ModelVersion, workers: list[Worker], version: str | None) -> Scaling:
-        """Waits for the workers that a change started. Raises :class:`StartFailed`."""
+    async def wait_scaled(self, model: ModelVersion, workers: list[Worker], version: str | None) -> bool:
+        """Waits for the workers that a change started; whether at least ``min_workers`` have loaded then.
+
+        Raises StartFailed.
+        """
         try:
             await model.pool.wait_loaded(list(workers))
         except StartFailed as failure:
             message = f"Failed to start workers for model {model.name} version: {version or 'null'}"
             archive = repr(without_credentials(model.archive.url))
             raise StartFailed(f"{message}. Archive {archive}: {failure.message}", failure.status) from failure
-        return Scaling(model, model.pool.statistics().ready >= model.pool.min_workers)
+        return model.pool.statistics().ready >= model.pool.min_workers
 
     async def set_default(self, name: str, version: str) -> None:
         """Makes a version the default. Raises ModelNotFound, ModelVersionNotFound."""
         async with self.lock(name):
-            if name not in self._models:
-                raise ModelNotFound.named(name)
-            if version not in self._models[name].versions:
+            entry = self._named(name)
+            if version not in entry.versions:
                 raise ModelVersionNotFound(f"Model version {version} does not exist for model {name}")
-            entry = self._models[name]
             entry.default = version
             if entry.traffic is not None:
                 entry.traffic.send_all(f"{version} was made the default version")

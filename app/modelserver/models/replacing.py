@@ -19,7 +19,7 @@ from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
 from modelserver.models.registry import check_workers
 from modelserver.models.version import Replacement, mar_name
 from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
-from modelserver.pools.gate import available_memory
+from modelserver.resources import available_memory
 from modelserver.telemetry.system import worker_memory
 from modelserver.telemetry.text import without_credentials
 

@@ -73,14 +73,14 @@ class ModelVersion:
         )
 
     @property
-    def splits(self) -> Literal["always", "never"]:
+    def splits(self) -> bool:
         """Whether V1 bodies are split into instances (design, section 9, "Rows")."""
-        return "never" if self.options.split_instances == "false" else "always"
+        return self.options.split_instances != "false"
 
     @property
-    def splits_tensors(self) -> Literal["always", "never"]:
+    def splits_tensors(self) -> bool:
         """Whether V2 bodies are split into rows; an envelope gets them whole."""
-        return "never" if self.envelope else self.splits
+        return self.splits and not self.envelope
 
 
 def _specs(side: Side) -> tuple[TensorSpec, ...]:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-__all__ = ["StartGate", "available_memory", "need_of"]
-
 # Workers loading at once, of all models together (F57).
 MAX_LOADING = 8
 # Bytes that a worker needs besides its model: an interpreter with torch, and working memory.

@@ -66,12 +66,12 @@ class Version(Protocol):
         """Its workers."""
 
     @property
-    def splits(self) -> str:
-        """How it takes V1 bodies."""
+    def splits(self) -> bool:
+        """Whether V1 bodies are split for it."""
 
     @property
-    def splits_tensors(self) -> str:
-        """How it takes V2 bodies."""
+    def splits_tensors(self) -> bool:
+        """Whether V2 bodies are split for it."""
 
 
 class Copy(NamedTuple):

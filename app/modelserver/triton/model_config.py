@@ -40,9 +40,7 @@ def describe_config(model: ModelVersion) -> dict[str, Any]:
     """
     options = model.options
     inputs, outputs = tensors_of(model)
-    by_rows = model.splits_tensors != "never" and all(
-        spec.shape[:1] == (VARIABLE,) for spec in (*inputs, *outputs)
-    )
+    by_rows = model.splits_tensors and all(spec.shape[:1] == (VARIABLE,) for spec in (*inputs, *outputs))
     timeout = options.request_timeout
     config: dict[str, Any] = {
         "name": model.name,
