@@ -34,6 +34,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from modelserver import __version__
 from modelserver.archives.manifest import MANIFEST_PATH
+from modelserver.settings.model_defaults import RUNTIMES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,7 +57,6 @@ BUILT_IN_HANDLERS: Final = (
 )
 TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_handler")
 """Built-in handlers of TorchServe that this server does not have; archives for TorchServe may name them."""
-RUNTIMES: Final = ("python", "python3", "LSP")
 SUFFIXES: Final = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 FORMATS: Final = tuple(SUFFIXES)
 WORKFLOW: Final = "workflow"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.archives.conftest import allowing
 
 from modelserver.archives.urls import (
-    DEFAULT_ALLOWED_URLS,
     UrlPolicy,
     is_public,
     leaves_its_place,
@@ -88,7 +87,7 @@ def test_default_allows_http_and_no_files() -> None:
 
 def test_default_is_torchserves_pattern() -> None:
     """The default policy is TorchServe's default value, read without an operator's word."""
-    assert [pattern.pattern for pattern in DEFAULT.allowed] == [DEFAULT_ALLOWED_URLS]
+    assert [pattern.pattern for pattern in DEFAULT.allowed] == ["file://.*|http(s)?://.*"]
     assert not DEFAULT.operator_set
 
 

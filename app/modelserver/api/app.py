@@ -22,6 +22,7 @@ from modelserver.api.triton import add_triton
 from modelserver.api.workflows import add_workflow_inference, add_workflow_management
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.http.answers import JSON, error_body, is_kserve
+from modelserver.telemetry.prometheus import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from modelserver.api.services import Role, Services
@@ -65,10 +66,10 @@ def _add_metrics(app: FastAPI, metrics: ServerMetrics | None) -> None:
         if metrics is None:
             raise ResourceNotFound
         body = metrics.render(request.query_params.getlist("name[]"))
-        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(body, media_type=CONTENT_TYPE)
 
     names = query("name[]", "array", "Only metrics of these names; may be repeated.", items=TEXT)
-    content = {"text/plain; version=0.0.4; charset=utf-8": {"schema": TEXT}}
+    content = {CONTENT_TYPE: {"schema": TEXT}}
     elsewhere = answer("This listener has no metrics: they are at metrics_address.", ref("Error"))
     responses = {
         "200": {"description": "Metrics in Prometheus' text format.", "content": content},

@@ -187,16 +187,15 @@ _NUMBERS = (
     *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
     *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
 )
-_WORKERS = {**oas.WHOLE, "minimum": 0}
 _AUTOSCALING = oas.record(
     {
         **dict.fromkeys(("targetWait", "upPause", "downPause"), oas.WHOLE),
         "source": oas.told(oas.TEXT, "Where the setting comes from."),
-        "wish": oas.told(_WORKERS, "How many workers the load needs."),
+        "wish": oas.told(oas.COUNT, "How many workers the load needs."),
         "reason": oas.TEXT,
         "queueWait": oas.told(oas.WHOLE, "How long a request waits; absent if it would be refused."),
         "busy": {"type": "number", "description": "How many workers are busy, on average."},
-        "lastChange": oas.record({"time": oas.TIME, "from": _WORKERS, "to": _WORKERS, "reason": oas.TEXT}),
+        "lastChange": oas.record({"time": oas.TIME, "from": oas.COUNT, "to": oas.COUNT, "reason": oas.TEXT}),
     },
     description="How the number of workers follows the load; times in milliseconds.",
 )

@@ -23,6 +23,7 @@ UNLISTED = "x-unlisted"
 TEXT: Document = {"type": "string"}
 FLAG: Document = {"type": "boolean"}
 WHOLE: Document = {"type": "integer"}
+COUNT: Document = {"type": "integer", "minimum": 0}
 TIME: Document = {"type": "string", "format": "date-time"}
 BINARY: Document = {"type": "string", "format": "binary"}
 ANYTHING: Document = {"type": "object", "additionalProperties": True}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.http.answers import JSON
 from modelserver.http.exchange import Exchange
+from modelserver.inference.v2 import BINARY, header_length
 from modelserver.payloads.call import LoggedCall
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from modelserver.payloads.log import PayloadLog
 
 _BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")
-_LENGTH_OF_JSON = b"inference-header-content-length"
-_BINARY = "application/octet-stream"
 
 
 class LoggedRoutes:
@@ -92,8 +91,8 @@ class LoggedExchange(Exchange):
         """Logs the request, with its body as the handler gets it, inflated."""
         content_type = self.content_type
         if not content_type:
-            binary = any(name.lower() == _LENGTH_OF_JSON for name, _ in self.headers)
-            content_type = JSON if self.target.route.kserve and not binary else _BINARY
+            is_json = self.target.route.kserve and header_length(self) is None
+            content_type = JSON if is_json else BINARY
         self._call.asked(self.body, content_type)
 
     def reply(

@@ -10,6 +10,7 @@ from modelserver.api import descriptions as oas
 from modelserver.errors import ServiceUnavailable
 from modelserver.http.answers import JSON, pretty
 from modelserver.tensors.datatypes import BYTES, DATATYPES
+from modelserver.tensors.rest import HEADER_LENGTH
 from modelserver.tensors.tensor import VARIABLE, elements
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def predict_v2(operation_id: str, verb: str, signature: Signature | None = None)
     """A path of the V2 protocol, with tensors typed by a model's signature."""
     inputs, outputs = (signature.inputs, signature.outputs) if signature is not None else ((), ())
     about = "Bytes of the JSON, where tensors in binary form follow it."
-    length = {**oas.query("Inference-Header-Content-Length", "integer", about), "in": "header"}
+    length = {**oas.query(HEADER_LENGTH, "integer", about), "in": "header"}
     body = oas.json_body(
         "Tensors; the first dimension of each is the batch.",
         _typed("V2Request", "inputs", inputs),

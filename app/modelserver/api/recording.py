@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response, StreamingResponse
 
-from modelserver.api.descriptions import STATUS, add, answers, errors, operation, query
+from modelserver.api.descriptions import BINARY, STATUS, add, answers, errors, operation, query
 from modelserver.api.management import status
 from modelserver.auth.origins import check_host
 from modelserver.errors import BadRequest, ResourceNotFound
@@ -51,7 +51,7 @@ def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
         query("seconds", "number", "When to end."),
         query("requests", "integer", "After how many requests to end."),
     ]
-    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    content = {"application/octet-stream": {"schema": BINARY}}
     responses = {
         "200": {"description": "Frames of requests and answers.", "content": content},
         **errors(400, 404, 409),

@@ -59,7 +59,6 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 PERCENT: oas.Document = {"type": "number", "minimum": 0, "maximum": 100}
-_COUNT = {**oas.WHOLE, "minimum": 0}
 PROMOTION = oas.record(
     {
         "version": oas.told(oas.TEXT, "The version that is promoted."),
@@ -68,11 +67,11 @@ PROMOTION = oas.record(
         "reason": oas.told(oas.TEXT, "Why the weight was changed last, or would have been in a dry run."),
         "since": oas.TIME,
         "next": oas.told(PERCENT, "The weight of the next step."),
-        "answers": oas.told(_COUNT, "Answers of the version since the last step, to clients and copies."),
-        "failed": oas.told(_COUNT, "How many of them failed."),
-        "slow": oas.told(_COUNT, "How many were slower than p99_ratio allows."),
-        "compared": oas.told(_COUNT, "Answers that were compared with the other version's."),
-        "differed": oas.told(_COUNT, "How many of them differed."),
+        "answers": oas.told(oas.COUNT, "Answers of the version since the last step, to clients and copies."),
+        "failed": oas.told(oas.COUNT, "How many of them failed."),
+        "slow": oas.told(oas.COUNT, "How many were slower than p99_ratio allows."),
+        "compared": oas.told(oas.COUNT, "Answers that were compared with the other version's."),
+        "differed": oas.told(oas.COUNT, "How many of them differed."),
         "p99": oas.told(
             {"type": "object", "additionalProperties": {"type": "number"}},
             "The 99th percentile of latency of both versions, in milliseconds.",

@@ -125,7 +125,6 @@ def _both(schema: oas.Document) -> oas.Document:
 
 
 _NUMBER: oas.Document = {"type": "number"}
-_COUNT: oas.Document = {**oas.WHOLE, "minimum": 0}
 _SHARE: oas.Document = {"type": "number", "minimum": 0, "maximum": 1}
 _PLAN: oas.Document = {
     "weights": _by_name(PERCENT, "Percent of the requests that name no version, by version; together 100."),
@@ -183,9 +182,9 @@ SCHEMAS: oas.Document = {
                         "percent": PERCENT,
                         "compare": oas.TEXT,
                         "tolerance": _NUMBER,
-                        "waiting": oas.told(_COUNT, "Copies that wait to be sent."),
-                        "copies": _by_name(_COUNT, "Copies by what became of them."),
-                        "failed": oas.told(_COUNT, "Copies that failed although the primary did not."),
+                        "waiting": oas.told(oas.COUNT, "Copies that wait to be sent."),
+                        "copies": _by_name(oas.COUNT, "Copies by what became of them."),
+                        "failed": oas.told(oas.COUNT, "Copies that failed although the primary did not."),
                         "agreement": oas.told(_SHARE, "The share of compared answers that agreed."),
                         "latency": oas.told(
                             _both(oas.record(dict.fromkeys(("p50", "p90", "p99"), _NUMBER))), "Milliseconds."

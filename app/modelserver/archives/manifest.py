@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from modelserver.errors import InvalidModel
+from modelserver.settings.model_defaults import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MANIFEST_PATH: Final = "MAR-INF/MANIFEST.json"
-RUNTIMES: Final = ("python", "python3", "LSP")
 DEFAULT_VERSION: Final = "1.0"
 DEFAULT_RUNTIME: Final = "python"
 _FILES: Final = ("serializedFile", "modelFile", "requirementsFile", "configFile")

@@ -18,8 +18,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from modelserver.errors import ModelNotFound
-
-DEFAULT_ALLOWED_URLS: Final = "file://.*|http(s)?://.*"
+from modelserver.settings.serving import ANY_URL
 
 OBJECT_STORES: Final = ("s3", "gs", "az", "hf")
 """Schemes whose URLs are read with the server's credentials."""
@@ -39,7 +38,7 @@ _NEVER_PUBLIC: Final = tuple(
 class UrlPolicy:
     """The operator's ``allowed_urls``, or the default that allows public hosts only."""
 
-    allowed: tuple[re.Pattern[str], ...] = (re.compile(DEFAULT_ALLOWED_URLS, re.IGNORECASE),)
+    allowed: tuple[re.Pattern[str], ...] = ANY_URL
     operator_set: bool = False
 
     def check(self, url: str, *, asked: str | None = None) -> None:

@@ -18,12 +18,11 @@ class Scope(Enum):
 
 
 TOKEN_PATH = "/token"  # noqa: S105 - a route
+CONSOLE_PATH = "/console"
 
 # Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.
 _PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 _OPEN = _PROBES | {"/api-description", "/openapi.json", "/docs"}
-# The page itself, which holds no data.
-_CONSOLE = "/console"
 _INFERENCE_FIRST = frozenset({"predictions", "explanations", "invocations", "metrics", "ping", "v1", "v2"})
 _MANAGEMENT_FIRST = frozenset({"models", "workflows"})
 
@@ -69,7 +68,8 @@ def _is_open(roles: AbstractSet[str], method: str, path: str, *, ping_token: boo
         return True
     if path == "/":
         return method == "OPTIONS"
-    if path == _CONSOLE or path.startswith(f"{_CONSOLE}/static/"):
+    if path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/static/"):
+        # The page itself, which holds no data.
         return "management" in roles and "inference" not in roles
     return path == "/ping" and not ping_token
 

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from modelserver import __version__
 from modelserver.auth.origins import check_host
+from modelserver.auth.scopes import CONSOLE_PATH
 from modelserver.auth.scopes import Scope as TokenScope
 from modelserver.console.broadcast import Broadcast
 from modelserver.console.estimates import Asked, Estimates
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from modelserver.api.services import Services
     from modelserver.http.exchange import HotRoutes
 
-_PAGE = "/console"
-_STATIC = f"{_PAGE}/static/"
-_TRY = f"{_PAGE}/try/"
+_STATIC = f"{CONSOLE_PATH}/static/"
+_TRY = f"{CONSOLE_PATH}/try/"
 # Bytes of the question for an estimate.
 _MOST_ASKED = 1 << 14
 
@@ -61,30 +61,30 @@ class Console:
         self._estimates.close()
 
     async def _response(self, path: str, request: Request) -> Response:
-        if path == _PAGE or path.startswith(_STATIC):
+        if path == CONSOLE_PATH or path.startswith(_STATIC):
             return self._page(path, request)
         if self._checks_host:
             check_host(request.scope["headers"])
         if path.startswith(_TRY):
             _check_method(request, "POST")
             return await answer_try(request, self._hot)
-        if path == f"{_PAGE}/estimate":
+        if path == f"{CONSOLE_PATH}/estimate":
             _check_method(request, "POST")
             return await self._estimate(request)
-        if path == f"{_PAGE}/events":
+        if path == f"{CONSOLE_PATH}/events":
             _check_method(request, "GET")
             return self._events(request)
-        if path == f"{_PAGE}/settings":
+        if path == f"{CONSOLE_PATH}/settings":
             _check_method(request, "GET")
             return self._settings()
         raise ResourceNotFound
 
     def _page(self, path: str, request: Request) -> Response:
         _check_method(request, "GET", "HEAD")
-        if path == _PAGE and request.scope["raw_path"].endswith(b"/"):
+        if path == CONSOLE_PATH and request.scope["raw_path"].endswith(b"/"):
             # Its files are named relative to it, so that it works behind a proxy's prefix.
             return RedirectResponse("../console", 308)
-        found = self._pages.get("index.html" if path == _PAGE else path.removeprefix(_STATIC))
+        found = self._pages.get("index.html" if path == CONSOLE_PATH else path.removeprefix(_STATIC))
         if found is None:
             raise ResourceNotFound
         return found

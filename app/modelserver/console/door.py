@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.api.services import LateApp
+from modelserver.auth.scopes import CONSOLE_PATH
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from modelserver.api.services import Role, Services
     from modelserver.console.console import Console
     from modelserver.http.exchange import HotRoutes
-
-PATH = "/console"
 
 
 class AppWithConsole(LateApp):
@@ -29,7 +28,7 @@ class AppWithConsole(LateApp):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if path != PATH and not path.startswith(f"{PATH}/"):
+        if path != CONSOLE_PATH and not path.startswith(f"{CONSOLE_PATH}/"):
             await super().__call__(scope, receive, send)
             return
         if self._making is None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
-from modelserver.options.values import LARGEST, Values, shown
+from modelserver.options.values import Values, shown
+from modelserver.settings.key import LARGEST
 from modelserver.tensors.datatypes import NAMES
 from modelserver.tensors.tensor import VARIABLE, TensorSpec
 

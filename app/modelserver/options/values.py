@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from modelserver.settings.key import LARGEST
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The range of TorchServe's integers; more would overflow a clock.
-LARGEST = 2**31 - 1
 LARGEST_SIZE = 2**53 - 1  # bytes
 
 

@@ -9,7 +9,8 @@ import yaml
 
 from modelserver.errors import InvalidModel
 from modelserver.options.table import CONFIG_KEYS, KNOWN, TORCHRUN_KEYS, Batcher, ModelConfig, Torchrun
-from modelserver.options.values import LARGEST, CorrectedError, shown, whole
+from modelserver.options.values import CorrectedError, shown, whole
+from modelserver.settings.key import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -127,7 +128,7 @@ class Autoscaler:
         if pool.min_workers < pool.max_workers:
             waits = sample.wait > scaling.rule.target_wait
             room = self._room(pool, self._free(pool.spec.gate, now, exactly=waits), measure=waits)
-            sample = Sample(now, sample.wait, sample.busy, sample.ready, sample.loading, sample.failed, room)
+            sample = replace(sample, room=room)
         decision = scaling.scaler.decide(sample, pool.min_workers, pool.max_workers)
         scaling.sample, scaling.decision = sample, decision
         pool.metrics.wished(decision.wish)

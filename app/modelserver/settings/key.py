@@ -15,7 +15,7 @@ Category = Literal["C", "N", "D"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-# The largest count or time, as in model-config.yaml.
+# The largest count or time: the range of TorchServe's integers; more would overflow a clock.
 LARGEST = 2**31 - 1
 
 

@@ -39,6 +39,11 @@ _Key = tuple[str, str, tuple[tuple[str, str], ...]]
 _log = logging.getLogger(__name__)
 
 
+def torchserve_help(kind: str, unit: str) -> str:
+    """The HELP text of reference 15.2."""
+    return f"Torchserve prometheus {kind} metric with unit: {unit}"
+
+
 class HandlerFamilies:
     """The metrics named by handlers so far; each is kept as long as a model uses it.
 
@@ -99,9 +104,8 @@ class HandlerFamilies:
             self._registry.remove(name)
 
     def _make(self, name: str, unit: str, kind: str, label_names: Sequence[str]) -> AnyFamily | None:
-        help_text = f"Torchserve prometheus {kind} metric with unit: {unit}"
         try:
-            family = FAMILY_KINDS[kind](name, help_text, label_names)
+            family = FAMILY_KINDS[kind](name, torchserve_help(kind, unit), label_names)
             self._registry.add(family)
         except (KeyError, ValueError):
             return None
@@ -113,7 +117,7 @@ class HandlerMetrics:
     """The metrics emitted by the handlers of one model, all versions."""
 
     def __init__(self, families: HandlerFamilies, model_name: str, hostname: str) -> None:
-        self.families = self._families = families
+        self.families = families
         self._model_name = model_name
         self._hostname = hostname
         self._children: dict[_Key, tuple[Value | Distribution, bool] | None] = {}
@@ -145,7 +149,7 @@ class HandlerMetrics:
         self._closed = True
         for family, values in self._owned:
             family.remove(*values)
-            self._families.drop_unused(family.name)
+            self.families.drop_unused(family.name)
         self._owned.clear()
         self._children.clear()
 
@@ -156,12 +160,12 @@ class HandlerMetrics:
         if len(self._children) >= MAX_SERIES_PER_MODEL:
             self._warn("series", f"more than {MAX_SERIES_PER_MODEL} series of handler metrics")
             return None
-        listed = self._families.as_listed(name, unit, given_kind, given)
+        listed = self.families.as_listed(name, unit, given_kind, given)
         if listed is None:
             self._children[key] = None
             return None
         unit, kind, dimensions = listed
-        if name not in self._families.known and name not in self._names:
+        if name not in self.families.known and name not in self._names:
             if len(self._names) >= MAX_NAMES_PER_MODEL:
                 self._warn("names", f"more than {MAX_NAMES_PER_MODEL} names of handler metrics")
                 return None
@@ -178,7 +182,7 @@ class HandlerMetrics:
     ) -> Value | Distribution | None:
         labels = {label_name(key[:MAX_TEXT]): text[:MAX_TEXT] for key, text in dimensions[:MAX_DIMENSIONS]}
         labels.setdefault("Hostname", self._hostname)
-        family = self._families.get(name, unit, kind, tuple(labels))
+        family = self.families.get(name, unit, kind, tuple(labels))
         if family is None:
             return None
         # The first value decides the labels; to Prometheus an empty label is the same as none.

@@ -11,7 +11,13 @@ import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from modelserver.telemetry.handler_metrics import RESERVED_PREFIX, Dimensions, HandlerFamilies, HandlerMetrics
+from modelserver.telemetry.handler_metrics import (
+    RESERVED_PREFIX,
+    Dimensions,
+    HandlerFamilies,
+    HandlerMetrics,
+    torchserve_help,
+)
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
 from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
@@ -202,11 +208,6 @@ class _Families:
 
     def _histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
         return self._registry.add(Histogram(f"modelserver_{name}", help_text, _MODEL, bounds=bounds))
-
-
-def torchserve_help(kind: str, unit: str) -> str:
-    """The HELP text of reference 15.2."""
-    return f"Torchserve prometheus {kind} metric with unit: {unit}"
 
 
 class ModelMetrics:

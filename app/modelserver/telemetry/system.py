@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from modelserver import resources as cgroups
+from modelserver import resources
 from modelserver.resources import allowed_cpus, cgroup_quota
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SystemMonitor:
     def __init__(self, *, number_of_gpu: int | None = None, of_container: bool = False) -> None:
         self._number_of_gpu = number_of_gpu
         self._of_container = of_container
-        quota = cgroup_quota(cgroups.ROOT, cgroups.OWN) if of_container else None
+        quota = cgroup_quota(resources.ROOT, resources.OWN) if of_container else None
         self._quota = None if quota is None else min(quota, allowed_cpus())
         self._cpu_before = self._seconds()
 
@@ -94,13 +94,13 @@ class SystemMonitor:
 
     def _seconds(self) -> tuple[float, float]:
         """Busy and total CPU seconds."""
-        used = None if self._quota is None else cgroups.cpu_seconds()
+        used = None if self._quota is None else resources.cpu_seconds()
         return _cpu_seconds() if used is None else (used, time.monotonic() * (self._quota or 1.0))
 
     def _memory(self) -> tuple[float, float, float]:
         """Used and available bytes, and the used share in percent."""
         machine = psutil.virtual_memory()
-        group = cgroups.memory_group() if self._of_container else None
+        group = resources.memory_group() if self._of_container else None
         if group is None or not 0 < group.limit < machine.total:
             return machine.used, machine.available, machine.percent
         available = min(group.available, machine.available)

@@ -26,11 +26,10 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from modelserver import __version__
 from modelserver.otlp.exporter import resource
 from modelserver.telemetry.prometheus import Distribution, Histogram
+from modelserver.tracing.spans import SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.tracing")
 
-_SCOPE = InstrumentationScope("modelserver", __version__)
 _INTERVAL = 60_000  # the SDK's default
 _LEAST = 100
 
@@ -128,7 +126,7 @@ class MetricsSender:
 
     def _send(self, readings: list[Reading]) -> None:
         metrics = points(readings, self._start, time.time_ns())
-        scope = ScopeMetrics(_SCOPE, metrics, "")
+        scope = ScopeMetrics(SCOPE, metrics, "")
         try:
             self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         except Exception:  # noqa: BLE001 - the next time may succeed

@@ -35,7 +35,7 @@ TRACEPARENT = b"traceparent"
 _TRACESTATE = b"tracestate"
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 UNSET = Status(StatusCode.UNSET)
-_SCOPE = InstrumentationScope("modelserver", __version__)
+SCOPE = InstrumentationScope("modelserver", __version__)
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 # The samplers of OTEL_TRACES_SAMPLER that decide by the id of the trace alone, if there is no parent.
@@ -148,7 +148,7 @@ class Tracing:
                 status,
                 start,
                 max(start, end),
-                _SCOPE,
+                SCOPE,
             )
         )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.errors import InvalidDag, InvalidModel, InvalidWorkflow
-from modelserver.options.values import LARGEST, shown
+from modelserver.options.values import shown
+from modelserver.settings.key import LARGEST
 from modelserver.workflows.graph import Graph, make_graph
 
 if TYPE_CHECKING:
