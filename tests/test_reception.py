@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from modelserver.console.door import AppWithConsole
+from modelserver.console.app import AppWithConsole
 from modelserver.http.aside import Aside
 from modelserver.inference.inference import InferenceApi
 from modelserver.reception import Reception

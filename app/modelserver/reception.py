@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from modelserver.api.payloads import LoggedRoutes
 from modelserver.api.services import LateApp, Services
 from modelserver.binding import roles_by_address
-from modelserver.console.door import AppWithConsole
+from modelserver.console.app import AppWithConsole
 from modelserver.frontend.processes import front_ends
 from modelserver.http.intake import Intake
 from modelserver.inference.inference import InferenceApi

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.frontend.acceptor import Door
-from modelserver.frontend.counts import Board, make_board
+from modelserver.frontend.acceptor import Acceptor
+from modelserver.frontend.counts import Counts, make_counts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 class Taken(asyncio.Protocol):
-    """A connection that a door took."""
+    """A connection that an acceptor took."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
 
 class House:
-    """A listening socket with doors; keeps the protocols that each door made."""
+    """A listening socket with acceptors; keeps the protocols that each of them made."""
 
-    def __init__(self, doors: int) -> None:
-        self.descriptor, self.board = make_board(doors)
+    def __init__(self, acceptors: int) -> None:
+        self.descriptor, self.counts = make_counts(acceptors)
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.taken: list[list[Taken]] = [[] for _ in range(doors)]
+        self.taken: list[list[Taken]] = [[] for _ in range(acceptors)]
         self.clients: list[socket.socket] = []
-        self.doors = [self._door(seat) for seat in range(doors)]
+        self.acceptors = [self._acceptor(seat) for seat in range(acceptors)]
 
-    def _door(self, seat: int) -> Door:
+    def _acceptor(self, seat: int) -> Acceptor:
         shared = socket.socket(fileno=os.dup(self.listener.fileno()))
         shared.setblocking(False)
 
@@ -41,7 +41,7 @@ class House:
             self.taken[seat].append(Taken())
             return self.taken[seat][-1]
 
-        return Door(shared, self.board, seat, make)
+        return Acceptor(shared, self.counts, seat, make)
 
     def connect(self, count: int) -> None:
         self.clients += [socket.create_connection(self.listener.getsockname()) for _ in range(count)]
@@ -51,14 +51,14 @@ class House:
             await asyncio.sleep(0.001)
 
     def close(self) -> None:
-        for door in self.doors:
-            door.close()
+        for acceptor in self.acceptors:
+            acceptor.close()
         for connection in [*self.taken[0], *self.taken[1]]:
             connection.transport.close()
         for client in self.clients:
             client.close()
         self.listener.close()
-        self.board.close()
+        self.counts.close()
         os.close(self.descriptor)
 
 
@@ -72,8 +72,8 @@ async def house() -> AsyncIterator[House]:
 
 async def test_connections_are_spread_evenly(house: House) -> None:
     """A burst of connections leaves all front ends with as many as the others."""
-    for door in house.doors:
-        door.open()
+    for acceptor in house.acceptors:
+        acceptor.open()
     house.connect(20)
     await asyncio.wait_for(house.until_taken(20), 10)
 
@@ -82,10 +82,10 @@ async def test_connections_are_spread_evenly(house: House) -> None:
 
 async def test_who_has_fewer_goes_first(house: House) -> None:
     """New connections go to the front end that has the fewest."""
-    house.doors[0].open()
+    house.acceptors[0].open()
     house.connect(6)
     await asyncio.wait_for(house.until_taken(6), 10)
-    house.doors[1].open()
+    house.acceptors[1].open()
     house.connect(6)
     await asyncio.wait_for(house.until_taken(12), 10)
 
@@ -95,10 +95,10 @@ async def test_who_has_fewer_goes_first(house: House) -> None:
 async def test_who_is_slow_goes_first_still(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who takes connections goes first, though a turn of its loop takes longer than the wait."""
     monkeypatch.setattr("modelserver.frontend.acceptor.COURTESY", 0.0)
-    house.doors[0].open()
+    house.acceptors[0].open()
     house.connect(6)
     await asyncio.wait_for(house.until_taken(6), 10)
-    house.doors[1].open()
+    house.acceptors[1].open()
     house.connect(6)
     await asyncio.wait_for(house.until_taken(12), 10)
 
@@ -107,8 +107,8 @@ async def test_who_is_slow_goes_first_still(house: House, monkeypatch: pytest.Mo
 
 async def test_nobody_waits_for_ever_for_the_others(house: House) -> None:
     """Where the front end with the fewest connections does not take one, another does after a moment."""
-    house.doors[0].open()
-    house.board.put(1, 0)
+    house.acceptors[0].open()
+    house.counts.put(1, 0)
     house.connect(5)
     await asyncio.wait_for(house.until_taken(5), 10)
 
@@ -117,22 +117,22 @@ async def test_nobody_waits_for_ever_for_the_others(house: House) -> None:
 
 async def test_the_board_follows(house: House) -> None:
     """Those that end are missed."""
-    door = house.doors[0]
-    door.open()
+    acceptor = house.acceptors[0]
+    acceptor.open()
     house.connect(2)
     await asyncio.wait_for(house.until_taken(2), 10)
-    assert door.connections == 2
+    assert acceptor.connections == 2
 
-    door.left()
-    assert door.connections == 1
-    assert house.board.fewest() == 1
+    acceptor.left()
+    assert acceptor.connections == 1
+    assert house.counts.fewest() == 1
 
 
-async def test_a_closed_door_takes_none(house: House) -> None:
+async def test_a_closed_acceptor_takes_none(house: House) -> None:
     """What comes after that waits for the others, none is lost."""
-    for door in house.doors:
-        door.open()
-    house.doors[0].close()
+    for acceptor in house.acceptors:
+        acceptor.open()
+    house.acceptors[0].close()
     house.connect(4)
     await asyncio.wait_for(house.until_taken(4), 10)
 
@@ -142,7 +142,7 @@ async def test_a_closed_door_takes_none(house: House) -> None:
 async def test_descriptors_run_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that cannot be accepted is tried again a little later (F38)."""
     monkeypatch.setattr("modelserver.frontend.acceptor._PAUSE", 0.01)
-    door, tries = house.doors[0], []
+    acceptor, tries = house.acceptors[0], []
 
     class Poor:
         def __init__(self, listener: socket.socket) -> None:
@@ -157,10 +157,10 @@ async def test_descriptors_run_out(house: House, monkeypatch: pytest.MonkeyPatch
                 raise OSError(24, "Too many open files")
             return self._listener.accept()
 
-    monkeypatch.setattr(door, "_listener", Poor(door._listener))
-    door.open()
+    monkeypatch.setattr(acceptor, "_listener", Poor(acceptor._listener))
+    acceptor.open()
     house.connect(1)
     await asyncio.wait_for(house.until_taken(1), 10)
 
     assert len(tries) == 3
-    assert Board(house.descriptor, 2).fewest() == 1
+    assert Counts(house.descriptor, 2).fewest() == 1

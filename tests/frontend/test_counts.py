@@ -7,41 +7,41 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.frontend.counts import ABSENT, MAX_SEATS, Board, make_board
+from modelserver.frontend.counts import ABSENT, MAX_SEATS, Counts, make_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def board() -> Iterator[tuple[int, Board]]:
-    descriptor, made = make_board(3)
+def counts() -> Iterator[tuple[int, Counts]]:
+    descriptor, made = make_counts(3)
     yield descriptor, made
     made.close()
     os.close(descriptor)
 
 
-def test_seats_are_empty_at_first(board: tuple[int, Board]) -> None:
+def test_seats_are_empty_at_first(counts: tuple[int, Counts]) -> None:
     """Nobody is waited for before somebody sits there."""
-    assert board[1].fewest() == ABSENT
+    assert counts[1].fewest() == ABSENT
 
 
-def test_the_fewest(board: tuple[int, Board]) -> None:
+def test_the_fewest(counts: tuple[int, Counts]) -> None:
     """The smallest number of those who are there counts; who leaves does not."""
-    board[1].put(0, 5)
-    board[1].put(2, 3)
-    assert board[1].fewest() == 3
+    counts[1].put(0, 5)
+    counts[1].put(2, 3)
+    assert counts[1].fewest() == 3
 
-    board[1].leave(2)
-    assert board[1].fewest() == 5
+    counts[1].leave(2)
+    assert counts[1].fewest() == 5
 
 
-def test_others_see_it(board: tuple[int, Board]) -> None:
+def test_others_see_it(counts: tuple[int, Counts]) -> None:
     """A process that got the descriptor sees what the others put there."""
-    theirs = Board(board[0], 3)
+    theirs = Counts(counts[0], 3)
     theirs.put(1, 7)
 
-    assert board[1].fewest() == 7
+    assert counts[1].fewest() == 7
     theirs.close()
 
 

@@ -17,7 +17,7 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.frontend import frontend_end, server_end
 from modelserver.frontend.frontend_end import Forwarder
 from modelserver.frontend.link import Link, make_pair
-from modelserver.frontend.server_end import Desk
+from modelserver.frontend.server_end import ServerEnd
 from modelserver.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
 from modelserver.http.edge import Edge
 from modelserver.http.exchange import MAX_UNSENT, Exchange, Target, read_target
@@ -162,7 +162,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.alone = self._one_process()
-        self.desk: Desk
+        self.end: ServerEnd
         self.front: Client
         self.link: Link[ToFrontend]
 
@@ -176,11 +176,11 @@ class Pair:
         loop = asyncio.get_running_loop()
         hot, statuses = Hot(), []
         app = Edge(application, lambda *said: statuses.append(said[4]), LIMIT)
-        self.desk = Desk(hot, app, statuses.append, print)
+        self.end = ServerEnd(hot, app, statuses.append, print)
         self.link = Link(to_frontend_decoder, self._handle, lambda: None)
         forwarder = self.forwarder = Forwarder(self.link)
         ours, theirs = make_pair()
-        await loop.create_unix_connection(lambda: self.desk.link, sock=ours)
+        await loop.create_unix_connection(lambda: self.end.link, sock=ours)
         await loop.create_unix_connection(lambda: self.link, sock=theirs)
         self.front = Client((forwarder, forwarder), hot, statuses, forwarder.count)
 
@@ -207,7 +207,7 @@ async def pair() -> AsyncIterator[Pair]:
     await made.connect()
     yield made
     made.link.abort()
-    made.desk.link.abort()
+    made.end.link.abort()
     await asyncio.sleep(0.01)
 
 
@@ -231,7 +231,7 @@ async def test_hot_routes(pair: Pair, verb: str) -> None:
     assert len(pair.front.statuses) == 1
     assert [line[:2] for line in pair.front.lines] == [("POST", f"/predictions/m/1/{verb}")]
     assert pair.front.lines == pair.alone.lines
-    assert pair.desk.exchanges == {}
+    assert pair.end.exchanges == {}
     assert pair.forwarder._asked == {}
 
 
@@ -306,7 +306,7 @@ async def test_a_client_that_leaves(pair: Pair) -> None:
     pair.front.hot.exchanges[0].reply(200, b"late")
     await pair.front.settle()
     assert pair.front.transport.written == b""
-    assert pair.desk.exchanges == {}
+    assert pair.end.exchanges == {}
 
 
 async def test_a_client_that_leaves_within_an_answer(pair: Pair) -> None:
@@ -320,7 +320,7 @@ async def test_a_client_that_leaves_within_an_answer(pair: Pair) -> None:
 
     assert pair.front.hot.left == ["mine"]
     assert pair.front.transport.written.endswith(b"3\r\none\r\n")
-    assert pair.desk.exchanges == {}
+    assert pair.end.exchanges == {}
 
 
 async def test_a_client_that_does_not_read(pair: Pair) -> None:
@@ -362,10 +362,10 @@ async def test_a_client_that_reads_slowly(pair: Pair) -> None:
 async def test_a_client_that_leaves_within_its_body(pair: Pair) -> None:
     """The application that reads it is told."""
     await pair.front.send(head("Content-Length: 5", path="/ping/echo"), b"he")
-    assert len(pair.desk._calls) == 1
+    assert len(pair.end._calls) == 1
 
     await pair.front.leave()
-    assert pair.desk._calls == {}
+    assert pair.end._calls == {}
     assert pair.forwarder._calls == {}
 
 
@@ -374,14 +374,14 @@ async def test_a_front_end_that_ends(pair: Pair) -> None:
     await pair.front.send(post("wait", b"x"))
     calling = asyncio.create_task(pair.forwarder(*reading_call()))
     await pair.front.settle()
-    assert len(pair.desk._calls) == 1
+    assert len(pair.end._calls) == 1
 
     pair.link.abort()
     await pair.front.settle()
-    assert pair.desk.lost.done()
+    assert pair.end.lost.done()
     assert pair.front.hot.left == ["mine"]
-    assert pair.desk.exchanges == {}
-    assert pair.desk._calls == {}
+    assert pair.end.exchanges == {}
+    assert pair.end._calls == {}
 
     pair.front.hot.exchanges[0].reply(200, b"late")
     calling.cancel()
@@ -512,7 +512,7 @@ async def test_nothing_outlives_its_connection(
     finally:
         gc.enable()
     assert (pair.forwarder._asked, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
-    assert (pair.desk.exchanges, pair.desk._calls) == ({}, {})
+    assert (pair.end.exchanges, pair.end._calls) == ({}, {})
 
 
 async def test_many_at_once(pair: Pair) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.frontend.link import make_pair
 from modelserver.frontend.process import Frontend, TellServer
-from modelserver.frontend.server_end import Desk
+from modelserver.frontend.server_end import ServerEnd
 
 if TYPE_CHECKING:
     import pytest
@@ -31,10 +31,10 @@ def test_imports() -> None:
 
 async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     """Records reach the log of the server, with their own time, level, name and traceback."""
-    desk = Desk(None, None, print, print)  # type: ignore[arg-type]
+    end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
     ended = asyncio.Event()
     frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
-    await join(desk, frontend)
+    await join(end, frontend)
     logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
     logger.addHandler(TellServer(frontend.link))
     with caplog.at_level(logging.INFO):
@@ -44,7 +44,7 @@ async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
         except ValueError:
             logger.exception("failed")
         await asyncio.sleep(0.02)
-    desk.link.abort()
+    end.link.abort()
     await asyncio.wait_for(ended.wait(), 5)
 
     first, second = caplog.records
@@ -61,24 +61,24 @@ async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
 async def test_stalls_of_a_front_end() -> None:
     """The server is told for how long the event loop of a front end was blocked."""
     found: list[float] = []
-    desk = Desk(None, None, print, found.append)  # type: ignore[arg-type]
+    end = ServerEnd(None, None, print, found.append)  # type: ignore[arg-type]
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
-    await join(desk, frontend)
+    await join(end, frontend)
     watch = frontend.watch()
     await asyncio.sleep(0.05)
-    end = time.thread_time() + 0.2
-    while time.thread_time() < end:
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
         pass
     await asyncio.sleep(0.05)
     watch.close()
-    desk.link.abort()
+    end.link.abort()
 
     assert max(found) >= 0.2
 
 
-async def join(desk: Desk, frontend: Any) -> None:
+async def join(end: ServerEnd, frontend: Any) -> None:
     """Connects both by a socket pair."""
     loop = asyncio.get_running_loop()
     ours, theirs = make_pair()
-    await loop.create_unix_connection(lambda: desk.link, sock=ours)
+    await loop.create_unix_connection(lambda: end.link, sock=ours)
     await loop.create_unix_connection(lambda: frontend.link, sock=theirs)

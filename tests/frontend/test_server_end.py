@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from modelserver.frontend.link import make_pair
-from modelserver.frontend.server_end import Desk
+from modelserver.frontend.server_end import ServerEnd
 
 if TYPE_CHECKING:
     import pytest
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     """The link to it is cut, and the server lives on."""
-    desk = Desk(None, None, print, print)  # type: ignore[arg-type]
+    end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
     ours, theirs = make_pair()
-    await asyncio.get_running_loop().create_unix_connection(lambda: desk.link, sock=ours)
+    await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=ours)
     theirs.send(b"\xff" * 20)
-    await asyncio.wait_for(desk.lost, 5)
+    await asyncio.wait_for(end.lost, 5)
     theirs.close()
 
     assert "invalid data" in caplog.text
     with contextlib.suppress(asyncio.CancelledError):
-        await desk.ready
+        await end.ready

@@ -1,4 +1,4 @@
-"""Entry point: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD BOARD_FD [ARENA_FD]``."""
+"""Entry point: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD COUNTS_FD [ARENA_FD]``."""
 
 import signal
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
 
-    from modelserver.frontend.counts import Board
+    from modelserver.frontend.counts import Counts
 
 _log = logging.getLogger("modelserver.frontend")
 
@@ -29,12 +29,12 @@ COURTESY = 0.001
 _PAUSE = 0.5
 
 
-class Door:
+class Acceptor:
     """Accepts connections and creates protocols for them.
 
     Args:
         listener: bound, shared, non-blocking.
-        board: the numbers of connections; ``seat`` is this front end's.
+        counts: the numbers of connections; ``seat`` is this front end's.
         make: creates the protocol of one connection.
         tls: None for connections without TLS.
     """
@@ -42,13 +42,13 @@ class Door:
     def __init__(
         self,
         listener: socket.socket,
-        board: Board,
+        counts: Counts,
         seat: int,
         make: Callable[[], asyncio.Protocol],
         tls: SSLContext | None = None,
     ) -> None:
         self._listener = listener
-        self._board = board
+        self._counts = counts
         self._seat = seat
         self._make = make
         self._tls = tls_arguments(tls)
@@ -60,7 +60,7 @@ class Door:
         self.connections = 0  # accepted and not ended
 
     def open(self) -> None:
-        self._board.put(self._seat, self.connections)
+        self._counts.put(self._seat, self.connections)
         self._watch()
 
     def close(self) -> None:
@@ -70,12 +70,12 @@ class Door:
             self._timer.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        self._board.leave(self._seat)
+        self._counts.leave(self._seat)
 
     def left(self) -> None:
         self.connections -= 1
         if not self.is_closed:
-            self._board.put(self._seat, self.connections)
+            self._counts.put(self._seat, self.connections)
 
     @property
     def is_closed(self) -> bool:
@@ -86,7 +86,7 @@ class Door:
         self._loop.add_reader(self._listener, self._on_waiting)
 
     def _on_waiting(self) -> None:
-        fewest = self._board.fewest()
+        fewest = self._counts.fewest()
         # Again if the others have accepted some meanwhile: on a busy machine they need more time.
         if self.connections > fewest > self._gave_way_to:
             self._gave_way_to = fewest
@@ -103,7 +103,7 @@ class Door:
             self._wait(_PAUSE)
             return
         self.connections += 1
-        self._board.put(self._seat, self.connections)
+        self._counts.put(self._seat, self.connections)
         task = self._loop.create_task(self._take(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -16,7 +16,7 @@ ABSENT = (1 << 32) - 1
 MAX_SEATS = mmap.PAGESIZE // _SEAT.size
 
 
-class Board:
+class Counts:
     """The numbers of ``seats`` front ends, in the file ``descriptor``."""
 
     def __init__(self, descriptor: int, seats: int) -> None:
@@ -41,18 +41,18 @@ class Board:
         self._map.close()
 
 
-def make_board(seats: int) -> tuple[int, Board]:
-    """A board with empty seats, and the descriptor of its memory. Raises OSError."""
+def make_counts(seats: int) -> tuple[int, Counts]:
+    """The counts of seats that are all empty, and the descriptor of their memory. Raises OSError."""
     descriptor = _anonymous_file()
     os.ftruncate(descriptor, mmap.PAGESIZE)
-    board = Board(descriptor, seats)
+    counts = Counts(descriptor, seats)
     for seat in range(seats):
-        board.leave(seat)
-    return descriptor, board
+        counts.leave(seat)
+    return descriptor, counts
 
 
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("modelserver-board")
+        return os.memfd_create("modelserver-counts")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

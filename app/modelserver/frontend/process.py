@@ -1,4 +1,4 @@
-"""A front-end process: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD BOARD_FD [ARENA_FD]``.
+"""A front end: ``python -m modelserver.frontend SEAT SEATS LINK_FD LISTENER_FD COUNTS_FD [ARENA_FD]``.
 
 It accepts connections, handles HTTP with the server's limits, and passes requests on. It has no models,
 queues or user code, and imports neither torch nor FastAPI. It ends when the server says so or is gone.
@@ -21,8 +21,8 @@ from uvicorn.config import Config
 from modelserver.auth.guard import Guard
 from modelserver.auth.scopes import Scope
 from modelserver.auth.verifier import Fingerprint, Verifier
-from modelserver.frontend.acceptor import Door
-from modelserver.frontend.counts import Board
+from modelserver.frontend.acceptor import Acceptor
+from modelserver.frontend.counts import Counts
 from modelserver.frontend.frontend_end import Forwarder
 from modelserver.frontend.link import Link
 from modelserver.http.connection import HttpProtocol, Listener, check_regularly
@@ -47,13 +47,15 @@ class Frontend:
 
     Args:
         listener: the shared listening socket.
-        board: the numbers of connections; ``seat`` is this process's.
+        counts: the numbers of connections; ``seat`` is this process's.
         on_end: called when there is nothing more to do.
     """
 
-    def __init__(self, listener: socket.socket, board: Board, seat: int, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, listener: socket.socket, counts: Counts, seat: int, on_end: Callable[[], None]
+    ) -> None:
         self._socket = listener
-        self._board = board
+        self._counts = counts
         self._seat = seat
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -62,7 +64,7 @@ class Frontend:
         self._forwarder = Forwarder(self.link)
         self._access: AccessLog | None = None
         self._listener: Listener | None = None
-        self._door: Door | None = None
+        self._acceptor: Acceptor | None = None
         self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
 
@@ -85,8 +87,8 @@ class Frontend:
         elif isinstance(message, messages.Traced):
             self._trace(message)
         elif isinstance(message, messages.Open):
-            assert self._door is not None  # noqa: S101 - Setup came first
-            self._door.open()
+            assert self._acceptor is not None  # noqa: S101 - Setup came first
+            self._acceptor.open()
         elif isinstance(message, messages.Close):
             self._close()
         elif isinstance(message, messages.Hurry):
@@ -121,8 +123,8 @@ class Frontend:
             intake=Intake(setup.max_incoming),
         )
         context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
-        door = self._door = Door(
-            self._socket, self._board, self._seat, lambda: _Connection(config, listener, door), context
+        acceptor = self._acceptor = Acceptor(
+            self._socket, self._counts, self._seat, lambda: _Connection(config, listener, acceptor), context
         )
         check_regularly(self._loop, [listener])
 
@@ -136,15 +138,15 @@ class Frontend:
         if self._closing:
             return
         self._closing = True
-        if self._door is not None and self._listener is not None:
-            self._door.close()
+        if self._acceptor is not None and self._listener is not None:
+            self._acceptor.close()
             for connection in list(self._listener.state.connections):
                 connection.shutdown()
         self.link.send(messages.Closed())
         self._end_when_empty()
 
     def _end_when_empty(self) -> None:
-        if self._door is not None and self._door.connections:
+        if self._acceptor is not None and self._acceptor.connections:
             self._loop.call_later(_ENDING_CHECK, self._end_when_empty)
             return
         if self._access is not None:
@@ -161,19 +163,19 @@ class Frontend:
 class _Connection(HttpProtocol):
     """A connection that tells the acceptor when it ends."""
 
-    def __init__(self, config: Config, listener: Listener, door: Door) -> None:
+    def __init__(self, config: Config, listener: Listener, acceptor: Acceptor) -> None:
         super().__init__(config, listener)
-        self._door = door
+        self._acceptor = acceptor
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        if self._door.is_closed:
+        if self._acceptor.is_closed:
             # It was accepted just before.
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._door.left()
+        self._acceptor.left()
 
 
 class TellServer(logging.Handler):
@@ -193,7 +195,7 @@ class TellServer(logging.Handler):
 
 
 async def run(  # noqa: PLR0917 - the arguments of the program
-    seat: int, seats: int, link: int, listener: int, board: int, arena: int | None = None
+    seat: int, seats: int, link: int, listener: int, counts: int, arena: int | None = None
 ) -> None:
     """Serves until the server says so or is gone."""
     loop = asyncio.get_running_loop()
@@ -201,7 +203,7 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     ours, shared = socket.socket(fileno=link), socket.socket(fileno=listener)
     ours.setblocking(False)
     shared.setblocking(False)
-    frontend = Frontend(shared, Board(board, seats), seat, ended.set)
+    frontend = Frontend(shared, Counts(counts, seats), seat, ended.set)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(TellServer(frontend.link))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.errors import ConfigError
-from modelserver.frontend.counts import MAX_SEATS, make_board
+from modelserver.frontend.counts import MAX_SEATS, make_counts
 from modelserver.frontend.link import make_pair
-from modelserver.frontend.server_end import Desk
+from modelserver.frontend.server_end import ServerEnd
 from modelserver.wire.arena import HALF, Arena, MappedIncoming, create
 from modelserver.wire.frontend import Certified, Close, Hurry, Open, Setup, Tokens
 
@@ -60,14 +60,14 @@ class _Seat:
         self.number = number
         self.keeper: asyncio.Task[None] | None = None
         self.process: asyncio.subprocess.Process | None = None
-        self.desk: Desk | None = None
+        self.end: ServerEnd | None = None
         # Done as soon as a process was ready here.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
         """Sends a message to the front end, if there is one."""
-        if self.desk is not None:
-            self.desk.link.send(message)
+        if self.end is not None:
+            self.end.link.send(message)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -81,7 +81,7 @@ class Fleet:
     Args:
         listener: bound; :meth:`open` starts to listen on it.
         setup: the configuration of each front end.
-        hot, app, on_status, on_stall: see :class:`Desk`.
+        hot, app, on_status, on_stall: see :class:`ServerEnd`.
     """
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -104,7 +104,7 @@ class Fleet:
         self._on_status = on_status
         self._on_stall = on_stall
         self._tokens = Tokens(())
-        self._board_file, self._board = make_board(count)
+        self._counts_file, self._counts = make_counts(count)
         self._seats = [_Seat(number) for number in range(count)]
         self._is_open = False
         self._closing = False
@@ -154,11 +154,11 @@ class Fleet:
             return
         self._closing = True
         self._listener.close()
-        desks = [seat.desk for seat in self._seats if seat.desk is not None]
-        for desk in desks:
-            desk.link.send(Close())
-        if desks:
-            await asyncio.wait([desk.closed for desk in desks], timeout=CLOSE_PATIENCE)
+        ends = [seat.end for seat in self._seats if seat.end is not None]
+        for end in ends:
+            end.link.send(Close())
+        if ends:
+            await asyncio.wait([end.closed for end in ends], timeout=CLOSE_PATIENCE)
 
     async def close(self, grace: float) -> None:
         """Waits at most ``grace`` seconds for connections to end, aborts the rest and ends the processes."""
@@ -178,8 +178,8 @@ class Fleet:
                 for seat in self._seats:
                     seat.kill()
                 await asyncio.wait(left)
-        self._board.close()
-        os.close(self._board_file)
+        self._counts.close()
+        os.close(self._counts_file)
 
     async def _until_ready(self, seat: _Seat) -> None:
         assert seat.keeper is not None  # noqa: S101 - start() came first
@@ -194,7 +194,7 @@ class Fleet:
         while not self._closing:
             began = time.monotonic()
             how = await self._live(seat)
-            self._board.leave(seat.number)
+            self._counts.leave(seat.number)
             if self._closing:
                 return
             failures = 0 if time.monotonic() - began > _LONG_LIFE else failures + 1
@@ -205,25 +205,25 @@ class Fleet:
 
     async def _live(self, seat: _Seat) -> str:
         """Runs one front end; returns how it ended."""
-        desk = Desk(self._hot, self._app, self._on_status, self._on_stall)
+        end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall)
         try:
-            process = seat.process = await self._launch(desk, seat.number)
+            process = seat.process = await self._launch(end, seat.number)
         except OSError as error:
             return f"could not be started: {error}"
         ending = asyncio.ensure_future(process.wait())
-        seat.desk = desk
+        seat.end = end
         try:
             first = asyncio.FIRST_COMPLETED
-            await asyncio.wait([desk.ready, desk.lost], timeout=START_PATIENCE, return_when=first)
-            if desk.ready.done() and not desk.lost.done():
+            await asyncio.wait([end.ready, end.lost], timeout=START_PATIENCE, return_when=first)
+            if end.ready.done() and not end.lost.done():
                 self._welcome(seat)
-                await desk.lost
+                await end.lost
             # It closed its end of the link: it has ended or is about to.
             await asyncio.wait([ending], timeout=END_PATIENCE)
         finally:
-            desk.link.abort()
+            end.link.abort()
             seat.kill()
-            seat.desk = seat.process = None
+            seat.end = seat.process = None
         code = await ending
         return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
@@ -235,10 +235,10 @@ class Fleet:
         elif self._is_open:
             seat.tell(Open())
 
-    async def _launch(self, desk: Desk, number: int) -> asyncio.subprocess.Process:
+    async def _launch(self, end: ServerEnd, number: int) -> asyncio.subprocess.Process:
         ours, theirs = make_pair()
-        arena = desk.link.arena = create_arena()
-        inherited = [theirs.fileno(), self._listener.fileno(), self._board_file]
+        arena = end.link.arena = create_arena()
+        inherited = [theirs.fileno(), self._listener.fileno(), self._counts_file]
         if arena is not None:
             inherited.append(arena.descriptor)
         try:
@@ -260,9 +260,9 @@ class Fleet:
             raise
         finally:
             theirs.close()
-        await asyncio.get_running_loop().create_unix_connection(lambda: desk.link, sock=ours)
-        desk.link.send(self._setup)
-        desk.link.send(self._tokens)
+        await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=ours)
+        end.link.send(self._setup)
+        end.link.send(self._tokens)
         return process
 
 

@@ -34,7 +34,7 @@ _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 _GONE = {"type": "http.disconnect"}
 
 
-class Desk:
+class ServerEnd:
     """Answers the requests of one front end.
 
     Args:
@@ -140,11 +140,11 @@ class Desk:
 class RemoteExchange(Exchange):
     """A request that a front end received; the exchange there sends what is answered here."""
 
-    __slots__ = ("_desk", "_headers", "_number", "_packed", "_sent", "taken")
+    __slots__ = ("_end", "_headers", "_number", "_packed", "_sent", "taken")
 
-    def __init__(self, desk: Desk, ask: messages.Ask, body: bytes) -> None:
+    def __init__(self, end: ServerEnd, ask: messages.Ask, body: bytes) -> None:
         super().__init__(UNREAD, ask.method, ask.version, body)
-        self._desk = desk
+        self._end = end
         self._number = ask.number
         self._packed = ask.headers
         self._headers: list[tuple[bytes, bytes]] | None = None
@@ -172,7 +172,7 @@ class RemoteExchange(Exchange):
     def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
         # The front end has the access log.
         if not self.disconnected:
-            self._desk.link.send(messages.Traced(self._number, trace_id))
+            self._end.link.send(messages.Traced(self._number, trace_id))
 
     def leave(self) -> None:
         self.disconnected = True
@@ -191,11 +191,11 @@ class RemoteExchange(Exchange):
         self.on_disconnect = None
         if self.watcher is not None:
             self.watcher.replied(status, body, content_type, extra)
-        desk = self._desk
-        desk.exchanges.pop(self._number, None)
-        desk.count(status)
+        end = self._end
+        end.exchanges.pop(self._number, None)
+        end.count(status)
         if not self.disconnected:
-            desk.link.send(messages.Reply(self._number, len(body), status, content_type, extra, phrase), body)
+            end.link.send(messages.Reply(self._number, len(body), status, content_type, extra, phrase), body)
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
@@ -204,13 +204,13 @@ class RemoteExchange(Exchange):
         self.begun = status
         if self.watcher is not None:
             self.watcher.begun(status, content_type, extra)
-        self._desk.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
+        self._end.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
         if self.begun and part and not self.disconnected:
             if self.watcher is not None:
                 self.watcher.sent(part)
-            link = self._desk.link
+            link = self._end.link
             if link.unsent > MAX_UNSENT:
                 # Slow clients are the front end's to disconnect; here the front end itself does not read.
                 _log.error("A front end does not read what it is sent; it is replaced")
@@ -229,9 +229,9 @@ class RemoteExchange(Exchange):
         self.on_disconnect = None
         if self.watcher is not None:
             self.watcher.ended(complete)
-        self._desk.exchanges.pop(self._number, None)
-        self._desk.count(status if complete else 500)
-        self._desk.link.send(messages.End(self._number, complete))
+        self._end.exchanges.pop(self._number, None)
+        self._end.count(status if complete else 500)
+        self._end.link.send(messages.End(self._number, complete))
 
 
 class _Call:

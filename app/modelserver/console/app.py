@@ -1,4 +1,4 @@
-"""Where the console is entered: it is imported for its first request only."""
+"""The application of the management address with the console, which is imported for its first request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AppWithConsole(LateApp):
-    """The application of the management address, with the console; tries of models go to ``hot``."""
+    """As its base, and the console below ``/console``; tries of models go to ``hot``."""
 
     def __init__(self, roles: set[Role], services: Services, hot: HotRoutes) -> None:
         super().__init__(roles, services)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from modelserver.api.services import LateApp
-from modelserver.console.door import AppWithConsole
+from modelserver.console.app import AppWithConsole
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 
