@@ -55,14 +55,13 @@ def test_flags() -> None:
         ]
     )
 
-    assert setting_flags(options) == {
+    assert {name: value for name, value in setting_flags(options).items() if value} == {
         "ts_config": "c",
         "model_store": "s",
         "workflow_store": "w",
-        "load_models": "a.mar,b=c.mar",
+        "load_models": ["a.mar", "b=c.mar"],
         "disable_token_authorization": True,
         "enable_model_api": True,
-        "compat_defaults": None,
         "otel": "all",
     }
     assert (options.foreground, options.no_config_snapshots, options.plugins_path) == (True, True, "p")

@@ -301,7 +301,7 @@ def test_arguments_of_docker_run_are_added_to_the_entrypoint() -> None:
     flags, _ = prepare(["--models", "all"], {})
 
     assert of("CMD") == []
-    assert build_parser().parse_args(flags).models == ["all"]
+    assert build_parser().parse_args(flags).load_models == ["all"]
 
 
 def test_health_is_asked_where_no_token_is_needed() -> None:

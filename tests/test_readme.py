@@ -113,7 +113,7 @@ def test_the_first_command_installs_and_serves_the_embedded_model() -> None:
     options = build_parser().parse_args(started.arguments)
     assert options.start
     assert not options.foreground
-    assert [(_ROOT / options.model_store / name).is_file() for name in options.models] == [True]
+    assert [(_ROOT / options.model_store / name).is_file() for name in options.load_models] == [True]
 
 
 def test_the_next_line_predicts_with_it() -> None:

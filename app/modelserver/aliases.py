@@ -119,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("install", help="write the executables")
-    adding.add_argument("directory", metavar="DIR", type=Path, help="where to; on the PATH, best of all")
+    adding.add_argument("directory", metavar="DIR", type=Path, help="where to, ideally on the PATH")
     adding.add_argument("--force", action="store_true", help="overwrite what is not an alias")
     removing = commands.add_parser("remove", help="delete them")
     removing.add_argument("directory", metavar="DIR", type=Path, help="where they are")

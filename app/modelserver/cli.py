@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return stop(quiet=options.foreground)
         return start(options, arguments)
     except ConfigError as error:
-        print(error, flush=True)
+        print_line(str(error))
         return 1
 
 
@@ -93,26 +93,38 @@ def build_parser() -> argparse.ArgumentParser:
         help="directory of model archives; needed here or in the configuration",
     )
     add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
-    add("--models", nargs="+", metavar="[NAME=]ARCHIVE", help="models to load at start, or all")
+    add(
+        "--models",
+        dest="load_models",
+        nargs="+",
+        metavar="[NAME=]ARCHIVE",
+        help="models to load at start, or all",
+    )
     add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
     add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
     add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
     add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
     add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
     add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
-    add("--disable-token-auth", "--dt", action="store_true", help="require no tokens")
-    add("--enable-model-api", action="store_true", help="allow to register and unregister models")
+    add(
+        "--disable-token-auth",
+        "--dt",
+        dest="disable_token_authorization",
+        action="store_true",
+        help="require no tokens",
+    )
+    add("--enable-model-api", action="store_true", help="allow models to be registered and unregistered")
     add(
         "--compat-defaults",
         metavar="WHOSE",
         choices=(OWN, TORCHSERVE),
-        help="whose defaults count for what is not set: modelserver's or torchserve's",
+        help="whose defaults apply to what is not set: modelserver's or torchserve's",
     )
     add(
         "--otel",
         metavar="WHAT",
         choices=KEYS["otel"].choices,
-        help="what a collector of OpenTelemetry is sent: off, traces, metrics or all",
+        help="what is sent to an OpenTelemetry collector: off, traces, metrics or all",
     )
     add_agent_flags(parser)
     add("--print-settings", action="store_true", help="print all settings and their sources at the start")
@@ -123,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def add_agent_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of KServe's agent for its batcher and its payload logger (kserve reference 1.7 and 10)."""
-    group = parser.add_argument_group("as KServe's agent has them")
+    group = parser.add_argument_group("flags of KServe's agent")
     for key in agent_keys():
         switch = {"nargs": "?", "const": "true"} if key.kind is Kind.BOOLEAN else {}
         group.add_argument(str(key.flag), dest=key.name, metavar="VALUE", help=key.summary, **switch)  # type: ignore[arg-type]  # the keywords of switches
@@ -186,19 +198,8 @@ def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
 
 def setting_flags(options: argparse.Namespace) -> dict[str, object]:
     """The flags by the names of their settings."""
-    return {
-        "ts_config": options.ts_config,
-        "model_store": options.model_store,
-        "workflow_store": options.workflow_store,
-        "load_models": ",".join(options.models) if options.models else None,
-        "disable_token_authorization": options.disable_token_auth,
-        "enable_model_api": options.enable_model_api,
-        "compat_defaults": options.compat_defaults,
-        "otel": options.otel,
-        **{
-            key.name: value for key in agent_keys() if (value := getattr(options, key.name, None)) is not None
-        },
-    }
+    names = [key.name for key in KEYS.values() if key.flag is not None and key.name not in _WITHOUT_MEANING]
+    return {"ts_config": options.ts_config, **{name: getattr(options, name) for name in names}}
 
 
 def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:

@@ -107,17 +107,17 @@ def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
             outcome = follow(lines)
     except KeyboardInterrupt:
         process.terminate()
-        print("Interrupted, the server was not started.", flush=True)
+        print_line("Interrupted, the server was not started.")
         return 130
     if outcome in (_STARTED, _STARTED_IN_PART):
         # The server keeps running: this process must not wait for it.
         process.returncode = 0
-        print(STARTED_LINE, flush=True)
+        print_line(STARTED_LINE)
         return int(wait and outcome == _STARTED_IN_PART)
     code = process.wait()
     if outcome is None:
         outcome = f"modelserver ended with status {code} before it listened."
-    print(outcome.removeprefix(_FAILED), flush=True)
+    print_line(outcome.removeprefix(_FAILED))
     return code or 1
 
 

@@ -16,7 +16,7 @@ from modelserver.binding import roles_by_address
 from modelserver.frontend.processes import Fleet
 from modelserver.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.http.cors import Cors
-from modelserver.http.edge import Edge, OnResponse
+from modelserver.http.edge import Edge
 from modelserver.http.intake import Intake
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.tls.context import renew, server_context, tls_arguments
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
     from modelserver.settings.settings import Settings
+    from modelserver.telemetry.access import OnResponse
     from modelserver.tls.context import Certificate
 
 BACKLOG = 2048

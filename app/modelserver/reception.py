@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.aside import Aside
-    from modelserver.http.edge import OnResponse
     from modelserver.http.exchange import HotRoutes
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
     from modelserver.settings.address import Address
     from modelserver.settings.settings import Settings
+    from modelserver.telemetry.access import OnResponse
     from modelserver.telemetry.metrics import ServerMetrics
     from modelserver.tls.context import Certificate
     from modelserver.tracing.spans import Tracing

@@ -234,13 +234,6 @@ class Server:
         access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
         access.start(loop)
         tracing = None if self._otel is None else self._otel.start(access.traced)
-
-        def on_response(  # noqa: PLR0917 - called for each answer
-            client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
-        ) -> None:
-            metrics.response(status)
-            access.log(client, method, target, version, status, seconds, request_id)
-
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
         stopping = loop.create_task(self._stop.wait())
@@ -258,7 +251,7 @@ class Server:
                 payloads=self._payloads,
                 aside=self._aside,
                 sockets=sockets,
-                on_response=on_response,
+                on_response=access.counting(metrics.response),
                 certificate=certificate,
                 stamped_log=self._stamped_log,
                 workflows=self._workflows,
@@ -287,7 +280,7 @@ class Server:
                 await self._run(registry, metrics, stopping, apps)
             for task in (loading, building, *secrets):
                 task.cancel()
-            await self._shut_down(listeners, registry, spawner, keeper, self._rpc)
+            await self._shut_down(listeners, registry, spawner, keeper)
         finally:
             access.close()
             self._aside.close()
@@ -394,14 +387,13 @@ class Server:
         registry: Registry,
         spawner: Spawner | None,
         keeper: StateKeeper | None,
-        rpc: GrpcServers | None,
     ) -> None:
         """Refuses new connections, answers waiting requests, then ends the workers."""
         grace = self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
-        if rpc is not None:
-            rpc.refuse()
+        if self._rpc is not None:
+            self._rpc.refuse()
         await self._aside.settle(grace)
         if self._workflows is not None:
             # Between two of its nodes, a request waits at none of them.
@@ -421,8 +413,8 @@ class Server:
         # Refuses requests left after the grace, while their clients are still connected.
         await registry.close(grace=2.0)
         await listeners.close(5.0)
-        if rpc is not None:
-            await rpc.close(5.0)
+        if self._rpc is not None:
+            await self._rpc.close(5.0)
         if self._payloads is not None:
             # Last, after the final responses.
             await self._payloads.close(self._settings.payload_log_drain_timeout)

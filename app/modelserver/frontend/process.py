@@ -98,14 +98,6 @@ class Frontend:
         logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
         access = self._access = AccessLog(stamped=setup.stamped, names_failures=setup.names_failures)
         access.start(self._loop)
-        count = self._forwarder.count
-
-        def on_response(  # noqa: PLR0917 - called for each answer
-            client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
-        ) -> None:
-            access.log(client, method, target, version, status, seconds, request_id)
-            count(status)
-
         config = Config(
             self._forwarder, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
         )
@@ -117,7 +109,7 @@ class Frontend:
         listener = self._listener = Listener(
             self._forwarder,
             setup.max_body,
-            on_response,
+            access.counting(self._forwarder.count),
             guard=guard,
             cors=cors,
             intake=Intake(setup.max_incoming),

@@ -36,12 +36,12 @@ from modelserver.http.sockets import bytes_in_system, is_reset
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from uvicorn.config import Config
 
     from modelserver.auth.guard import Guard
     from modelserver.http.cors import Cors
+    from modelserver.telemetry.access import OnResponse
 
 
 _log = logging.getLogger("modelserver.api")
@@ -66,7 +66,7 @@ class Listener:
 
     hot: HotRoutes | None
     max_body: int
-    on_response: Callable[[str, str, str, str, int, float, str], None]
+    on_response: OnResponse
     receive_timeout: float = RECEIVE_TIMEOUT
     send_timeout: float = SEND_TIMEOUT
     keep_alive: float = KEEP_ALIVE

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from modelserver.http.cors import Cors
+    from modelserver.telemetry.access import OnResponse
 
 _log = logging.getLogger("modelserver.api")
 
-# Arguments: client, method, target, HTTP version, status, seconds.
-OnResponse = Callable[[str, str, str, str, int, float, str], None]
 Check = Callable[[str, Iterable[tuple[bytes, bytes]]], None]
 
 

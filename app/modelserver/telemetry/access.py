@@ -25,6 +25,8 @@ MAX_TARGET = 4096  # characters
 # Cached request and status texts, most of which repeat.
 MAX_KNOWN = 256
 
+OnResponse: TypeAlias = "Callable[[str, str, str, str, int, float, str], None]"
+"""Called for each answer with the arguments of :meth:`AccessLog.log`."""
 _Entry: TypeAlias = tuple[float, str, str, str, str, int, float, str]
 
 _access = logging.getLogger(ACCESS_LOGGER)
@@ -85,6 +87,18 @@ class AccessLog:
             self._arm()
         if len(entries) >= FLUSH_ENTRIES:
             self.flush()
+
+    def counting(self, count: Callable[[int], None]) -> OnResponse:
+        """Logs each response, and counts its status."""
+        log = self.log
+
+        def on_response(  # noqa: PLR0917 - called for each answer
+            client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
+        ) -> None:
+            count(status)
+            log(client, method, target, version, status, seconds, request_id)
+
+        return on_response
 
     def traced(self, request_id: str, trace_id: str) -> None:
         """Names the trace in the line of the answer that ends next with this request id."""

@@ -19,6 +19,6 @@ def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPat
     launcher.stop()
 
     parsed = [build_parser().parse_args(command[3:]) for command in given]
-    assert (parsed[0].start, parsed[0].model_store, parsed[0].models) == (True, "store", ["all"])
+    assert (parsed[0].start, parsed[0].model_store, parsed[0].load_models) == (True, "store", ["all"])
     assert parsed[0].enable_model_api
     assert parsed[1].stop
