@@ -64,7 +64,7 @@ def run(report: Report, seconds: float) -> None:
             build_archives(Path(str(server.settings["model_store"])))
             tell(report, server, what, rounds(server, bodies, seconds / 2))
         with target(front_ends, token_authorization="always") as server:
-            tokens = tokens_of(server)
+            tokens = server.tokens()
             for scope, client in (("inference", server.inference), ("management", server.management)):
                 client.headers["Authorization"] = f"Bearer {tokens[scope]}"
             server.registered("echo.mar")
@@ -83,12 +83,6 @@ def rounds(server: Server, make: Callable[[], Iterable[Heavy]], seconds: float) 
             stall, said = stalled(server, heavy)
             longest[f"{heavy.name} ({said})"] = max(longest.get(f"{heavy.name} ({said})", 0.0), stall)
     return longest
-
-
-def tokens_of(server: Server) -> dict[str, str]:
-    """The server's tokens by what they allow."""
-    document = json.loads((server.home.path / "key_file.json").read_text())
-    return {scope: entry["key"] for scope, entry in document.items()}
 
 
 def tell(report: Report, server: Server, what: str, longest: dict[str, float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import os
 import random
 import re
@@ -244,6 +245,11 @@ class Server:
         main = psutil.Process(self.pid)
         return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
 
+    def tokens(self) -> dict[str, str]:
+        """The tokens of its key file, by what they allow."""
+        document = json.loads((self.home.path / "key_file.json").read_text())
+        return {scope: entry["key"] for scope, entry in document.items()}
+
     def memory(self) -> int:
         """Resident bytes of the server and its front ends."""
         return sum(process.memory_info().rss for process in self.processes())
@@ -380,6 +386,11 @@ class Server:
             lambda: self.describe(name)["jobQueueStatus"]["pendingRequests"] == requests,
             f"{requests} requests wait for {name}",
         )
+
+
+def queue_ms(answer: httpx.Response) -> float:
+    """What the answer says of the time in the queue."""
+    return float(answer.headers["server-timing"].partition("queue;dur=")[2].partition(",")[0])
 
 
 def _client(address: str) -> httpx.Client:

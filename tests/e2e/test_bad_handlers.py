@@ -5,6 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 from tests.e2e.serving import archived, wait_until
+from tests.waiting import is_alive
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +156,7 @@ def test_fork_while_loading(server, model_store):
 
     assert psutil.pid_exists(child)
     server.unregister("forking")
-    wait_until(lambda: not _lives(child), "the child ends with its worker")
-
-
-def _lives(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not is_alive(child), "the child ends with its worker")
 
 
 # While they answer

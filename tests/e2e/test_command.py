@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 from tests.e2e.serving import STARTED, Home, free_port, wait_until, worker_processes
+from tests.waiting import is_alive
 
 from modelserver import __version__
 
@@ -52,14 +53,6 @@ def detached(home, model_store):
             os.kill(pid, signal.SIGKILL)
 
 
-def gone(pid):
-    """Whether the process has ended (its parent may not have noticed yet)."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def test_detached(home, detached, model_store):
     """--start returns when the server listens; --stop --foreground says nothing and
     returns when it is gone.
@@ -80,7 +73,7 @@ def test_detached(home, detached, model_store):
 
     stopped = home.run("--stop", "--foreground")
     assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")
-    assert gone(pid)
+    assert not is_alive(pid)
     assert worker_processes(pid) == []
     assert not home.pid_file.exists()
     assert home.workdirs() == []
@@ -95,7 +88,7 @@ def test_stop_without_waiting(home, detached):
 
     assert (done.returncode, done.stdout.strip()) == (0, "modelserver has stopped.")
     assert not (home.path / "key_file.json").exists()
-    wait_until(lambda: gone(pid), "the server ends")
+    wait_until(lambda: not is_alive(pid), "the server ends")
 
 
 def test_nothing_to_stop(home):
@@ -324,7 +317,7 @@ def test_closed_terminal(home, detached, model_store):
     )
 
     assert home.pid() is not None
-    assert not gone(home.pid())
+    assert is_alive(home.pid())
 
 
 def test_log_config(home, detached):
@@ -363,7 +356,7 @@ def test_the_start_says_where_things_are(home, detached):
     assert f"{pages}, Logs: {home.path / 'logs'}" in done.stdout
     wait_until(lambda: "echo: 1/1 workers ready (" in home.log(), "the model is told of")
     home.run("--stop", "--foreground")
-    assert gone(pid)
+    assert not is_alive(pid)
     life = re.findall(r"Worker W-\d+-echo_1\.0 (.*)", home.log())
     begun = r"started as process \d+ and loads its model\."
     stages = (begun, r"is ready, .* s after its start\.", "exited with status 0, as requested.")

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -507,11 +507,6 @@ def test_looking_costs_less_than_a_hundredth_of_a_core(server: Server) -> None:
 class TestTokens:
     """A server that requires tokens, which come and go, as the server itself does."""
 
-    @staticmethod
-    def token(server: Server, scope: str = "management") -> str:
-        document: dict[str, Any] = json.loads((server.home.path / "key_file.json").read_text())
-        return str(document[scope]["key"])
-
     def test_a_console_outlives_tokens_and_servers(
         self, watched: Watched, store: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
@@ -527,15 +522,15 @@ class TestTokens:
             assert page.locator("#models li").count() == 0
             self.enter(page, "wrong")
             dialog.get_by_text("The token is not valid, or no longer.").wait_for()
-            self.enter(page, self.token(first))
+            self.enter(page, first.tokens()["management"])
             page.wait_for_selector("#status[data-state=live]")
             select(page, "steady")
             page.get_by_label("Body").fill("my text")
-            renewal = {"Authorization": f"Bearer {self.token(first, 'API')}"}
+            renewal = {"Authorization": f"Bearer {first.tokens()['API']}"}
             assert first.management.get("/token?type=management", headers=renewal).status_code == 200
             dialog.wait_for()
             assert page.get_by_label("Body").input_value() == "my text"
-            self.enter(page, self.token(first))
+            self.enter(page, first.tokens()["management"])
             page.wait_for_selector("#status[data-state=live]")
         page.wait_for_selector("#status[data-state=gone]")
         settings = {name: value for name, value in first.settings.items() if name != "load_models"}
@@ -543,7 +538,7 @@ class TestTokens:
             Server(home, store, settings={**settings, "load_models": "steady.mar,broken.mar"})
         ) as second:
             dialog.wait_for()
-            self.enter(page, self.token(second))
+            self.enter(page, second.tokens()["management"])
             page.wait_for_selector("#status[data-state=live]")
             page.get_by_role("button", name="broken").wait_for()
             assert page.get_by_label("Body").input_value() == "my text"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -46,8 +45,7 @@ def server(tmp_path_factory, model_store, certificate):
 @pytest.fixture
 def tokens(server):
     """Scope to a header that opens it."""
-    kept = json.loads((server.home.path / "key_file.json").read_text())
-    return {scope: (("authorization", f"Bearer {entry['key']}"),) for scope, entry in kept.items()}
+    return {scope: (("authorization", f"Bearer {token}"),) for scope, token in server.tokens().items()}
 
 
 @pytest.fixture

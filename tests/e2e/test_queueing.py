@@ -6,7 +6,7 @@ import json
 
 import pytest
 from tests.e2e.raw import connect, post
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import queue_ms, wait_until
 
 
 @pytest.fixture
@@ -37,11 +37,6 @@ def occupy(server, pool, name, seconds=0.6):
         lambda: server.metric("modelserver_batches_in_flight", model_name=name) == 1, "the worker is busy"
     )
     return future
-
-
-def queue_ms(answer):
-    """What the answer says of the time in the queue."""
-    return float(answer.headers["server-timing"].partition("queue;dur=")[2].partition(",")[0])
 
 
 def test_default_waits_for_nobody(shared_server, model):

@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 from tests.e2e.serving import Home, free_port, wait_until
+from tests.waiting import is_alive
 
 from modelserver.aliases import install
 from modelserver.daemon import JAVA_CLASS
@@ -54,14 +55,7 @@ def started(tmp_path):
         if psutil.pid_exists(pid):
             os.kill(pid, signal.SIGTERM)
     for pid in pids:
-        wait_until(lambda pid=pid: not psutil.pid_exists(pid) or is_zombie(pid), f"{pid} ends")
-
-
-def is_zombie(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+        wait_until(lambda pid=pid: not is_alive(pid), f"{pid} ends")
 
 
 def invoke(port, body, content_type):
@@ -184,4 +178,4 @@ def test_the_toolkit_itself(tmp_path, started):
         toolkit.send_signal(signal.SIGTERM)
         # It sends the signal on to the server, and ends after it.
         toolkit.wait(60)
-    assert is_zombie(started[0])
+    assert not is_alive(started[0])

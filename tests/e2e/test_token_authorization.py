@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,6 @@ FAILED = {
     "type": "InvalidKeyException",
     "message": "Token Authorization failed. Token either incorrect, expired, or not provided correctly",
 }
-
-
-def keys(server: Server) -> dict[str, str]:
-    """The tokens of the server's file."""
-    document = json.loads((server.home.path / "key_file.json").read_text())
-    return {scope: entry["key"] for scope, entry in document.items()}
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -50,7 +43,7 @@ def server(
         wait_until(
             lambda: (
                 started.inference.post(
-                    "/predictions/echo", headers=bearer(keys(started)["inference"])
+                    "/predictions/echo", headers=bearer(started.tokens()["inference"])
                 ).status_code
                 == 200
             ),
@@ -61,7 +54,7 @@ def server(
 
 def test_inference_needs_its_token(server: Server) -> None:
     """Without it, or with another scope's, TorchServe's 400 is told, before anything is looked up (F64)."""
-    tokens = keys(server)
+    tokens = server.tokens()
     for headers in (
         {},
         bearer("wrong"),
@@ -88,7 +81,7 @@ def test_kserve_errors_have_their_field(server: Server) -> None:
 
 def test_management_needs_its_token(server: Server) -> None:
     """The inference token does not open it; the model API is asked for after the token."""
-    tokens = keys(server)
+    tokens = server.tokens()
     assert server.management.get("/models").json() == FAILED
     assert server.management.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
     assert server.management.post("/models?url=x.mar").status_code == 400
@@ -114,7 +107,7 @@ def test_large_bodies_are_not_taken_in(server: Server) -> None:
     assert answer.json() == FAILED
     assert (
         server.inference.post(
-            "/predictions/echo", content=body, headers=bearer(keys(server)["inference"])
+            "/predictions/echo", content=body, headers=bearer(server.tokens()["inference"])
         ).content
         == body
     )
@@ -133,7 +126,7 @@ def test_preflights_need_none(server: Server) -> None:
 
 def test_renewal(server: Server) -> None:
     """The new token is in the file, the body is a line end, the old token is no good (reference 16.2)."""
-    before = keys(server)
+    before = server.tokens()
     for wrong in ({}, bearer(before["management"])):
         answer = server.management.get("/token?type=inference", headers=wrong)
         assert answer.status_code == 400
@@ -144,7 +137,7 @@ def test_renewal(server: Server) -> None:
     assert (answer.status_code, answer.content) == (200, b"\n")
     assert answer.headers["content-type"] == "application/json"
 
-    after = keys(server)
+    after = server.tokens()
     assert after["inference"] != before["inference"]
     assert (after["management"], after["API"]) == (before["management"], before["API"])
     wait_until(
@@ -163,7 +156,7 @@ def test_tokens_are_nowhere_else(server: Server) -> None:
     assert (
         f"Token authorization is on, since the configuration requires it; tokens: they are in {place}" in said
     )
-    assert not [key for key in keys(server).values() if key in said]
+    assert not [key for key in server.tokens().values() if key in said]
 
 
 def test_refusals_are_logged_and_counted(server: Server) -> None:
@@ -176,7 +169,7 @@ def test_refusals_are_logged_and_counted(server: Server) -> None:
 
 def test_pipelined_requests(server: Server) -> None:
     """Requests behind each other on one connection are each looked at; a refusal ends the connection."""
-    token = keys(server)["inference"]
+    token = server.tokens()["inference"]
     begin, end = "POST /predictions/echo HTTP/1.1\r\nHost: x\r\n", "Content-Length: 1\r\n\r\nx"
     good = f"{begin}Authorization: Bearer {token}\r\n{end}"
     bad = begin + end
@@ -194,7 +187,7 @@ def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
     assert len(ended) == (2 if server.settings["frontend_processes"] == 2 else 0)
     for process in ended:
         process.kill()
-    good = bearer(keys(server)["inference"])
+    good = bearer(server.tokens()["inference"])
     seen = set()
 
     def is_back() -> bool:
@@ -220,7 +213,7 @@ def test_shared_address_and_expiry(start_server: Any) -> None:
         load_models="echo.mar",
         **dict.fromkeys(("inference_address", "management_address"), f"http://127.0.0.1:{free_port()}"),
     )
-    began, tokens = time.monotonic(), keys(server)
+    began, tokens = time.monotonic(), server.tokens()
     assert server.inference.get("/models", headers=bearer(tokens["inference"])).json() == FAILED
     assert server.inference.get("/models", headers=bearer(tokens["management"])).status_code == 200
     assert server.inference.get("/ping").json() == FAILED
@@ -229,7 +222,7 @@ def test_shared_address_and_expiry(start_server: Any) -> None:
     assert server.inference.get("/models", headers=bearer(tokens["management"])).json() == FAILED
     renewed = server.inference.put("/token?type=management", headers=bearer(tokens["API"]))
     assert renewed.status_code == 200
-    assert server.inference.get("/models", headers=bearer(keys(server)["management"])).status_code == 200
+    assert server.inference.get("/models", headers=bearer(server.tokens()["management"])).status_code == 200
     server.stop()
     assert not (server.home.path / "key_file.json").exists()
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    import httpx
+from tests.e2e.serving import queue_ms
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,11 +124,6 @@ def test_lone_request(shared_server):
     """A lone request waits its window out; with the greedy policy it goes at once (F26)."""
     assert queue_ms(shared_server.v1("window", [1])) > 490
     assert queue_ms(shared_server.v1("eager", [1])) < 250
-
-
-def queue_ms(answer: httpx.Response) -> float:
-    """What the answer says of the time in the queue."""
-    return float(answer.headers["server-timing"].partition("queue;dur=")[2].partition(",")[0])
 
 
 def test_models_share_nothing(shared_server, pool):

@@ -101,8 +101,7 @@ def test_no_request_inside_a_body_with_tokens(start_server, processes):
         frontend_processes=processes,
         **shared,
     )
-    text = (server.home.path / "key_file.json").read_text()
-    token = re.search(r'"management": {\s*"key": "([^"]+)"', text)[1]
+    token = server.tokens()["management"]
     bearer = f"Authorization: Bearer {token}\r\n".encode()
     evil = post(b"/models?url=echo.mar", b"", bearer)
     last = CLOSE.replace(b"/ping", b"/models").replace(b"Host: x\r\n", b"Host: x\r\n" + bearer)

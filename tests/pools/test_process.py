@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.waiting import is_alive
 
 from modelserver.pools.process import describe_exit, launch
 from modelserver.pools.spawner import Spawner
@@ -204,7 +205,7 @@ async def test_what_a_handler_left_ends_with_its_worker(
 
     assert (parent == os.getpid()) is not forked
     assert how in {"was killed by SIGKILL", "exited with status 3"}
-    assert not is_running(int(talk.process.last_output()))
+    assert not is_alive(int(talk.process.last_output()))
 
 
 async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
@@ -217,22 +218,15 @@ async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
         await talk.next()
     first.process.kill()
     await first.process.wait()
-    second_lives = is_running(second.process.pid)
+    second_lives = is_alive(second.process.pid)
     second.process.kill()
     await second.process.wait()
     daemons = [int(talk.process.last_output()) for talk in (first, second)]
 
     assert second_lives
-    assert [is_running(daemon) for daemon in daemons] == [True, True]
+    assert [is_alive(daemon) for daemon in daemons] == [True, True]
     for daemon in daemons:
         os.kill(daemon, signal.SIGKILL)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def test_no_such_python(tmp_path: Path) -> None:
