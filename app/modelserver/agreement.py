@@ -1,4 +1,4 @@
-"""Whether two documents of JSON agree: what everybody who compares answers shares."""
+"""Whether two documents of JSON agree, for everything that compares answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and usage of this process's control groups, versions 1 and 2.
+"""The CPU and memory available, within the limits of the machine and of control groups (versions 1 and 2).
 
 ``root`` is laid out like /sys/fs/cgroup, ``own`` like /proc/self/cgroup. In a container, its own group may be
 shown as the root, so the root is always read. Missing and invalid values are no limit.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Raw
 
 from modelserver.batching.queue import AtOnce
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequencedRequest
-from modelserver.inference.sequences import given_id, read_sequence, said_in
+from modelserver.inference.sequences import given_id, pack_headers, read_sequence, said_in, unpack_headers
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 # An empty list of headers in msgpack.
 NO_HEADERS = b"\x90"
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 def make_request(  # noqa: PLR0917 - called for each request
@@ -67,10 +63,10 @@ def home_of_sequence(
 ) -> ModelVersion:
     """The version that has the request's sequence, else ``model``, which was chosen for the request."""
     names = model.sequence_headers
-    given = None if names is None else given_id(said_in(_unpack(headers_of(parsed, packed))), names)
+    given = None if names is None else given_id(said_in(unpack_headers(headers_of(parsed, packed))), names)
     return traffic.home(given, model) if given else model
 
 
 def headers_of(parsed: Parsed, packed: bytes) -> bytes:
     """The client's headers (msgpack of [[name, value], ...]) with those of its sequence."""
-    return _pack([*_unpack(packed), *parsed.sequence]) if parsed.sequence else packed
+    return pack_headers([*unpack_headers(packed), *parsed.sequence]) if parsed.sequence else packed

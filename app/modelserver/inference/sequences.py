@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from modelserver.batching.request import Request
     from modelserver.wire.messages import SequenceHeaders
 
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
-_encode = msgspec.msgpack.Encoder().encode
+unpack_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+pack_headers = msgspec.msgpack.Encoder().encode
 
 
 def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, bytes]:
     """The mark in the headers (msgpack of [[name, value], ...]), and the headers for the handler."""
-    headers = _decode(packed)
+    headers = unpack_headers(packed)
     said = said_in(headers)
     starts = _is_true(said.get(names.start.lower().encode()))
     ends = _is_true(said.get(names.end.lower().encode()))
@@ -42,7 +42,7 @@ def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, 
     own = {names.id.encode(): sequence_id.encode(), names.start.encode(): b"true"}
     unnamed = {name.lower() for name in own}
     seen = [(name, value) for name, value in headers if name.lower() not in unnamed]
-    return SequenceMark(sequence_id, True, ends), _encode([*seen, *own.items()])
+    return SequenceMark(sequence_id, True, ends), pack_headers([*seen, *own.items()])
 
 
 def said_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -1,1 +1,1 @@
-"""The models: where they come from, how they are configured, and which are registered."""
+"""The models: registry, versions, their preparation, changes and replacement, snapshots."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.ids import make_uuid
+from modelserver.ids import accept_request_id
 from modelserver.payloads.event import REQUEST, RESPONSE, Event
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from modelserver.payloads.log import PayloadLog
 
 _ID_HEADER = b"ce-id"
-_USABLE_ID = re.compile(rb"[!-~]{1,128}")
 
 
 class LoggedCall:
@@ -36,7 +34,7 @@ class LoggedCall:
         self._parts: list[bytes] = []
         self._size = 0
         given = next((value for name, value in headers if name.lower() == _ID_HEADER), b"")
-        self.id = given.decode("ascii") if _USABLE_ID.fullmatch(given) else make_uuid()
+        self.id = accept_request_id(given)
 
     def asked(self, body: bytes, content_type: str) -> None:
         if self._log.requests:

@@ -1,4 +1,4 @@
-"""One worker process: start, communication, end. A remote process would offer the same methods."""
+"""One worker process: start, communication, end. Those on other machines have the same methods."""
 
 from __future__ import annotations
 
