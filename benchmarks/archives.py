@@ -127,18 +127,18 @@ def build_resnet(store: Path, arch: str) -> str:
     return f"{arch.replace('resnet', 'resnet-')}.mar"
 
 
-def photograph(seed: int = 0, side: int = PICTURE_SIDE, size: int = PICTURE_BYTES) -> bytes:
-    """A JPEG of ``side`` x ``side`` pixels and about ``size`` bytes with the structure of a photograph.
+def photograph(seed: int = 0) -> bytes:
+    """A JPEG of :data:`PICTURE_SIDE` pixels a side and about :data:`PICTURE_BYTES`, made like a photograph.
 
-    Clouds of colour at every scale and a few soft objects, at the highest quality that stays below ``size``.
+    Clouds of colour at every scale and a few soft objects, at the highest quality that stays below that size.
     """
-    picture = _scene(random.Random(seed), side)
+    picture = _scene(random.Random(seed), PICTURE_SIDE)
     best = b""
     low, high = 5, 98
     while low <= high:
         quality = (low + high) // 2
         encoded = _jpeg(picture, quality)
-        if len(encoded) <= size:
+        if len(encoded) <= PICTURE_BYTES:
             best, low = encoded, quality + 1
         else:
             high = quality - 1

@@ -21,7 +21,7 @@ from benchmarks import cluster_faults, cluster_many
 from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
-from benchmarks.measure import Sample, figures, interleaved, sample
+from benchmarks.measure import Sample, figures, interleaved, quotient, sample
 from benchmarks.options import common_parser, run, tell, tells_failures
 from benchmarks.peers.launch import SUBJECTS, Job
 from benchmarks.peers.packages import PEERS, python_of, version_of
@@ -294,11 +294,6 @@ def best(samples: Sequence[Sample], row: Row, way: str) -> Best:
         min((each.cpu_us for each in rounds if each.cpu_us is not None), default=None),
         min((each.p50_ms for each in rounds if each.p50_ms is not None), default=None),
     )
-
-
-def quotient(value: float | None, to: float | None) -> float | None:
-    """One by the other; None if either is void."""
-    return value / to if value is not None and to else None
 
 
 def report(row: Row, samples: Sequence[Sample]) -> str:

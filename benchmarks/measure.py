@@ -139,6 +139,11 @@ def figures(samples: Iterable[Sample]) -> list[Figure]:
     return [_figure(group) for group in groups.values()]
 
 
+def quotient(value: float | None, to: float | None) -> float | None:
+    """One by the other; None if either is void."""
+    return value / to if value is not None and to else None
+
+
 def ratio(
     samples: Sequence[Sample], subject: Callable[[Sample], bool], to: Callable[[Sample], bool]
 ) -> float | None:

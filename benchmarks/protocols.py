@@ -8,7 +8,6 @@ bare server of grpc.aio: both read the body and answer a few bytes. Everything i
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import random
 import struct
@@ -30,6 +29,7 @@ from benchmarks.servers import (
     BenchmarkError,
     ModelServer,
     Running,
+    call,
     echo_server,
     model_server,
 )
@@ -277,13 +277,11 @@ def check(servers: Servers, point: Point) -> None:
 
 
 def _post_once(port: int, asking: Asking) -> bytes:
-    headers = {"Content-Type": asking.content_type, **dict(asking.headers)}
-    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
-        connection.request("POST", asking.to, asking.body, headers)
-        answer = connection.getresponse()
-        content = answer.read()
-    if answer.status != 200:
-        raise BenchmarkError(f"{asking.to} was answered {answer.status}: {content[:500]!r}")
+    status, content = call(
+        port, "POST", asking.to, asking.body, content_type=asking.content_type, headers=asking.headers
+    )
+    if status != 200:
+        raise BenchmarkError(f"{asking.to} was answered {status}: {content[:500]!r}")
     return content
 
 

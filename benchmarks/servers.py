@@ -20,7 +20,7 @@ import psutil
 from modelserver.tuning.own_server import family, free_ports, start_process, stop_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
@@ -134,11 +134,13 @@ def call(
     *,
     timeout: float = 60,
     content_type: str | None = None,
+    headers: Iterable[tuple[str, str]] = (),
 ) -> tuple[int, bytes]:
     """One HTTP request on a connection of its own: status and body. Raises OSError."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
     try:
-        connection.request(method, target, body, {"Content-Type": content_type} if content_type else {})
+        typed = {"Content-Type": content_type} if content_type else {}
+        connection.request(method, target, body, typed | dict(headers))
         answer = connection.getresponse()
         return answer.status, answer.read()
     except http.client.HTTPException as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from benchmarks.measure import figures, of, ratio
+from benchmarks.measure import figures, of, quotient, ratio
 from benchmarks.peers.packages import PEERS
 from benchmarks.report import VOID, Mark
 from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, median_memory, median_start
@@ -123,8 +123,8 @@ def start_marks(results: Mapping[str, Result]) -> list[Mark]:
     answers = (ours.answer_s if ours else None, theirs.answer_s if theirs else None)
     return [
         Mark("start to listening", ours.listening_s if ours else None, "<=", 0.6, " s", NOT_RUN),
-        Mark("start to first answer / TorchServe's", _divided(*answers), "<=", 1.0, "", NOT_RUN),
-        Mark("resident memory, no-op, one worker / TorchServe's", _divided(*rss), "<=", 0.5, "", NOT_RUN),
+        Mark("start to first answer / TorchServe's", quotient(*answers), "<=", 1.0, "", NOT_RUN),
+        Mark("resident memory, no-op, one worker / TorchServe's", quotient(*rss), "<=", 0.5, "", NOT_RUN),
     ]
 
 
@@ -137,7 +137,7 @@ def worker_marks(results: Mapping[str, Result]) -> list[Mark]:
         for work in ("workers_4", "workers_1")
     ]
     what = "proportional memory of 4 ResNet workers / of 1"
-    return [Mark(what, _divided(*sizes), "<=", 1.5, "", NOT_RUN)]
+    return [Mark(what, quotient(*sizes), "<=", 1.5, "", NOT_RUN)]
 
 
 def best_loop(result: Result | None, kinds: Sequence[str]) -> str | None:
@@ -188,7 +188,7 @@ def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
     ours, theirs = by_name.get("adaptive"), by_name.get(peer)
     if ours is None or theirs is None:
         return Mark(what, None, "<", 1.0, "", NOT_RUN)
-    return Mark(what, _divided(ours.p99_ms, theirs.p99_ms), "<", 1.0)
+    return Mark(what, quotient(ours.p99_ms, theirs.p99_ms), "<", 1.0)
 
 
 def _figure(results: Mapping[str, Result], work: str, subject: str, connections: int) -> Figure | None:
@@ -203,7 +203,3 @@ def _rate(
 ) -> tuple[float | None, Literal[">=", "<="], float, str, str]:
     absent = NOT_RUN if figure is None else VOID
     return (figure.rate if figure is not None else None, relation, target, unit, absent)
-
-
-def _divided(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs if ours is not None and theirs else None
