@@ -60,13 +60,13 @@ def handlers(name: str, methods: Mapping[str, Method], tell: Tell, around: Surro
     found = service(name).methods_by_name
     if set(found) != set(methods):
         raise KeyError(f"{name} has the methods {', '.join(found)}")
-    served: dict[str, Served] = {}
+    made: dict[str, Served] = {}
     for each, method in methods.items():
         descriptor, path = found[each], f"{name}/{each}"
         kind = Parts if descriptor.server_streaming else Unary
         kind = Conversation if descriptor.client_streaming else kind
-        served[path] = kind(path, _parser(descriptor), method, tell, around)
-    return served
+        made[path] = kind(path, _parser(descriptor), method, tell, around)
+    return made
 
 
 class Served:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 
 
-__all__ = ["DecodeError", "Message", "message", "service"]
+__all__ = ["DecodeError", "message", "service"]
 
 PROTOS = Path(__file__).parent / "protos"
 DESCRIPTORS = PROTOS / "descriptors.binpb"

@@ -103,7 +103,7 @@ def migrate(options: argparse.Namespace, folder: Path) -> int:
     running = options.torchserve.startswith(("http://", "https://"))
     flags = {
         "model_store": options.model_store,
-        "load_models": ",".join(options.models) if options.models else None,
+        "load_models": options.models,
         "compat_defaults": options.compat_defaults,
     }
     command = None if running else options.torchserve

@@ -200,7 +200,7 @@ def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
     flags = {
         "ts_config": options.ts_config,
         "model_store": options.model_store,
-        "load_models": ",".join(options.models) if options.models else None,
+        "load_models": options.models,
     }
     loaded = load_settings(flags, os.environ, Path.cwd())
 
