@@ -31,7 +31,9 @@ SIZE = 6_000_000
 def server(request, tmp_path_factory, model_store):
     """A server with an echo model, for all tests of this module."""
     home = Home(tmp_path_factory.mktemp("wire"))
-    with serving(Server(home, model_store, settings={"frontend_processes": request.param})) as started:
+    # Java's client sends 200 requests at once, which no busy machine must refuse.
+    settings = {"frontend_processes": request.param, "job_queue_size": 1000}
+    with serving(Server(home, model_store, settings=settings)) as started:
         yield started.registered("echo.mar").registered("obey.mar")
 
 
