@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
+from modelserver.settings.settings import Settings
 from modelserver.telemetry.totals import Totals
 from modelserver.wire.messages import BODY, FIELDS, Answer
 from modelserver.workflows.graph import make_graph
@@ -67,8 +68,9 @@ class Model:
         self.cancelled.append(request)
 
     async def answer(self, content: bytes) -> None:
-        """The last request's answer, and what follows from it."""
+        """The last request's answer, and what follows from it, for up to two nodes."""
         self.sent[-1].deliver(0, [(Answer(len(content)), content)])
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def fail(self, error: ModelServerError | None = None) -> None:
@@ -79,7 +81,13 @@ class Model:
 class Flow:
     """A workflow of these edges, with a request on its way."""
 
-    def __init__(self, edges: dict[str, list[str]], exchange: Exchange | None = None, **options: int) -> None:
+    def __init__(
+        self,
+        edges: dict[str, list[str]],
+        exchange: Exchange | None = None,
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        **options: int,
+    ) -> None:
         graph = make_graph(edges)
         self.models = {name: Model() for name in graph.after}
         self.exchange = exchange or Exchange()
@@ -90,9 +98,8 @@ class Flow:
             specification=SimpleNamespace(graph=graph, nodes=nodes),
             model_name=lambda name: f"w__{name}",
         )
-        self.run = Run(
-            cast("Any", self.exchange), cast("Any", workflow), cast("Any", self), cast("Any", None), self.end
-        )
+        asked: Any = (self.exchange, workflow, self, None, settings)
+        self.run = Run(*asked, on_end=self.end)
         self.run.start()
 
     def version_for(self, name: str, _version: None, asked: Any) -> Any:
@@ -244,7 +251,86 @@ async def test_several_ends() -> None:
 
     assert flow.exchange.answer is not None
     assert json.loads(flow.exchange.answer[1]) == {"b": {"x": [1]}, "c": "plain \ufffd"}
-    assert join_ends(("b",), [b""]) == b'{\n  "b": ""\n}'
+    assert join_ends(("b",), [b""], 99) == b'{\n  "b": ""\n}'
+
+
+SMALL = Settings(max_request_size=10, max_response_size=10)
+
+
+async def test_inputs_that_are_too_large_together() -> None:
+    """The request is refused as one with such a body is, at once, and what other nodes do is cancelled."""
+    edges = {"a": ["b", "c", "d"], "b": ["e"], "c": ["e"], "d": ["e"]}
+    flow = Flow(edges, settings=SMALL)
+    models = flow.models
+    await models["a"].answer(b"x" * 10)
+    await asyncio.sleep(0)
+    await models["b"].answer(b"x" * 9)
+    await models["c"].answer(b"xx")
+
+    error = flow.exchange.error
+    assert error is not None
+    told = "Error executing e: The request body is larger than max_request_size=10 bytes."
+    assert (error.status, error.type, error.message) == (413, "RequestEntityTooLargeException", told)
+    assert (models["d"].cancelled, models["e"].sent) == (models["d"].sent, [])
+    assert flow.ended == [flow.run]
+
+
+async def test_the_inputs_may_be_as_large_as_a_request() -> None:
+    """The limit is for each node; answers that a node is not given do not count there."""
+    flow = Flow(DIAMOND, settings=SMALL)
+    for name, size in (("a", 10), ("b", 5), ("c", 5), ("d", 10)):
+        await flow.models[name].answer(b"x" * size)
+
+    assert flow.exchange.answer == (200, b"x" * 10)
+
+
+async def test_answers_of_ends_that_are_too_large_together() -> None:
+    """Refused as a model's answer of that size is, as soon as they are; so is what has grown by joining."""
+    flow = Flow({"a": ["b", "c", "d"]}, settings=SMALL)
+    await flow.models["a"].answer(b"one")
+    await asyncio.sleep(0)
+    await flow.models["b"].answer(b"x" * 9)
+    await flow.models["c"].answer(b"xx")
+    grown = Flow({"a": ["b", "c"]}, settings=SMALL)
+    for name in ("a", "b", "c"):
+        await grown.models[name].answer(b"1")
+
+    for run, size in ((flow, 11), (grown, len(b'{\n  "b": 1,\n  "c": 1\n}'))):
+        error = run.exchange.error
+        assert error is not None
+        told = f"The answer has {size} bytes, max_response_size allows 10."
+        assert (error.status, error.message, run.ended) == (500, told, [run.run])
+    assert flow.models["d"].cancelled == flow.models["d"].sent
+
+
+async def test_the_loop_has_its_turn_between_branches() -> None:
+    """Each turn asks one, so that many large answers do not hold up other requests."""
+    names = [f"n{number}" for number in range(8)]
+    flow = Flow({"a": names})
+    flow.models["a"].sent[-1].deliver(0, [(Answer(1), b"x")])
+    asked = []
+    for _ in names:
+        await asyncio.sleep(0)
+        asked.append(sum(len(flow.models[name].sent) for name in names))
+
+    assert asked == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_answers_that_take_long_to_join() -> None:
+    """JSON of more than a few kilobytes is joined beside the event loop."""
+    sizes: list[int] = []
+
+    def start(size: int, work: Any, fail: Any) -> Any:
+        work.close()
+        sizes.append(size)
+
+    for size in (4 << 10, 40 << 10):
+        flow = Flow({"a": ["b", "c"]})
+        flow.run._aside = cast("Any", SimpleNamespace(start=start))
+        for name, length in (("a", 1), ("b", size), ("c", size)):
+            await flow.models[name].answer(b"x" * length)
+
+    assert sizes == [80 << 10]
 
 
 async def test_versions_of_a_node() -> None:

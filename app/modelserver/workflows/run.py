@@ -17,12 +17,14 @@ from modelserver.errors import (
     HandlerError,
     InternalError,
     ModelServerError,
+    PayloadTooLarge,
     ServiceUnavailable,
 )
 from modelserver.http.answers import JSON
+from modelserver.http.intake import too_large
 from modelserver.inference.codec import SECONDS, Parsed, contents_of, failure_of
 from modelserver.inference.requests import make_request
-from modelserver.tensors.weight import LIGHT_TEXT
+from modelserver.tensors.weight import LIGHT_BYTES
 from modelserver.wire.messages import BODY, FIELDS
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from modelserver.http.exchange import Exchange
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.settings.settings import Settings
     from modelserver.workflows.workflow import Workflow
 
 _log = logging.getLogger("modelserver.workflows")
@@ -45,18 +48,21 @@ class Run:
 
     Nodes start as soon as all before them have answered, so branches run at once. A node that fails for good
     ends the request, and what the other nodes still do for it is cancelled, as when the client disconnects.
+    Bytes are counted as they arrive, so that what is too large together is refused before it is put together.
 
     Args:
         exchange: with its body inflated.
         workflow: that is asked.
         registry: has the models of the nodes.
         aside: for joining large answers.
+        settings: the sizes of what nodes are given, and of the answer.
         on_end: called once, when no node has the request any more.
     """
 
     __slots__ = (
-        "_aside", "_attempts", "_deadline", "_exchange", "_graph", "_left", "_live", "_loop", "_missing",
-        "_on_end", "_outputs", "_packed", "_registry", "_workflow",
+        "_aside", "_attempts", "_deadline", "_exchange", "_given", "_graph", "_left", "_live", "_loop",
+        "_max_given", "_max_reply", "_missing", "_on_end", "_outputs", "_packed", "_registry", "_replied",
+        "_workflow",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +71,8 @@ class Run:
         workflow: Workflow,
         registry: Registry,
         aside: Aside,
+        settings: Settings,
+        *,
         on_end: Callable[[Run], None],
     ) -> None:
         self._exchange = exchange
@@ -80,6 +88,10 @@ class Run:
         self._missing = {name: len(before) for name, before in graph.before.items()}
         # Of each node, how many after it still need its output.
         self._left = {name: len(after) for name, after in graph.after.items()}
+        # Bytes so far: of what each node is given, and of the answer.
+        self._given = dict.fromkeys(graph.after, 0)
+        self._replied = 0
+        self._max_given, self._max_reply = settings.max_request_size, settings.max_response_size
         self._outputs: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
         self._live: dict[str, tuple[ModelVersion, Request]] = {}
@@ -175,19 +187,38 @@ class Run:
             self._left[source] -= 1
             if not self._left[source]:
                 del self._outputs[source]
+        ready = []
         for target in graph.after[node]:
+            self._given[target] += len(content)
+            if self._given[target] > self._max_given:
+                self._fail(target, too_large(self._max_given))
+                return
             self._missing[target] -= 1
             if not self._missing[target]:
-                self._ask(target)
-        if not self._ended and all(end in self._outputs for end in graph.ends):
-            self._finish([self._outputs[end] for end in graph.ends])
+                ready.append(target)
+        if ready:
+            self._ask_in_turns(ready)
+        elif not graph.after[node]:
+            self._replied += len(content)
+            try:
+                check_size(self._replied, self._max_reply)
+                if all(end in self._outputs for end in graph.ends):
+                    self._finish([self._outputs[end] for end in graph.ends])
+            except InternalError as error:
+                self._fail_whole(error)
+
+    def _ask_in_turns(self, nodes: list[str]) -> None:
+        """Asks one node in each turn of the loop: each has large answers packed and sent once more."""
+        self._ask(nodes[0])
+        if len(nodes) > 1 and not self._ended:
+            self._loop.call_soon(self._ask_in_turns, nodes[1:])
 
     def _finish(self, contents: list[bytes]) -> None:
         ends = self._graph.ends
         if len(ends) == 1:
             self._reply(contents[0])
-        elif (size := sum(map(len, contents))) <= LIGHT_TEXT:
-            self._reply(join_ends(ends, contents))
+        elif (size := sum(map(len, contents))) <= LIGHT_BYTES:
+            self._reply(join_ends(ends, contents, self._max_reply))
         else:
             stop = self._aside.start(size, self._join_aside(contents), self._fail_whole)
 
@@ -198,7 +229,8 @@ class Run:
             self._exchange.on_disconnect = leave
 
     async def _join_aside(self, contents: list[bytes]) -> None:
-        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
+        ends, limit = self._graph.ends, self._max_reply
+        self._reply(await self._aside.helpers.call(SECONDS, join_ends, ends, contents, limit))
 
     def _reply(self, content: bytes) -> None:
         self._exchange.reply(200, content, JSON)
@@ -213,6 +245,8 @@ class Run:
         text = f"Error executing {node}"
         if isinstance(error, ServiceUnavailable):
             told: ModelServerError = ServiceUnavailable(f"{text}: {error.message}")
+        elif isinstance(error, PayloadTooLarge):
+            told = PayloadTooLarge(f"{text}: {error.message}")
         elif isinstance(error, DeadlineExceeded) and monotonic() >= self._deadline:
             told = DeadlineExceeded(f"{text}: {error.message}")
         elif model is not None and model.exposes_errors:
@@ -227,11 +261,22 @@ class Run:
         self.cancel()
 
 
-def join_ends(names: tuple[str, ...], contents: list[bytes]) -> bytes:
-    """The answer of several ends: a JSON object of their answers, as text where one is not JSON."""
-    return msgspec.json.format(
+def join_ends(names: tuple[str, ...], contents: list[bytes], limit: int) -> bytes:
+    """The answer of several ends: a JSON object of their answers, as text where one is not JSON.
+
+    Raises InternalError if it has more than ``limit`` bytes.
+    """
+    joined = msgspec.json.format(
         msgspec.json.encode({name: _as_json(each) for name, each in zip(names, contents, strict=True)})
     )
+    check_size(len(joined), limit)
+    return joined
+
+
+def check_size(size: int, limit: int) -> None:
+    """Raises InternalError for an answer of more than ``limit`` bytes, in a worker's words."""
+    if size > limit:
+        raise InternalError(f"The answer has {size} bytes, max_response_size allows {limit}.")
 
 
 def _as_json(content: bytes) -> msgspec.Raw:

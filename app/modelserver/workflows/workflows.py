@@ -56,8 +56,7 @@ class Workflows:
     def __init__(self, registry: Registry, settings: Settings, aside: Aside, workdir: Path) -> None:
         self._registry = registry
         self._aside = aside
-        self._max_body = settings.max_request_size
-        self._grace = settings.unregister_model_timeout
+        self._settings = settings
         policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
         self._reads = settings.workflow_store, policy, workdir / "workflows"
         self._reader: ArchiveReader | None = None
@@ -197,7 +196,7 @@ class Workflows:
         del self._workflows[name], self._registry.workflows[name]
         self._busy.add(name)
         try:
-            await workflow.settle(self._grace)
+            await workflow.settle(self._settings.unregister_model_timeout)
             await self._remove_models(workflow)
             await asyncio.to_thread(workflow.archive.remove)
         finally:
@@ -240,13 +239,16 @@ class Workflows:
 
         async def read() -> None:
             encoding, exchange.encoding = exchange.encoding, b""
-            exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
+            limit = self._settings.max_request_size
+            exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
             self._run(exchange, workflow)
 
         exchange.on_disconnect = self._aside.start(len(exchange.body), read(), exchange.fail)
 
     def _run(self, exchange: Exchange, workflow: Workflow) -> None:
-        run = self._run_of(exchange, workflow, self._registry, self._aside, workflow.ended)
+        run = self._run_of(
+            exchange, workflow, self._registry, self._aside, self._settings, on_end=workflow.ended
+        )
         workflow.begun(run)
         run.start()
 
