@@ -164,9 +164,10 @@ async def test_names_that_are_taken(known: Known) -> None:
     await known.registry.register(Registration(url="other__m.mar"))
     with pytest.raises(Conflict, match="needs the name other__m, which a model already has"):
         await known.workflows.register(WAR, "other")
-    with pytest.raises(InvalidWorkflow, match="part of a path"):
-        await known.workflows.register(WAR, "a/b")
-    assert len(known.reader.removed) == 4
+    for odd in ("a/b", ".", "..", "a\n"):
+        with pytest.raises(InvalidWorkflow, match=r"The workflow name .* cannot be part of a path"):
+            await known.workflows.register(WAR, odd)
+    assert len(known.reader.removed) == 7
 
 
 async def test_what_cannot_be_restored_says_so(known: Known) -> None:

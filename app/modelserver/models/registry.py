@@ -438,12 +438,12 @@ async def _check_traffic(model: ModelVersion) -> None:
         raise InvalidModel(told) from None
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, kind: str = "model") -> None:
     """Raises :class:`InvalidModel` for a name that cannot be part of a path: no request could reach it."""
     if "/" in name or name in (".", "..") or not name.isprintable():
-        raise InvalidModel(f"The model name {name!r} cannot be part of a path.")
+        raise InvalidModel(f"The {kind} name {name!r} cannot be part of a path.")
     if len(name) > LONGEST_NAME:
-        raise InvalidModel(f"The model name has {len(name)} characters, {LONGEST_NAME} are allowed.")
+        raise InvalidModel(f"The {kind} name has {len(name)} characters, {LONGEST_NAME} are allowed.")
 
 
 def check_workers(count: int) -> None:

@@ -136,13 +136,15 @@ class Workflows:
             )
         if name in self._workflows or name in self._busy:
             raise Conflict(f"Workflow {name} is already registered.")
-        taken = set(self._registry.names()) - asked.nodes.keys()
-        for node in workflow.specification.nodes:
-            model = workflow.model_name(node)
-            try:
+        models = [workflow.model_name(node) for node in workflow.specification.nodes]
+        try:
+            check_name(name, "workflow")
+            for model in models:
                 check_name(model)
-            except InvalidModel as error:
-                raise InvalidWorkflow(error.message) from None
+        except InvalidModel as error:
+            raise InvalidWorkflow(error.message) from None
+        taken = set(self._registry.names()) - asked.nodes.keys()
+        for model in models:
             if model in taken:
                 raise Conflict(f"Workflow {name} needs the name {model}, which a model already has.")
 
