@@ -93,6 +93,32 @@ def test_graphs_that_cannot_be_run(dag: str, functions: str | None, why: str) ->
         parse(f"dag: {dag}", functions)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "modles: {m: {url: m.mar}}\ndag: {m: []}",
+            "modles is not known and is ignored; did you mean models?",
+        ),
+        (f"{MODELS}dga: {{m: []}}", "dga is not known and is ignored; did you mean dag?"),
+        (
+            "models: {m: {urls: m.mar}}\ndag: {m: []}",
+            "models.m: urls is not known and is ignored; did you mean url?",
+        ),
+    ],
+)
+def test_misspelt_keys_that_lead_to_a_refusal(text: str, told: str) -> None:
+    """Are named with it, and what may have been meant; of many, only the first ones."""
+    with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
+        parse(text)
+    assert refused.value.message.endswith(f". flow.yaml: {told}")
+
+    many = "".join(f"odd{number}: 1\n" for number in range(9))
+    with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
+        parse(f"{many}{text}")
+    assert refused.value.message.count("odd") == 3
+
+
 def test_bounds() -> None:
     """A workflow has a limited number of nodes, and its functions are Python."""
     many = ", ".join(f"n{number}" for number in range(MAX_NODES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # Each has workers of its own.
 MAX_NODES = 256
 _SECTIONS = ("models", "dag")
+# Warnings in a refusal.
+_TOLD = 3
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -69,7 +72,8 @@ _KEYS = {
 def parse_specification(text: str, file: str, functions: str | None) -> Specification:
     """Reads the YAML of ``file``; ``functions`` is the source of the handler's file, None without one.
 
-    Raises InvalidWorkflow for what is not of the right form, and InvalidDag for a graph that cannot be run.
+    Raises InvalidWorkflow for what is not of the right form, and InvalidDag for a graph that cannot be run;
+    their messages end with unknown keys, which may be the cause.
     """
     from modelserver.options.yaml_file import load_document  # noqa: PLC0415 - a helper reads it, not the server
 
@@ -78,6 +82,17 @@ def parse_specification(text: str, file: str, functions: str | None) -> Specific
     except InvalidModel as error:
         raise InvalidWorkflow(f"Failed to parse yaml. {error.message}") from None
     warnings = [_unknown(file, key, _SECTIONS) for key in document if key not in _SECTIONS]
+    try:
+        return _specification(document, file, functions, warnings)
+    except (InvalidDag, InvalidWorkflow) as error:
+        if not warnings:
+            raise
+        raise type(error)(". ".join([error.message.removesuffix("."), *warnings[:_TOLD]])) from None
+
+
+def _specification(
+    document: Mapping[str, Any], file: str, functions: str | None, warnings: list[str]
+) -> Specification:
     models, dag = (_mapping(document, section, file) for section in _SECTIONS)
     common = _options(models, Options(), f"{file}: models")
     urls: dict[str, tuple[str, Options]] = {}
@@ -187,7 +202,6 @@ def _dag_text(dag: Mapping[Any, Any]) -> str:
 
 
 def _unknown(place: str, key: object, known: tuple[str, ...]) -> str:
-    from modelserver.options.yaml_file import nearest  # noqa: PLC0415 - as above
-
-    near = nearest(str(key), known)
-    return f"{place}: {shown(key)} is not known and is ignored" + (f"; did you mean {near}?" if near else "")
+    close = get_close_matches(str(key).lower(), known, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{place}: {shown(key)} is not known and is ignored{meant}"
