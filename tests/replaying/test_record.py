@@ -108,8 +108,31 @@ def test_refusals(serve, tmp_path, capsys, status, body, said) -> None:
     assert not (tmp_path / "a.msr").exists()
 
 
-def test_files_that_exist(tmp_path, capsys) -> None:
-    """Are not overwritten unless that is asked for."""
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--sample", "0"), "sample=0: a share above 0, at most 1, is needed."),
+        (("--seconds", "nan"), "seconds=nan: a positive number is needed."),
+        (("--requests", "-1"), "requests=-1: a positive number is needed."),
+        (("--headers", "x-mark,x y"), "header=x y: the name of a header is needed."),
+        (("--headers", "Cookie"), "header=Cookie: headers that hold credentials are never recorded."),
+        (("--out", "nodir/x"), "--out=nodir/x: there is no folder nodir"),
+    ],
+)
+def test_bad_command_lines(tmp_path, capsys, flags, said) -> None:
+    """Are refused before a server is asked."""
+    out = tmp_path / "a.msr"
+
+    assert main(["--out", str(out), "--management", "http://127.0.0.1:9", *flags]) == 2
+    assert capsys.readouterr().err == f"{said}\n"
+    assert not out.exists()
+
+
+def test_files_that_exist(serve, tmp_path, capsys) -> None:
+    """Are not overwritten unless that is asked for, and folders never."""
+    url = serve(200, framed(pack([Ended("over")])))
+    assert main(["--out", str(tmp_path), "--force", "--management", url]) == 2
+    assert f"Is a directory: '{tmp_path}'" in capsys.readouterr().err
     (tmp_path / "a.msr").write_text("mine")
 
     assert main(["--out", str(tmp_path / "a.msr"), "--management", "http://127.0.0.1:9"]) == 2

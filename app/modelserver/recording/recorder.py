@@ -18,7 +18,7 @@ from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.http.exchange import Watcher
 from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
-from modelserver.settings.checks import holds_credentials
+from modelserver.settings.checks import holds_credentials, is_header_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -63,7 +63,7 @@ class Wanted:
     ``models``: their names, empty for all. ``headers``: of requests, besides :data:`HEADERS`, in lower case.
     ``sample``: the share of requests. ``seconds`` and ``requests`` are limits.
 
-    Raises BadRequest for values out of bounds, or headers that hold credentials.
+    Raises BadRequest for values out of bounds, and for headers that cannot be or hold credentials.
     """
 
     models: frozenset[str] = frozenset()
@@ -80,6 +80,8 @@ class Wanted:
         if self.requests is not None and self.requests < 1:
             raise BadRequest(f"requests={self.requests}: a positive number is needed.")
         for name in self.headers:
+            if not is_header_name(name):
+                raise BadRequest(f"header={name[:100]}: the name of a header is needed.")
             if holds_credentials(name):
                 raise BadRequest(f"header={name[:100]}: headers that hold credentials are never recorded.")
 

@@ -17,9 +17,10 @@ import msgspec
 
 from modelserver.auth.scopes import Scope
 from modelserver.commands import exit_status, termination_is_interruption
-from modelserver.errors import ConfigError
+from modelserver.errors import BadRequest, ConfigError
 from modelserver.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.recording.file import Writer
+from modelserver.recording.recorder import Wanted
 from modelserver.replaying.finding import Running, management_url, token, trusting
 from modelserver.settings.checks import listed
 from modelserver.tuning.own_server import message_of
@@ -40,8 +41,9 @@ class RecordingError(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Returns 0 if the recording ended as asked, 1 if it was cut short, 2 for a bad command line."""
     options = build_parser().parse_args(arguments)
-    failures = {ConfigError: 2, FileExistsError: 2, httpx.InvalidURL: 2, RecordingError: 1, OSError: 1}
-    return exit_status(lambda: record(options), failures)
+    named = (FileExistsError, IsADirectoryError, PermissionError)
+    failures = dict.fromkeys((ConfigError, BadRequest, httpx.InvalidURL, *named), 2)
+    return exit_status(lambda: record(options), {**failures, RecordingError: 1, OSError: 1})
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,6 +70,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def record(options: argparse.Namespace) -> int:
     """Records until the server or Ctrl-C ends it. Raises as :func:`main` handles it."""
+    headers = listed(options.headers)
+    # Only to check them here as the server does.
+    Wanted(frozenset(options.models), tuple(headers), options.sample, options.seconds, options.requests)
+    if not options.out.parent.is_dir():
+        raise ConfigError(f"--out={options.out}: there is no folder {options.out.parent}")
     running = Running.found() if options.management is None and options.ts_config is None else None
     url = options.management or management_url(options.ts_config, running)
     key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
@@ -76,7 +83,7 @@ def record(options: argparse.Namespace) -> int:
     with _client(url, key, options.ca_file) as client, termination_is_interruption():
         parameters: list[tuple[str, Any]] = [
             *(("model", name) for name in options.models),
-            *(("header", name) for name in listed(options.headers)),
+            *(("header", name) for name in headers),
             ("sample", options.sample),
             *(
                 (name, value)
