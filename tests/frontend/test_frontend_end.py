@@ -359,6 +359,82 @@ async def test_a_client_that_reads_slowly(pair: Pair) -> None:
     assert not pair.forwarder._is_telling
 
 
+class Endless:
+    """An application that sends parts without end, and counts them."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self.ended = False
+
+    async def __call__(self, _: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while self.parts < 1000:
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            self.parts += 1
+        self.ended = True
+
+    async def end(self) -> None:
+        """Fails if it does not end soon."""
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert self.ended
+
+
+async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair) -> None:
+    """It sends little more than the client takes, and once the client has left, nothing holds it up."""
+    app, flow, taken = Endless(), pair.front.protocol.flow, 0
+    pair.end._app = app
+
+    def write(data: bytes) -> None:
+        nonlocal taken
+        taken += len(data) >= 1 << 16
+        flow.pause_writing()
+
+    pair.front.transport.write = write  # type: ignore[method-assign,assignment]
+    pair.front.protocol.data_received(head(path="/recording"))
+    ahead: list[int] = []
+    for _ in range(20):
+        await pair.front.settle()
+        ahead.append(app.parts - taken)
+        flow.resume_writing()
+    was_ended = app.ended
+    await pair.front.leave()
+    await app.end()
+    await pair.front.settle()
+
+    assert taken > 10
+    assert max(ahead) < 10
+    assert not was_ended
+    assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
+
+
+@pytest.mark.parametrize("ends", ["the answer", "the front end"])
+async def test_the_application_waits_for_nobody(pair: Pair, ends: str) -> None:
+    """It goes on, and ends, when its answer cannot be sent any more."""
+    app = pair.end._app = Endless()
+    stuck = asyncio.Event()
+    scope, receive, _ = reading_call()
+
+    async def send(_: Any) -> None:
+        await stuck.wait()
+        raise RuntimeError
+
+    calling = asyncio.create_task(pair.forwarder(scope, receive, send))
+    await pair.front.settle()
+    assert 0 < app.parts < 10
+
+    if ends == "the answer":
+        stuck.set()
+    else:
+        pair.link.abort()
+    await app.end()
+    calling.cancel()
+    with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+        await calling
+    await pair.front.settle()
+    assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
+
+
 async def test_a_client_that_leaves_within_its_body(pair: Pair) -> None:
     """The application that reads it is told."""
     await pair.front.send(head("Content-Length: 5", path="/ping/echo"), b"he")

@@ -103,6 +103,10 @@ class Forwarder:
         try:
             while (message := await call.outgoing.get()) is not None:
                 await send(message)
+                call.sent(len(message.get("body", b"")))
+        except BaseException:
+            self._send(messages.Gone(number))
+            raise
         finally:
             call.end()
             del self._calls[number]
@@ -196,6 +200,15 @@ class _Call:
         self._send = send
         self._receive = receive
         self._pulling: asyncio.Task[None] | None = None
+        # Bytes of the answer that the client has taken, and how many of them the server knows of.
+        self._taken = self._told = 0
+
+    def sent(self, size: int) -> None:
+        """So many bytes of the answer were taken: the server may have to wait for that."""
+        self._taken += size
+        if self._taken - self._told >= _UNTOLD:
+            self._told = self._taken
+            self._send(messages.Taken(self._number, self._taken))
 
     def take(self, message: messages.ToCall, body: bytes) -> None:
         if isinstance(message, messages.More):

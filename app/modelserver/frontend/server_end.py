@@ -28,6 +28,9 @@ _log = logging.getLogger("modelserver.frontend")
 
 # If more bytes wait for a front end when a part of an answer is sent, it is replaced.
 MAX_UNSENT = 1 << 28
+# Bytes of one answer of the application that its client has not taken, as far as known here, after which
+# the application waits; more than what front ends leave untold.
+MOST_UNTAKEN = 1 << 18
 
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
@@ -100,11 +103,17 @@ class ServerEnd:
         exchange = self.exchanges.pop(message.number, None)
         if exchange is not None:
             exchange.leave()
+        call = self._calls.get(message.number)
+        if call is not None:
+            call.leave()
 
     def _taken(self, message: messages.Taken, _: bytes) -> None:
         exchange = self.exchanges.get(message.number)
         if exchange is not None:
             exchange.taken = message.total
+        call = self._calls.get(message.number)
+        if call is not None:
+            call.took(message.total)
 
     def _call(self, message: messages.Call, _: bytes) -> None:
         call = self._calls[message.number] = _Call(message.number, self.link)
@@ -121,9 +130,12 @@ class ServerEnd:
 
     def _piece(self, message: messages.Piece, body: bytes) -> None:
         call = self._calls.get(message.number)
-        if call is not None:
-            event = {"type": "http.request", "body": body, "more_body": message.more}
-            call.put(_GONE if message.left else event)
+        if call is None:
+            return
+        if message.left:
+            call.leave()
+        else:
+            call.put({"type": "http.request", "body": body, "more_body": message.more})
 
     def _on_lost(self) -> None:
         """The front end is gone, with all its clients."""
@@ -134,7 +146,7 @@ class ServerEnd:
         for exchange in exchanges.values():
             exchange.leave()
         for call in self._calls.values():
-            call.put(_GONE)
+            call.leave()
 
 
 class RemoteExchange(Exchange):
@@ -241,12 +253,26 @@ class _Call:
         self._number = number
         self._link = link
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._has_asked = False
+        self._has_asked = self._has_left = False
+        # Bytes of the answer, and how many of them the client has taken.
+        self._sent = self._taken = 0
+        self._news = asyncio.Event()
 
     def put(self, event: dict[str, Any]) -> None:
         """Adds a part of the body, or the client's disconnect."""
         self._has_asked = False
         self._events.put_nowait(event)
+
+    def took(self, total: int) -> None:
+        """The client has taken so many bytes of the answer."""
+        self._taken = total
+        self._news.set()
+
+    def leave(self) -> None:
+        """The client has left: nothing more is sent to it."""
+        self._has_left = True
+        self._news.set()
+        self.put(_GONE)
 
     async def receive(self) -> dict[str, Any]:
         if not self._has_asked and self._events.empty():
@@ -258,7 +284,13 @@ class _Call:
         if event["type"] == "http.response.start":
             self._link.send(messages.Head(self._number, event["status"], list(event.get("headers", ()))))
         else:
+            while self._sent - self._taken > MOST_UNTAKEN and not self._has_left:
+                self._news.clear()
+                await self._news.wait()
+            if self._has_left:
+                return
             body = bytes(event.get("body", b""))
+            self._sent += len(body)
             self._link.send(messages.Content(self._number, len(body), event.get("more_body", False)), body)
 
 

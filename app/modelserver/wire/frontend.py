@@ -58,7 +58,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Front end: the client disconnected before the end of the answer."""
+    """Front end: the client disconnected before the end of the answer, or the answer cannot be sent."""
 
     number: int
 
@@ -108,7 +108,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Front end: the bytes of an answer's parts that the client has received so far."""
+    """Front end: the bytes of an answer in parts, or to a :class:`Call`, that the client has taken so far."""
 
     number: int
     total: int
