@@ -21,6 +21,7 @@ from modelserver.frontend.server_end import ServerEnd
 from modelserver.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
 from modelserver.http.edge import Edge
 from modelserver.http.exchange import MAX_UNSENT, Exchange, Target, read_target
+from modelserver.http.intake import MUCH
 from modelserver.inference.routes import parse_route
 from modelserver.telemetry.stalls import served
 from modelserver.wire.frontend import ToFrontend, to_frontend_decoder
@@ -360,17 +361,19 @@ async def test_a_client_that_reads_slowly(pair: Pair) -> None:
 
 
 class Endless:
-    """An application that sends parts without end, and counts them."""
+    """An application that sends parts nearly without end, and counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1000) -> None:
         self.parts = 0
         self.ended = False
+        self._most = most
 
     async def __call__(self, _: Any, __: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while self.parts < 1000:
+        while self.parts < self._most:
             await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
             self.parts += 1
+        await send({"type": "http.response.body", "body": b""})
         self.ended = True
 
     async def end(self) -> None:
@@ -406,6 +409,21 @@ async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair)
     assert max(ahead) < 10
     assert not was_ended
     assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
+
+
+async def test_memory_of_large_answers_is_given_back(pair: Pair) -> None:
+    """After the application's answers of several megabytes, not after others."""
+    gave_back: list[int] = []
+    for parts in (MUCH >> 17, MUCH >> 16):
+        pair.end._app = Endless(parts)
+        pair.forwarder.on_much = lambda parts=parts: gave_back.append(parts)  # type: ignore[misc]
+        client = pair.another()
+        client.protocol.data_received(head("Connection: close", path="/recording"))
+        for _ in range(10):
+            await pair.front.settle()
+
+    assert pair.forwarder._calls == {}
+    assert gave_back == [MUCH >> 16]
 
 
 @pytest.mark.parametrize("ends", ["the answer", "the front end"])

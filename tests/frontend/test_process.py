@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.frontend.link import make_pair
 from modelserver.frontend.process import Frontend, TellServer
 from modelserver.frontend.server_end import ServerEnd
+from modelserver.wire import frontend as messages
 
 if TYPE_CHECKING:
     import pytest
@@ -74,6 +75,16 @@ async def test_stalls_of_a_front_end() -> None:
     end.link.abort()
 
     assert max(found) >= 0.2
+
+
+async def test_memory_of_a_front_end() -> None:
+    """After large answers it is given back as after large requests."""
+    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False))
+    assert frontend._listener is not None
+    assert frontend._forwarder.on_much == frontend._listener.intake.give_back
+    assert frontend._access is not None
+    frontend._access.close()
 
 
 async def join(end: ServerEnd, frontend: Any) -> None:

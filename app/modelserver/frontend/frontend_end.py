@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.http.intake import MUCH
 from modelserver.inference.routes import find_target
 from modelserver.telemetry.stalls import served
 from modelserver.wire import frontend as messages
@@ -32,9 +33,13 @@ _OF_SCOPE = messages.Call.__struct_fields__[1:]
 
 
 class Forwarder:
-    """The endpoint of a front end: its hot routes and its ASGI application."""
+    """The endpoint of a front end: its hot routes and its ASGI application.
+
+    ``on_much`` is called after a large answer of the application, for memory to be given back.
+    """
 
     def __init__(self, link: Link[messages.ToFrontend]) -> None:
+        self.on_much: Callable[[], None] = lambda: None
         self._send = link.send
         self._numbers = itertools.count()
         self._asked: dict[int, Exchange] = {}
@@ -110,6 +115,8 @@ class Forwarder:
         finally:
             call.end()
             del self._calls[number]
+            if call.taken >= MUCH:
+                self.on_much()
 
     def _to_call(self, message: messages.ToCall, body: bytes) -> None:
         call = self._calls.get(message.number)
@@ -201,14 +208,14 @@ class _Call:
         self._receive = receive
         self._pulling: asyncio.Task[None] | None = None
         # Bytes of the answer that the client has taken, and how many of them the server knows of.
-        self._taken = self._told = 0
+        self.taken = self._told = 0
 
     def sent(self, size: int) -> None:
         """So many bytes of the answer were taken: the server may have to wait for that."""
-        self._taken += size
-        if self._taken - self._told >= _UNTOLD:
-            self._told = self._taken
-            self._send(messages.Taken(self._number, self._taken))
+        self.taken += size
+        if self.taken - self._told >= _UNTOLD:
+            self._told = self.taken
+            self._send(messages.Taken(self._number, self.taken))
 
     def take(self, message: messages.ToCall, body: bytes) -> None:
         if isinstance(message, messages.More):

@@ -114,6 +114,7 @@ class Frontend:
             cors=cors,
             intake=Intake(setup.max_incoming),
         )
+        self._forwarder.on_much = listener.intake.give_back
         context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
         acceptor = self._acceptor = Acceptor(
             self._socket, self._counts, self._seat, lambda: _Connection(config, listener, acceptor), context

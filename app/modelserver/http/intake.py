@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Bytes that leave behind memory worth giving back. It is given back once no such bytes have come for some
 # seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies.
-_MUCH = 4 << 20
+MUCH = 4 << 20
 _QUIET = 1.0
 _LONGEST = 64.0
 
@@ -60,11 +60,14 @@ class Intake:
     def add(self, size: int) -> None:
         """Counts bytes that have come, or of a negative size, that are no longer held."""
         self.held += size
-        if max(self.held, self.held - size) >= _MUCH:
-            loop = asyncio.get_running_loop()
-            self._much_at = loop.time()
-            if self._timer is None or self._pause > _QUIET:
-                self._look_in(_QUIET)
+        if max(self.held, self.held - size) >= MUCH:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Much memory is used, or was until now: it is to be given back."""
+        self._much_at = asyncio.get_running_loop().time()
+        if self._timer is None or self._pause > _QUIET:
+            self._look_in(_QUIET)
 
     def _look_in(self, pause: float) -> None:
         if self._timer is not None:
@@ -74,7 +77,7 @@ class Intake:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        if self.held >= _MUCH or loop.time() < self._much_at + self._pause:
+        if self.held >= MUCH or loop.time() < self._much_at + self._pause:
             self._look_in(self._pause)
             return
         # In a thread, as it takes a tenth of a second per gigabyte.
