@@ -79,6 +79,15 @@ async def test_only_so_much_waits(judge: Judge) -> None:
     assert await told(judge, [large]) == ["bodies differ, and are no JSON that can be read"]
 
 
+async def test_only_so_many_wait(judge: Judge) -> None:
+    """Small answers, too, for there is more to each than its bytes."""
+    cases = [[Pair(b"1", b"1.0")]] * (judging.MOST_WAITING + 1)
+    found = await told(judge, *cases)
+
+    assert found.count(None) == 1
+    assert found.count("") == judging.MOST_WAITING
+
+
 async def test_each_way_of_comparing_has_calls_of_its_own(judge: Judge) -> None:
     """As have more cases than fit into one."""
     found: list[str | None] = []

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 from tests.rollout.doubles import Pool, Version, answered, request
 
+from modelserver.batching.request import Request
 from modelserver.errors import WorkerDied
 from modelserver.rollout import shadow as shadows
 from modelserver.rollout.judging import Judge
@@ -248,6 +250,30 @@ async def test_the_judge_compares_what_takes_long(primary: Version, pool: Pool) 
         judged(reason)
     assert outcomes(shadow) == {"agreed": 2, "differed": 1, "not_compared": 1}
     assert told == [True, True, False, None]
+
+
+async def test_only_answers_wait_to_be_compared(primary: Version, pool: Pool) -> None:
+    """The bodies of their requests are gone meanwhile."""
+    shadow = shadow_of(pool, how=Shadowing(100, "numeric"), keep=100)
+    asked: list[Any] = []
+    shadow._judge = type("J", (), {"compare": lambda _, *case: asked.append(case)})()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Request)}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            shadow.take(answered(b"1", body=b"x" * 1000), primary, streamed=False)
+        await turn()
+        pool.answer(b"2")
+        await turn()
+        kept = [each for each in gc.get_objects() if isinstance(each, Request) and id(each) not in before]
+    finally:
+        gc.enable()
+
+    assert len(asked) == 3
+    assert kept == []
+    asked[0][-1]("1 and 2")
+    assert shadow.differences[0].bodies == (b"x" * 100, b"1", b"2")
 
 
 async def test_the_end(primary: Version, pool: Pool) -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.rollout")
 
-# Bytes that may wait, comparisons in one call, and what a call may use.
+# Bytes and requests that may wait, comparisons in one call, and what a call may use.
 MOST_BYTES = 1 << 24
+MOST_WAITING = 1000
 TOGETHER = 64
 SECONDS = 10.0
 _MEMORY = 1 << 30
@@ -44,7 +45,7 @@ class Judge:
     def compare(self, pairs: list[Pair], how: Shadowing, tell: Callable[[str | None], None]) -> None:
         """Tells why the first of the pairs differs, "" if none does, or None if that is not found out."""
         nbytes = sum(len(pair.primary) + len(pair.shadow) for pair in pairs)
-        if self._nbytes + nbytes > MOST_BYTES:
+        if len(self._cases) >= MOST_WAITING or self._nbytes + nbytes > MOST_BYTES:
             tell(None)
             return
         self._cases.append(_Case(pairs, how, tell, nbytes))

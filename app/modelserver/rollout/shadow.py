@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -291,14 +292,16 @@ class Shadow:
             return
         mine = cast("list[tuple[Answer, bytes]]", copy.request.answers)
         if together.error is not None:
-            failure = getattr(together.error, "status", 500)
-            self._differs(copy, together, seconds, (_status(mine), failure), str(together.error), failed=True)
+            statuses = _status(mine), getattr(together.error, "status", 500)
+            found = self._found(copy, together, seconds, statuses, reason=str(together.error))
+            self._differs(found, failed=True)
             return
         theirs = cast("list[tuple[Answer, bytes]]", answers)
         statuses = _status(mine), _status(theirs)
         if statuses[0] != statuses[1]:
             failed = statuses[1] >= 500 > statuses[0]
-            self._differs(copy, together, seconds, statuses, "statuses differ", theirs, failed=failed)
+            found = self._found(copy, together, seconds, statuses, theirs, reason="statuses differ")
+            self._differs(found, failed=failed)
             return
         pairs = [
             Pair(one, other, row.kind == TENSORS)
@@ -309,36 +312,36 @@ class Shadow:
             self._agrees(seconds)
         elif self.how.mode == "exact":
             reason = difference(pairs[0], "exact", 0)
-            self._differs(copy, together, seconds, statuses, reason, theirs)
+            self._differs(self._found(copy, together, seconds, statuses, theirs, reason=reason))
         else:
+            # Not the copies: their bodies would be kept while the answers wait to be compared.
+            found = self._found(copy, together, seconds, statuses, theirs)
+            self._judge.compare(pairs, self.how, partial(self._judged, found))
 
-            def judged(reason: str | None) -> None:
-                if reason is None:
-                    self.count("not_compared")
-                    self._report(seconds, agreed=None)
-                elif reason:
-                    self._differs(copy, together, seconds, statuses, reason, theirs)
-                else:
-                    self._agrees(seconds)
-
-            self._judge.compare(pairs, self.how, judged)
+    def _judged(self, found: Difference, reason: str | None) -> None:
+        seconds = found.seconds[1]
+        if reason is None:
+            self.count("not_compared")
+            self._report(seconds, agreed=None)
+        elif reason:
+            self._differs(replace(found, reason=reason))
+        else:
+            self._agrees(seconds)
 
     def _agrees(self, seconds: float) -> None:
         self.count("agreed")
         self._report(seconds, agreed=True)
 
-    def _differs(  # noqa: PLR0917 - all of one difference
+    def _found(
         self,
         copy: Copy,
         together: Request,
         seconds: float,
         statuses: tuple[int, int],
-        reason: str,
         theirs: Sequence[tuple[Answer, bytes]] = (),
         *,
-        failed: bool = False,
-    ) -> None:
-        self.count("differed")
+        reason: str = "",
+    ) -> Difference:
         request = copy.request
         bodies: tuple[bytes, bytes, bytes] | None = None
         if self._keep:
@@ -349,12 +352,14 @@ class Shadow:
                 _begin([content for _, content in theirs], self._keep),
             )
         batches = (request.batch_id, request.batch_size), (together.batch_id, together.batch_size)
-        self.differences.append(
-            Difference(request.id, reason, statuses, (copy.seconds, seconds), batches, bodies)
-        )
+        return Difference(request.id, reason, statuses, (copy.seconds, seconds), batches, bodies)
+
+    def _differs(self, found: Difference, *, failed: bool = False) -> None:
+        self.count("differed")
+        self.differences.append(found)
         if failed:
             self.counts.failed += 1
-        self._report(seconds, agreed=False, failed=failed)
+        self._report(found.seconds[1], agreed=False, failed=failed)
 
     def _report(self, seconds: float, *, agreed: bool | None, failed: bool = False) -> None:
         if self._tell is not None:
