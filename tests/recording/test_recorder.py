@@ -169,6 +169,57 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
     assert ended == Ended("the server stopped")
 
 
+async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toward what may wait, until their answer ends or is too large; answers beyond it are lost."""
+    monkeypatch.setattr(module, "MOST_BYTES", 2000)
+    monkeypatch.setattr(module, "LARGEST", 800)
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    exchanges: list[Any] = []
+    hot = routes(recorder, exchanges.append)
+    for _ in range(6):
+        hot.serve(inner(body=b""))
+    large, kept, broken, *others = (exchange.watcher for exchange in exchanges)
+    for each in (large, kept, broken, *others):
+        each.begun(200, "", b"")
+    for each in (large, kept, broken):
+        each.sent(b"x" * 500)
+    assert recording._bytes == 1500
+    for each in others:
+        each.sent(b"x" * 700)
+        each.sent(b"x")
+    assert recording._bytes == 1500
+    large.sent(b"x" * 500)
+    assert recording._bytes == 1000
+
+    kept.ended(True)
+    for each in (large, broken, *others):
+        each.left()
+    assert [exchange.watcher for exchange in exchanges] == [None] * 6
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+    assert lost == Lost(full=3, large=1)
+    assert [(len(call.answer), call.complete) for call in calls] == [(500, True), (500, False)]
+    assert recording._bytes == 0
+
+
+async def test_parts_are_not_kept_for_nobody() -> None:
+    """Answers that outlast the recording's client are dropped with their next part."""
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    exchanges: list[Any] = []
+    routes(recorder, exchanges.append).serve(inner())
+    watcher = exchanges[0].watcher
+    watcher.begun(200, "", b"")
+    watcher.sent(b"one")
+    recording.close()
+    watcher.sent(b"two")
+
+    assert recording._bytes == 0
+    watcher.ended(True)
+    assert recording._pending == 0
+
+
 async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """No frame is much larger than a piece, so that the event loop is not held up; none is lost."""
     monkeypatch.setattr(module, "_PIECE", 1000)

@@ -35,7 +35,8 @@ HEADERS: Final = (
     "x-envoy-expected-rq-timeout-ms",
     "x-request-timeout-ms",
 )
-# Bytes of requests with their answers, and requests, that wait for the client.
+# Bytes of requests with their answers, and requests, that wait for the client; parts of answers that have
+# not ended are among the bytes.
 MOST_BYTES: Final = 1 << 26
 MOST_CALLS: Final = 20_000
 # Bytes of one request with its answer.
@@ -132,6 +133,7 @@ class Recording:
         self._deadline = 0.0
         self._told = Lost()
         self._urgent = asyncio.Event()
+        self._closed = False
 
     def wants(self, model: str) -> bool:
         """Whether a request for the model, which has just arrived, is recorded."""
@@ -150,6 +152,22 @@ class Recording:
         """The place of a request, which is about to be queued, in the order of all."""
         self._queued += 1
         return self._queued
+
+    def hold(self, nbytes: int) -> bool:
+        """Counts bytes of an answer that has not ended, until :meth:`release`; False if there is no room."""
+        if self._closed or self._bytes + nbytes > MOST_BYTES:
+            return False
+        self._bytes += nbytes
+        return True
+
+    def release(self, nbytes: int) -> None:
+        """These bytes are not held any more."""
+        self._bytes -= nbytes
+
+    def drop(self) -> None:
+        """A call has ended, for whose answer there was no room."""
+        self._pending -= 1
+        self._full += 1
 
     def add(self, fields: tuple[object, ...], nbytes: int) -> None:
         """The call with these fields has ended, with so many bytes of body and answer.
@@ -183,6 +201,7 @@ class Recording:
 
     def close(self) -> None:
         """Stops recording, as nobody takes it any more."""
+        self._closed = True
         self._forget()
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -243,6 +262,49 @@ class _Piece:
         self.size = 0
 
 
+class Parts:
+    """The parts of an answer, kept until its end unless they become too large.
+
+    They count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and their
+    bytes; ``is_lost``: there was no room for them.
+    """
+
+    __slots__ = ("_kept", "_recording", "count", "is_lost", "sent")
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self._recording = recording
+        # Not a list: small parts would take many times their size.
+        self._kept: bytearray | None = bytearray()
+        self.count = self.sent = 0
+        self.is_lost = False
+
+    def add(self, part: bytes) -> None:
+        """Keeps a part."""
+        self.count += 1
+        self.sent += len(part)
+        if self._kept is None:
+            return
+        if self.sent > LARGEST:
+            self.drop()
+        elif self._recording is not None and not self._recording.hold(len(part)):
+            self.is_lost = True
+            self.drop()
+        else:
+            self._kept += part
+
+    def drop(self) -> None:
+        """Keeps none any more."""
+        kept, self._kept = self._kept, None
+        if self._recording is not None and kept:
+            self._recording.release(len(kept))
+
+    def take(self) -> bytes:
+        """Those that are kept, as one; none are kept any more."""
+        whole = bytes(self._kept or b"")
+        self.drop()
+        return whole
+
+
 class RecordedRoutes:
     """Hot routes whose requests are recorded while somebody records."""
 
@@ -268,8 +330,8 @@ class Recorded(Watcher):
     """
 
     __slots__ = (
-        "_asked", "_at", "_exchange", "_extra", "_model", "_number", "_parts", "_recording", "_sent",
-        "_status", "_type",
+        "_asked", "_at", "_exchange", "_extra", "_model", "_number", "_parts", "_recording", "_status",
+        "_type",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, recording: Recording) -> None:
@@ -281,7 +343,7 @@ class Recorded(Watcher):
         # Empty where neither path nor, so far, anything else names one.
         self._model = exchange.target.route.model
         self._number = 0
-        self._parts: list[bytes] | None = None
+        self._parts: Parts | None = None
 
     def queued(self, request: Any, model: Any) -> None:
         self._number = self._recording.queued()
@@ -290,19 +352,21 @@ class Recorded(Watcher):
 
     def begun(self, status: int, content_type: str, extra: bytes) -> None:
         self._status, self._type, self._extra = status, content_type, extra
-        self._parts = []
-        self._sent = 0
+        self._parts = Parts(self._recording)
 
     def sent(self, part: bytes) -> None:
-        self._sent += len(part)
-        # An answer that has become too large is not recorded, so it need not be kept.
-        if self._parts is not None and self._sent <= LARGEST:
-            self._parts.append(part)
+        if self._parts is not None:
+            self._parts.add(part)
 
     def ended(self, complete: bool) -> None:
-        parts = self._parts or ()
+        parts = self._parts
+        assert parts is not None  # noqa: S101 - it has begun
+        if parts.is_lost:
+            self._exchange.watcher = None
+            self._recording.drop()
+            return
         self.replied(
-            *(self._status, b"".join(parts), self._type, self._extra, self._sent, len(parts)),
+            *(self._status, parts.take(), self._type, self._extra, parts.sent, parts.count),
             complete=complete,
         )
 

@@ -12,7 +12,6 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.grpc.framing import framed
 from modelserver.grpc.messages import message
 from modelserver.grpc.statuses import tell_prediction
-from modelserver.grpc.watched import recordings as module
 from modelserver.grpc.watched.recordings import RecordingWatch
 from modelserver.grpc.watched.watching import Watched, Watches
 from modelserver.recording.entries import Call, Frames, Lost, code_of, unpack
@@ -93,9 +92,31 @@ async def test_ends_of_all_kinds(recorder: Recorder) -> None:
     assert (left.status, left.answer, left.complete) == (0, b"", False)
 
 
+async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toward what may wait, until their answer ends, however it does; those beyond it are not kept."""
+    monkeypatch.setattr("modelserver.recording.recorder.MOST_BYTES", 2000)
+    recording = recorder.start(Wanted())
+    part = _Answer(prediction=b"p" * 300)
+    streams = [begin(recorder, "StreamPredictions") for _ in range(8)]
+    for each in streams:
+        each.sent(part)
+    assert 1800 < recording._bytes <= 2000
+
+    for each, end in zip(streams, [GeneratorExit(), ServiceUnavailable("no")] * 4, strict=True):
+        with pytest.raises(type(end)), each:
+            raise end
+    with begin(recorder, "StreamPredictions") as watched:
+        watched.sent(part)
+        watched.answered(None, REQUEST)
+    lost, *calls = await taken(recording)
+
+    assert lost == Lost(full=2)
+    assert [len(call.answer) > 300 for call in calls] == [False] * 6 + [True]
+    assert recording._bytes == 0
+
+
 async def test_what_is_not_wanted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing while nobody records, of other models, or of a size that is not kept."""
-    monkeypatch.setattr(module, "LARGEST", 10)
     monkeypatch.setattr("modelserver.recording.recorder.LARGEST", 10)
     part = _Answer(prediction=b"p" * 20)
     with begin(recorder) as watched:

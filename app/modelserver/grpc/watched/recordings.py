@@ -10,7 +10,7 @@ from modelserver.grpc.framing import framed
 from modelserver.grpc.statuses import http_class
 from modelserver.grpc.watched.watching import Watcher
 from modelserver.recording.entries import CALL, GRPC, lines_of_call
-from modelserver.recording.recorder import LARGEST
+from modelserver.recording.recorder import Parts
 
 if TYPE_CHECKING:
     from modelserver.batching.request import Request
@@ -40,43 +40,54 @@ class Outcome(NamedTuple):
 class Noting(Watcher):
     """Tells the outcome."""
 
-    __slots__ = ("_parts", "_request", "_sent")
+    __slots__ = ("_parts", "_request")
 
     def __init__(self) -> None:
         self._request: Request | None = None
-        self._parts: list[bytes] = []
-        self._sent = 0
+        self._parts: Parts | None = None
 
     @abstractmethod
     def ended(self, outcome: Outcome) -> None:
         """The request is answered, has failed, or nobody waits for it."""
 
+    def new_parts(self) -> Parts:
+        """What keeps the parts of an answer."""
+        return Parts()
+
     def queued(self, request: Request) -> None:
         self._request = request
 
     def sent(self, part: AnyMessage) -> None:
-        message = framed(part.SerializeToString())
-        self._sent += len(message)
-        if self._sent <= LARGEST:
-            self._parts.append(message)
+        if self._parts is None:
+            self._parts = self.new_parts()
+        self._parts.add(framed(part.SerializeToString()))
 
     def answered(self, answer: AnyMessage | None, request: Request, batch_id: str | None) -> None:
         lines = lines_of_call(StatusCode.OK, _batch_and_timing(request))
-        status, parts = http_class(StatusCode.OK), 0
-        if answer is None:
-            parts, content = len(self._parts), b"".join(self._parts)
-        else:
+        status, parts = http_class(StatusCode.OK), self._parts
+        if answer is not None:
             content = framed(answer.SerializeToString())
-        self.ended(Outcome(status, lines, content, parts, nbytes=self._sent or len(content)))
+            self.ended(Outcome(status, lines, content, nbytes=len(content)))
+        elif parts is not None:
+            self.ended(Outcome(status, lines, parts.take(), parts.count, nbytes=parts.sent))
+        else:
+            self.ended(Outcome(status, lines))
 
     def failed(self, code: StatusCode, text: str) -> None:
         request = self._request
         told = _batch_and_timing(request) if request is not None and request.batch_id else ""
         lines = lines_of_call(code, told)
-        self.ended(Outcome(http_class(code), lines, text.encode(), complete=not self._sent))
+        is_first = self._parts is None
+        self._drop_parts()
+        self.ended(Outcome(http_class(code), lines, text.encode(), complete=is_first))
 
     def left(self) -> None:
+        self._drop_parts()
         self.ended(Outcome(0, b"", complete=False))
+
+    def _drop_parts(self) -> None:
+        if self._parts is not None:
+            self._parts.drop()
 
 
 class RecordingWatch:
@@ -109,8 +120,14 @@ class _Recorded(Noting):
         super().queued(request)
         self._number = self._recording.queued()
 
+    def new_parts(self) -> Parts:
+        return Parts(self._recording)
+
     def ended(self, outcome: Outcome) -> None:
         recording, head = self._recording, self._call.head
+        if self._parts is not None and self._parts.is_lost:
+            recording.drop()
+            return
         body: bytes = self._asked.SerializeToString()
         headers = [pair for pair in head.headers if recording.headers[pair[0]]]
         if head.timeout is not None:
