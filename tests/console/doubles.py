@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from modelserver.inference.routes import find_target
@@ -25,3 +26,20 @@ class Hot:
     def serve(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
         self.answer(exchange)
+
+
+class Waiting:
+    """A helper process whose calls do not end; ``count`` of them are not given up."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def call(self, *_: object) -> None:
+        self.count += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.count -= 1
+
+    def close(self) -> None:
+        """There is no process."""

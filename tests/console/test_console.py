@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request
+from tests.console.doubles import Waiting
 
 from modelserver import console as package
 from modelserver.auth.scopes import Scope
@@ -129,6 +133,36 @@ async def test_a_stream_asks_for_its_token_each_time(console: Console) -> None:
     assert allowed()
     now = 61.0
     assert not allowed()
+
+
+async def test_an_estimate_is_given_up_when_its_client_leaves(console: Console) -> None:
+    """Those of others need not wait for it."""
+    waiting = Waiting()
+    console._estimates._helpers.close()
+    console._estimates._helpers = waiting  # type: ignore[assignment]
+    pool, arrivals = SimpleNamespace(workers=[]), SimpleNamespace(measured=lambda *_: None)
+    model: Any = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
+    console._services.registry.get = lambda *_: model  # type: ignore[method-assign]
+    asked = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
+    pieces, left = iter([{"type": "http.request", "body": asked}]), asyncio.Event()
+
+    async def receive() -> Any:
+        if (piece := next(pieces, None)) is not None:
+            return piece
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    path = "/console/estimate"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")]}
+    answering = asyncio.ensure_future(console._response(path, Request(scope, receive)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (waiting.count, answering.done()) == (1, False)
+
+    left.set()
+    assert (await asyncio.wait_for(answering, 5.0)).status_code == 499
+    await asyncio.sleep(0)
+    assert waiting.count == 0
 
 
 async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -> None:

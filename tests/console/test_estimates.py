@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
+from tests.console.doubles import Waiting
 
 from modelserver.console.estimates import (
+    MOST,
     Asked,
     Choice,
     Estimate,
@@ -17,7 +20,7 @@ from modelserver.console.estimates import (
     quantile,
     stretches,
 )
-from modelserver.errors import BadRequest
+from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.telemetry.arrivals import Interval, Measured
 from modelserver.telemetry.metrics import REQUEST_BOUNDS
 
@@ -165,6 +168,27 @@ async def test_a_helper_simulates() -> None:
             await estimates.make(asked(), measured([interval(0.5, 0)]))
     finally:
         estimates.close()
+
+
+async def test_only_so_many_wait() -> None:
+    """Further ones are refused at once; those that are given up make room."""
+    estimates = Estimates()
+    estimates._helpers.close()
+    estimates._helpers = Waiting()  # type: ignore[assignment]
+    history = measured([interval(0.5, 1)])
+    making = [asyncio.ensure_future(estimates.make(asked(), history)) for _ in range(MOST)]
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceUnavailable, match="try later"):
+        await estimates.make(asked(), history)
+    for each in making:
+        each.cancel()
+    await asyncio.wait(making)
+    making = [asyncio.ensure_future(estimates.make(asked(), history)) for _ in range(MOST)]
+    await asyncio.sleep(0)
+
+    assert not any(each.done() for each in making)
+    for each in making:
+        each.cancel()
 
 
 def test_nothing_is_not_a_number() -> None:

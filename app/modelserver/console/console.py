@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from modelserver.auth.scopes import Scope as TokenScope
 from modelserver.console.broadcast import Broadcast
 from modelserver.console.estimates import Asked, Estimates
 from modelserver.console.facts import State
+from modelserver.console.leaving import is_there_for
 from modelserver.console.pages import DATA_HEADERS, Pages
 from modelserver.console.tries import answer_try
 from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
@@ -123,7 +125,12 @@ class Console:
             raise BadRequest(f"This cannot be estimated: {error}") from None
         model = self._services.registry.get(asked.model, asked.version)
         measured = model.arrivals.measured(time.monotonic(), model.metrics, len(model.pool.workers))
-        return _json(await self._estimates.make(asked, measured))
+        making = asyncio.ensure_future(self._estimates.make(asked, measured))
+        try:
+            is_there = await is_there_for(making, request)
+        finally:
+            making.cancel()
+        return _json(making.result()) if is_there else Response(status_code=499)
 
 
 def _check_method(request: Request, *allowed: str) -> None:

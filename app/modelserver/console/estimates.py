@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from modelserver.batching.policies import make_policy
-from modelserver.errors import BadRequest, PayloadTooLarge
+from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 from modelserver.offload.helpers import Helpers
 from modelserver.simulation.costs import Cost, fit
 from modelserver.simulation.engine import Server, Simulation
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Of one simulation, and the stretches they are taken from.
 _MOST_REQUESTS: Final = 8000
 _STRETCHES: Final = 40
+# Estimates that are made or wait for it.
+MOST: Final = 8
 # CPU seconds and bytes of address space of the helper.
 _SECONDS: Final = 10.0
 _MEMORY: Final = 1 << 30
@@ -93,17 +95,25 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Estimates:
-    """Makes estimates, one at a time."""
+    """Makes estimates, one at a time; a few may wait."""
 
     def __init__(self) -> None:
         self._helpers = Helpers("estimates", 1, _MEMORY, PayloadTooLarge)
+        self._count = 0
 
     async def make(self, asked: Asked, measured: Measured) -> Estimate:
-        """Raises BadRequest if nothing was measured, or it takes too long."""
+        """Raises BadRequest if nothing was measured, or it takes too long; ServiceUnavailable if too many
+        wait.
+        """
+        if self._count >= MOST:
+            raise ServiceUnavailable(f"{MOST} estimates are being made at this time; try later.")
+        self._count += 1
         try:
             return await self._helpers.call(_SECONDS, estimate, asked, measured)
         except PayloadTooLarge:
             raise BadRequest("This is too much to simulate; choose fewer requests.") from None
+        finally:
+            self._count -= 1
 
     def close(self) -> None:
         """Ends the helper."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from modelserver.console.leaving import is_there_for
 from modelserver.console.pages import DATA_HEADERS
 from modelserver.errors import ResourceNotFound
 from modelserver.http.answers import clean
@@ -41,16 +42,12 @@ async def answer_try(request: Request, hot: HotRoutes) -> Response:
         raise ResourceNotFound
     exchange = TriedExchange(target, request, await request.body())
     hot.serve(exchange)
-    # After the body, the only message is that the client has left.
-    leaving = asyncio.ensure_future(request.receive())
     try:
-        outcomes: set[asyncio.Future[Any]] = {exchange.begins, leaving}
-        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        is_there = await is_there_for(exchange.begins, request)
     finally:
-        leaving.cancel()
         if not exchange.begins.done():
             exchange.leave()
-    if not exchange.begins.done():
+    if not is_there:
         return Response(status_code=499)
     status, headers = exchange.begins.result()
     headers = {**DATA_HEADERS, **headers, "x-console-try": "1"}
