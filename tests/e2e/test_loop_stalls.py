@@ -281,6 +281,7 @@ def latencies(server: Server, seconds: float = 0.0, until: Callable[[], bool] = 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_handler_that_prints(server: Server) -> None:
     """While one handler prints without end, the others answer as ever; it comes to its end (F44)."""
     quiet = latencies(server, 2.0)
