@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+_T = TypeVar("_T")
 
 
 async def until(happened: Callable[[], Any], patience: float = 20.0) -> None:
@@ -17,6 +19,15 @@ async def until(happened: Callable[[], Any], patience: float = 20.0) -> None:
     while not happened():
         assert time.monotonic() < deadline, f"waited {patience:g} s in vain"
         await asyncio.sleep(0.002)
+
+
+async def turns_of(work: Awaitable[_T]) -> tuple[_T, int]:
+    """Its result, and how many turns other work on the event loop had meanwhile."""
+    done, turns = asyncio.ensure_future(work), 0
+    while not done.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return done.result(), turns
 
 
 async def gone(*pids: int) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.telemetry.prometheus import (
+    PIECE,
     Counter,
     Distribution,
     Gauge,
@@ -72,6 +73,50 @@ def test_observations_counted_together(values: list[tuple[bool, float]]) -> None
     assert (together.counts, together.new) == (one.counts, [])
     assert together.total == pytest.approx(one.total)
     assert together.counts == one.counts
+
+
+def many_series() -> tuple[Registry, Histogram, Counter]:
+    """A registry with some thousands of lines of text."""
+    registry = Registry()
+    histogram = registry.add(Histogram("size", "Sizes.", ("m",)))
+    counter = registry.add(Counter("calls", "Calls.", ("m",)))
+    for number in range(300):
+        histogram.labels(str(number)).observe(number)
+        counter.labels(str(number)).add(number)
+    return registry, histogram, counter
+
+
+def test_pieces_are_small_and_make_the_text():
+    """However many series there are, none has many more lines than the bound; few lines are one piece."""
+    registry, histogram, _ = many_series()
+    pieces = list(registry.pieces())
+    lines = [piece.count(b"\n") for piece in pieces]
+
+    assert b"".join(pieces) == registry.render()
+    assert len(pieces) > 4
+    assert max(lines) < PIECE + len(histogram.bounds) + 3
+    assert min(lines[:-1]) >= PIECE
+    assert len(list(registry.pieces(["calls"]))) == 1
+    assert list(registry.pieces(["other"])) == []
+
+
+def test_metrics_may_change_between_pieces():
+    """Series and metrics that come or go break nothing, and each series is as it is at one moment."""
+    registry, histogram, counter = many_series()
+    changes = registry.pieces()
+    text = next(changes)
+    for number in range(300):
+        histogram.remove(str(number))
+        histogram.labels(f"new {number}").observe(1)
+        counter.labels(str(number)).add(1000)
+    registry.remove("calls")
+    registry.add(Gauge("late", "Late.")).labels().set(1)
+    lines = (text + b"".join(changes)).decode().splitlines()
+
+    assert len(set(lines)) == len(lines)
+    assert "late" not in "".join(lines)
+    assert 'size_count{m="299"} 1.0' in lines
+    assert 'calls{m="0"} 1000.0' in lines
 
 
 def test_histogram_without_labels():

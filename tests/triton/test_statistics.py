@@ -6,9 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from tests.triton.doubles import version
+from tests.waiting import turns_of
 
 from modelserver.errors import ModelNotFound
+from modelserver.grpc.messages import message
+from modelserver.grpc.open_inference import OpenInferenceService
 from modelserver.triton.statistics import list_statistics, statistics_of
 
 
@@ -61,7 +65,11 @@ def test_ends_of_requests() -> None:
     assert responses["success"] == stats["success"]
 
 
-def test_which_are_listed() -> None:
+async def listed(registry: Any, *which: str) -> list[dict[str, Any]]:
+    return [each async for each in list_statistics(registry, *which)]
+
+
+async def test_which_are_listed() -> None:
     """A version, all of a model, all of all; what is not registered any more is not found."""
     made = version()
 
@@ -76,9 +84,9 @@ def test_which_are_listed() -> None:
         is_default=lambda _: True,
     )
 
-    assert [len(list_statistics(registry, *which)) for which in (("m", "1"), ("m",), ())] == [1, 2, 3]
+    assert [len(await listed(registry, *which)) for which in (("m", "1"), ("m",), ())] == [1, 2, 3]
     with pytest.raises(ModelNotFound):
-        list_statistics(registry, "gone", "1")
+        await listed(registry, "gone", "1")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +99,7 @@ def test_which_are_listed() -> None:
         (["v1", "1.2.3", "٣.0"], ["٣.0", "v1", "1"]),
     ],
 )
-def test_versions_are_numbers(versions: list[str], told: list[str]) -> None:
+async def test_versions_are_numbers(versions: list[str], told: list[str]) -> None:
     """Triton's tools look for whole numbers, so that 1.0 is told as 1; the last one here is the default."""
     made = []
     for name in versions:
@@ -99,4 +107,19 @@ def test_versions_are_numbers(versions: list[str], told: list[str]) -> None:
         made[-1].version = name
     registry: Any = SimpleNamespace(versions=lambda _=None: made, is_default=lambda model: model is made[-1])
 
-    assert [each["version"] for each in list_statistics(registry, "m")] == told
+    assert [each["version"] for each in await listed(registry, "m")] == told
+
+
+async def test_many_are_listed_one_in_a_turn() -> None:
+    """Other work has its turn after each version, over gRPC too; the message has what the list has."""
+    made = version()
+    made.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
+    registry: Any = SimpleNamespace(versions=lambda _=None: [made] * 100, is_default=lambda _: True)
+    found, turns = await turns_of(listed(registry))
+    assert turns >= 100
+
+    service: Any = SimpleNamespace(_registry=registry)
+    asked = SimpleNamespace(name="", version="")
+    answer, turns = await turns_of(OpenInferenceService.statistics(service, asked, service))
+    assert turns >= 100
+    assert answer == ParseDict({"model_stats": found}, message("inference.ModelStatisticsResponse")())

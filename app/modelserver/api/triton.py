@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from modelserver.api import descriptions as oas
 from modelserver.api.metadata import V2_VERSIONS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from modelserver.tensors.shared_memory import Regions
 
 _TAG = "Open Inference"
+_encode = msgspec.json.Encoder().encode
 
 
 def add_triton(app: FastAPI, registry: Registry, shared: Regions) -> None:
@@ -44,14 +46,18 @@ def _described(name: str, summary: str, schema: oas.Document, *statuses: int, **
 
 
 def _add_model_routes(app: FastAPI, registry: Registry) -> None:
-    async def all_statistics() -> JSONResponse:
-        return JSONResponse({"model_stats": list_statistics(registry)})
+    async def told(name: str = "", version: str | None = None) -> Response:
+        found = [msgspec.Raw(_encode(each)) async for each in list_statistics(registry, name, version)]
+        return Response(_encode({"model_stats": found}), media_type="application/json")
+
+    async def all_statistics() -> Response:
+        return await told()
 
     async def config(name: str, version: str | None = None) -> JSONResponse:
         return JSONResponse(describe_config(registry.get(name, version)))
 
-    async def statistics(name: str, version: str | None = None) -> JSONResponse:
-        return JSONResponse({"model_stats": list_statistics(registry, name, version)})
+    async def statistics(name: str, version: str | None = None) -> Response:
+        return await told(name, version)
 
     stats = oas.ref("V2Statistics")
     all_described = _described("statistics", "What became of the requests to all models.", stats)

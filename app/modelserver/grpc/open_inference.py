@@ -212,8 +212,10 @@ class OpenInferenceService:
         return ParseDict({"config": describe_config(model)}, _Config())
 
     async def statistics(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        found = list_statistics(self._registry, asked.name, asked.version or None)
-        return ParseDict({"model_stats": found}, _Statistics())
+        answer = _Statistics()
+        async for each in list_statistics(self._registry, asked.name, asked.version or None):
+            ParseDict(each, answer.model_stats.add())
+        return answer
 
     async def shared_status(self, asked: AnyMessage, _: Call) -> AnyMessage:
         regions = {each["name"]: each for each in self._shared.status(asked.name)}

@@ -36,7 +36,7 @@ from modelserver.telemetry.prometheus import (
 from modelserver.telemetry.totals import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from modelserver.telemetry.collector import Reading
     from modelserver.telemetry.metrics_config import MetricsConfig
@@ -572,13 +572,18 @@ class ServerMetrics:
 
     def render(self, names: Sequence[str] = ()) -> bytes:
         """The Prometheus text; ``names`` are the query's `name[]` values, empty for everything."""
+        return b"".join(self.pieces(names))
+
+    def pieces(self, names: Sequence[str] = ()) -> Iterator[bytes]:
+        """The same text in pieces, between which the event loop may do other work."""
         if self._mode == "log":
-            return b""
+            return
         self.families()
         if self._mode == "legacy":
-            shown = [name for name in _LEGACY_NAMES if not names or name in names]
-            return self._registry.render(shown) if shown else b""
-        return self._registry.render(names)
+            names = [name for name in _LEGACY_NAMES if not names or name in names]
+            if not names:
+                return
+        yield from self._registry.pieces(names)
 
 
 def host_name() -> str:

@@ -7,17 +7,23 @@ nanoseconds.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
 _PHASES = ("before", "inference", "after")
 
 
-def list_statistics(registry: Registry, name: str = "", version: str | None = None) -> list[dict[str, Any]]:
-    """Those of a version, of all versions of a model, or without a name of all models.
+async def list_statistics(
+    registry: Registry, name: str = "", version: str | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Those of a version, of all versions of a model, or without a name of all models; one in each turn of
+    the event loop.
 
     Triton's tools look for versions that are whole numbers: one such as 1.0 is told as 1, unless another
     version in the list has that number; the default version has the first choice. One that the client names
@@ -26,16 +32,16 @@ def list_statistics(registry: Registry, name: str = "", version: str | None = No
     Raises ModelNotFound, ModelVersionNotFound.
     """
     if name and version is not None:
-        return [statistics_of(registry.get(name, version))]
+        yield statistics_of(registry.get(name, version))
+        return
     models = registry.versions(name) if name else registry.versions()
-    found = []
     taken = {(model.name, model.version) for model in models}
     for model in sorted(models, key=lambda model: not registry.is_default(model)):
         number = model.version.partition(".")[0]
         free = number.isascii() and number.isdigit() and (model.name, number) not in taken
         taken.add((model.name, number))
-        found.append({**statistics_of(model), **({"version": number} if free else {})})
-    return found
+        yield {**statistics_of(model), **({"version": number} if free else {})}
+        await asyncio.sleep(0)
 
 
 def statistics_of(model: ModelVersion) -> dict[str, Any]:
