@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.opcodes import opcodes_of
 
 from modelserver.batching.policies import Greedy, Policy, Window
 from modelserver.batching.queue import Alone, AtOnce, BatchQueue, QueueFull
@@ -443,3 +444,54 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
     assert (late.waiting, large.waiting) == (0, 0)
     assert line.take(1.0, 1) is None
     line.remove(late)
+
+
+@pytest.mark.parametrize("policy", [Greedy(), Window(0.0)])
+def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
+    """However many requests with keys of their own wait, the next batch is found with the same work."""
+
+    def serve(waiting: int) -> int:
+        sut = queue(4, policy, max_requests=waiting, max_bytes=waiting)
+        for number in range(waiting):
+            sut.put(request(str(number), key=number))
+
+        def some() -> None:
+            for number in range(10):
+                assert not sut.has_full()
+                assert names(sut.take(0.0, 1)) == [f"{number}0"]
+
+        return opcodes_of(some)
+
+    assert serve(2000) <= serve(20)
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int) -> None:
+    """Wherever a request waits among others with its key, removing it does not look at all of them."""
+
+    def remove(waiting: int) -> int:
+        sut = queue(4, max_requests=waiting, max_bytes=waiting)
+        requests = [request(str(number)) for number in range(waiting)]
+        for each in requests:
+            sut.put(each)
+        work = opcodes_of(lambda: sut.remove(requests[which]))
+        assert counters(sut) == (waiting - 1, waiting - 1, waiting - 1)
+        return work
+
+    assert remove(3000) < 3 * remove(30)
+
+
+def test_batch_that_comes_back_goes_before_what_came_after_it() -> None:
+    """Of several keys, too, also if others with its key, or none, have come meanwhile."""
+    sut = queue(2, Greedy())
+    for number, key in enumerate("abcab"):
+        sut.put(request(str(number), key=key))
+    first, second = sut.take(0.0, 1), sut.take(0.0, 1)
+    assert (names(first), names(second)) == (["00", "30"], ["10", "40"])
+    sut.put(request("5", key="a"))
+    for batch in (second, first):
+        assert batch is not None
+        sut.put_back(batch)
+
+    taken = [names(sut.take(0.0, 1)) for _ in range(4)]
+    assert taken == [["00", "30"], ["10", "40"], ["20"], ["50"]]

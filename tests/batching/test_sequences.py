@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.opcodes import opcodes_of
 
 from modelserver.batching import sequences
 from modelserver.batching.policies import Greedy, Policy, Window
@@ -530,3 +531,58 @@ def test_would_run() -> None:
     put(sut, step("a"))
     assert not sut.would_run(step("a"), ["w"])
     assert not sut.would_run(step("new"), ["w"])
+
+
+def many(count: int) -> SequenceQueue:
+    """With sequences at a worker, each with a key of its own."""
+    sut = queue(limits=SequenceLimits(max_idle=10.0, max_age=100.0, max_sequences=count))
+    put(sut, *(step(str(number), key=number, body=b"") for number in range(count)))
+    sut.place(["w"], 1)
+    return sut
+
+
+def test_many_keys_cost_as_much_as_few() -> None:
+    """However many sequences wait with keys of their own, the next batch is found with the same work."""
+
+    def serve(waiting: int) -> int:
+        sut = many(waiting)
+
+        def some() -> None:
+            for number in range(10):
+                batch = sut.take_for("w", 0.0)
+                assert ids(batch) == [str(number)]
+                assert batch is not None
+                sut.finish(batch, 0.0)
+
+        return opcodes_of(some)
+
+    assert serve(2000) <= serve(20)
+
+
+def test_many_end_without_being_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences that become too old, and are idle for too long, at once: each is looked at, not each pair."""
+    sut = many(100)
+    while (batch := sut.take_for("w", 0.0)) is not None:
+        sut.finish(batch, 0.0)
+    compared: list[object] = []
+
+    def is_same(one: object, other: object) -> bool:
+        compared.append(other)
+        return one is other
+
+    monkeypatch.setattr(sequences.Line, "__eq__", is_same)
+    sut.expire(1000.0)
+
+    assert sut.statistics.living == 0
+    assert len(compared) <= 100
+
+
+def test_another_key_after_a_removal() -> None:
+    """If the next step of a sequence has another key, it joins those with that key, in its old place."""
+    sut = queue(2)
+    put(sut, first := step("a", key=1), step("a", key=2), step("b", key=2), step("c", key=2))
+    sut.place(["w"], 1)
+    sut.remove(first)
+
+    assert [ids(sut.take_for("w", 0.0)) for _ in range(2)] == [["a", "b"], ["c"]]
+    assert sut.take_for("w", 0.0) is None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -46,12 +47,16 @@ class QueueFull(Exception):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Parcels of one key, first come first served; ``at_once``: see :class:`AtOnce`."""
+    """Parcels of one key, first come first served; ``at_once``: see :class:`AtOnce`.
+
+    ``since``: none of its requests has a lower place.
+    """
 
     key: object = None
     at_once: bool = False
     parcels: deque[Parcel] = field(default_factory=deque)
     instances: int = 0
+    since: int = 0
 
 
 class BatchQueue:
@@ -73,7 +78,7 @@ class BatchQueue:
         self.instances = 0
         self.nbytes = 0
         self.flushing = False
-        self._lanes: dict[object, Lane] = {}
+        self._lanes: dict[object, Lane] = {}  # by ``since``
         # The lane that was emptied last, for reuse: under light load each request needs a new one.
         self._spare: Lane | None = None
         self._places = itertools.count()
@@ -97,6 +102,8 @@ class BatchQueue:
             raise QueueFull("bytes")
         lane = self._lane(request.key)
         request.place = next(self._places)
+        if not lane.parcels:
+            lane.since = request.place
         total = len(request.rows)
         # One that is larger than a batch is cut when it is sent: thousands of parcels would wait otherwise.
         lane.parcels.append(Parcel(request, 0, total))
@@ -122,22 +129,23 @@ class BatchQueue:
             self._count(int(first), parcel.count, request.nbytes if first else 0)
         # Batches of several workers may come back in any order.
         lane.parcels = deque(sorted((*parcels, *lane.parcels), key=_place))
+        lane.since = lane.parcels[0].request.place
+        if len(self._lanes) > 1:
+            self._lanes = dict(sorted(self._lanes.items(), key=lambda item: item[1].since))
 
     def remove(self, request: Request) -> None:
         if not request.waiting:
             return
         lane = self._lanes[request.key]
-        kept: deque[Parcel] = deque()
-        for parcel in lane.parcels:
-            if parcel.request is request:
-                lane.instances -= parcel.count
-                self.instances -= parcel.count
-            else:
-                kept.append(parcel)
-        lane.parcels = kept
+        parcels = lane.parcels
+        at = bisect_left(parcels, request.place, key=lambda parcel: parcel.request.place)
+        while at < len(parcels) and parcels[at].request is request:
+            lane.instances -= parcels[at].count
+            self.instances -= parcels[at].count
+            del parcels[at]
         request.waiting = 0
         self._count(-1, 0, -request.nbytes)
-        if not kept:
+        if not parcels:
             del self._lanes[request.key]
 
     def drain(self) -> list[Request]:
@@ -158,7 +166,8 @@ class BatchQueue:
         return min((lane.parcels[0].request.arrived for lane in self._lanes.values()), default=math.inf)
 
     def has_full(self) -> bool:
-        if self.instances < self.batch_size:
+        # Each of the other lanes has an instance at least.
+        if self.instances < self.batch_size + len(self._lanes) - 1:
             return False
         return len(self._lanes) == 1 or any(
             lane.instances >= self.batch_size for lane in self._lanes.values()
@@ -170,6 +179,8 @@ class BatchQueue:
             # Of the lanes whose batch is due, the one whose first request has waited longest.
             best: Lane | None = None
             for lane in self._lanes.values():
+                if best is not None and best.parcels[0].request.place < lane.since:
+                    break
                 if lane.instances < self.batch_size and (
                     only_full or self._due(lane, now, idle_workers) > now
                 ):

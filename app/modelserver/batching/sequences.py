@@ -84,15 +84,16 @@ class Line:
     """One live sequence: its waiting steps, and the batch with the running one.
 
     ``begun``: a worker got a step, and so has the state. ``waiting`` counts requests. ``ending``: the
-    sequence ends with the running step.
+    sequence ends with the running step. ``key``: of the first waiting step, as long as that could run.
     """
 
-    __slots__ = ("begun", "ending", "id", "idle_since", "post", "running", "since", "steps", "waiting")
+    __slots__ = ("begun", "ending", "id", "idle_since", "key", "post", "running", "since", "steps", "waiting")
 
     def __init__(self, sequence_id: str, since: float) -> None:
         self.id = sequence_id
         self.since = self.idle_since = since
         self.steps: deque[Parcel] = deque()
+        self.key: object = None
         self.waiting = 0
         self.running: Batch | None = None
         self.begun = self.ending = False
@@ -112,11 +113,41 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class _Post:
-    """The sequences of one worker; ``ready``: those with a step that could run, the longest waiting first."""
+    """The sequences of one worker; ``ready``: those with a step that could run, the longest waiting first;
+    ``groups``: the same ones by the keys of those steps.
+    """
 
     worker: Hashable
     lines: dict[Line, None] = field(default_factory=dict)
     ready: dict[Line, None] = field(default_factory=dict)
+    groups: dict[object, dict[Line, None]] = field(default_factory=dict)
+
+    def add(self, line: Line) -> None:
+        """A step could run."""
+        if line not in self.ready:
+            self.ready[line] = None
+            line.key = line.steps[0].request.key
+            self.groups.setdefault(line.key, {})[line] = None
+
+    def drop(self, line: Line) -> None:
+        """None can any more."""
+        if line in self.ready:
+            del self.ready[line]
+            self._leave_group(line)
+
+    def update(self, line: Line) -> None:
+        """Another step may be the first; the sequence has waited as long as before."""
+        key = line.steps[0].request.key
+        if line in self.ready and key != line.key:
+            self._leave_group(line)
+            line.key = key
+            self.groups[key] = dict.fromkeys(each for each in self.ready if each.key == key)
+
+    def _leave_group(self, line: Line) -> None:
+        group = self.groups[line.key]
+        del group[line]
+        if not group:
+            del self.groups[line.key]
 
 
 class SequenceQueue(BatchQueue):
@@ -207,9 +238,12 @@ class SequenceQueue(BatchQueue):
         elif request.waiting:
             line.steps = deque(step for step in line.steps if step.request is not request)
             self._uncount(line, request)
-            if not line.steps:
+            if line.steps:
                 if line.post is not None:
-                    line.post.ready.pop(line, None)
+                    line.post.update(line)
+            else:
+                if line.post is not None:
+                    line.post.drop(line)
                 if not line.begun:
                     self._end(line)
                 elif line.running is None:
@@ -279,16 +313,12 @@ class SequenceQueue(BatchQueue):
             for request in late:
                 self.remove(request)
 
-    def _groups(self, post: _Post) -> Iterable[list[Line]]:
+    def _groups(self, post: _Post) -> Iterator[list[Line]]:
         """The sequences that could share a batch, the longest waiting first."""
-        groups: dict[object, list[Line]] = {}
         for line in post.ready:
-            group = groups.setdefault(line.steps[0].request.key, [])
-            if len(group) < self.batch_size:
-                group.append(line)
-            if len(groups) == 1 and len(group) == self.batch_size:
-                break
-        return groups.values()
+            group = post.groups[line.key]
+            if line is next(iter(group)):
+                yield list(itertools.islice(group, self.batch_size))
 
     def _is_full(self, group: list[Line], post: _Post) -> bool:
         """Whether no other sequence can join: there is no room, or the worker's whole share is in it."""
@@ -319,7 +349,7 @@ class SequenceQueue(BatchQueue):
             line.waiting -= last
             self._count(-last, -1, -request.nbytes if last else 0)
             line.running, line.begun = batch, True
-            del post.ready[line]
+            post.drop(line)
         return batch
 
     # -- the life of sequences
@@ -365,8 +395,8 @@ class SequenceQueue(BatchQueue):
         for name in list(itertools.takewhile(lambda name: self._lost[name] <= now, self._lost)):
             del self._lost[name]
         idle = self.limits.max_idle
-        over = list(itertools.takewhile(lambda line: line.idle_since + idle <= now, self._quiet))
-        over += [line for line in self._too_old(now) if line not in over]
+        quiet = itertools.takewhile(lambda line: line.idle_since + idle <= now, self._quiet)
+        over = dict.fromkeys((*quiet, *self._too_old(now)))
         return [request for line in over for request in self._end(line)]
 
     def next_end(self) -> float:
@@ -415,7 +445,7 @@ class SequenceQueue(BatchQueue):
         if line.steps and line.running is None:
             self._quiet.pop(line, None)
             if line.post is not None:
-                line.post.ready.setdefault(line)
+                line.post.add(line)
 
     def _rest(self, line: Line, since: float) -> None:
         last = next(reversed(self._quiet), None)
@@ -432,7 +462,7 @@ class SequenceQueue(BatchQueue):
         post, line.post, line.running = line.post, None, None
         if post is not None:
             post.lines.pop(line)
-            post.ready.pop(line, None)
+            post.drop(line)
             if not post.lines:
                 self._posts.pop(post.worker, None)
         waited = list(dict.fromkeys(step.request for step in line.steps))
