@@ -100,10 +100,8 @@ class BatchQueue:
             raise QueueFull("requests")
         if self.nbytes + request.nbytes > self.max_bytes and self.requests:
             raise QueueFull("bytes")
-        lane = self._lane(request.key)
-        request.place = next(self._places)
-        if not lane.parcels:
-            lane.since = request.place
+        request.place = place = next(self._places)
+        lane = self._lane(request.key, place)
         total = len(request.rows)
         # One that is larger than a batch is cut when it is sent: thousands of parcels would wait otherwise.
         lane.parcels.append(Parcel(request, 0, total))
@@ -120,7 +118,7 @@ class BatchQueue:
         parcels = [parcel for parcel in batch.parcels if not parcel.request.done]
         if not parcels:
             return
-        lane = self._lane(parcels[0].request.key)
+        lane = self._lane(parcels[0].request.key, parcels[0].request.place)
         for parcel in parcels:
             request = parcel.request
             first = request.waiting == 0
@@ -166,11 +164,12 @@ class BatchQueue:
         return min((lane.parcels[0].request.arrived for lane in self._lanes.values()), default=math.inf)
 
     def has_full(self) -> bool:
-        # Each of the other lanes has an instance at least.
-        if self.instances < self.batch_size + len(self._lanes) - 1:
+        if self.instances < self.batch_size:
             return False
-        return len(self._lanes) == 1 or any(
-            lane.instances >= self.batch_size for lane in self._lanes.values()
+        others = len(self._lanes) - 1  # which have an instance each at least
+        return not others or (
+            self.instances >= self.batch_size + others
+            and any(lane.instances >= self.batch_size for lane in self._lanes.values())
         )
 
     def take(self, now: float, idle_workers: int, *, only_full: bool = False) -> Batch | None:
@@ -253,11 +252,12 @@ class BatchQueue:
             return "flush"
         return "delay" if self.policy.name == "window" else "idle"
 
-    def _lane(self, key: object) -> Lane:
+    def _lane(self, key: object, since: int) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
             lane, self._spare = self._spare or Lane(), None
             lane.key = key
+            lane.since = since
             lane.at_once = type(key) is AtOnce
             self._lanes[key] = lane
         return lane
