@@ -118,6 +118,7 @@ _ALLOWED = {
         "ids",
         "inference",
         "models",
+        "offload",
         "payloads",
         "recording",
         "settings",
@@ -185,7 +186,7 @@ _ALLOWED = {
     "otlp": set(),
     "payloads": {"errors", "ids", "settings"},
     "pidfile": {"file_locks"},
-    "pools": {"batching", "environments", "errors", "resources", "telemetry", "wire"},
+    "pools": {"batching", "environments", "errors", "offload", "resources", "telemetry", "wire"},
     "reception": {
         "api",
         "auth",

@@ -294,6 +294,37 @@ async def test_deadline_in_the_queue(make: Any, stage: Any, counts: Counts) -> N
     assert made.statistics().pending == 0
 
 
+async def test_deadlines_of_many(make: Any, counts: Counts) -> None:
+    """When those of many requests pass at once, others get their turn in between."""
+    made = make(max_requests=200)
+    many = [request(b"a", deadline=time.monotonic() + 0.01) for _ in range(200)]
+    submit(made, *many)
+    time.sleep(0.03)  # noqa: ASYNC251 - all pass in one turn
+    most = ended = 0
+    while ended < 200:
+        before = ended
+        await asyncio.sleep(0)
+        ended = sum(each.done for each in many)
+        most = max(most, ended - before)
+
+    assert most <= 64
+    assert len(counts("expired")) == 200
+    assert made.statistics().pending == 0
+
+
+async def test_given_up_past_its_deadline(make: Any, counts: Counts) -> None:
+    """Who gives up a request whose deadline has passed, though no timer has noticed, has not disconnected."""
+    made = make()
+    late, early = (request(b"a", deadline=time.monotonic() + seconds) for seconds in (0.0, 60.0))
+    submit(made, late, early)
+    for each in (late, early):
+        made.cancel(each)
+
+    assert isinstance(late.error, DeadlineExceeded)
+    assert (len(counts("expired")), len(counts("cancelled"))) == (1, 1)
+    assert made.statistics().pending == 0
+
+
 async def test_deadline_while_running(pool: Pool, stage: Any) -> None:
     """A request whose deadline passes while it runs is failed then, its late answer is dropped (F34)."""
     late, other = request(b"a", deadline=time.monotonic() + 0.01), request(b"b")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +12,7 @@ from modelserver.grpc.framing import PREFIX, Inbox, Unacceptable, framed, unpack
 from modelserver.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
 from modelserver.http.intake import IntakeFull
 from modelserver.http2.stream import Stream
+from modelserver.offload.turns import InTurns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from modelserver.http2.stream import Carrier
 
 _log = logging.getLogger("modelserver.grpc")
-
-# Calls that are cancelled in a turn of the loop.
-_AT_ONCE = 32
 
 
 class Method(Protocol):
@@ -52,26 +49,6 @@ class CallTrace(Protocol):
         """The call has ended."""
 
 
-class Endings:
-    """Cancels what calls run in, always later: by then it has begun. Of thousands, as when a connection ends
-    or a deadline of all passes, only some in each turn of the loop.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Task[None]] = deque()
-
-    def add(self, task: asyncio.Task[None]) -> None:
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._cancel)
-        self._waiting.append(task)
-
-    def _cancel(self) -> None:
-        for _ in range(min(_AT_ONCE, len(self._waiting))):
-            self._waiting.popleft().cancel()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._cancel)
-
-
 class Port:
     """What the calls of a port share.
 
@@ -85,7 +62,8 @@ class Port:
         self.methods = methods
         self.largest = largest
         self.intake = intake
-        self.endings = Endings()
+        # Cancels what calls run in, by when it has begun.
+        self.endings = InTurns[asyncio.Task[None]](lambda task: task.cancel())
 
     def make(self, connection: Carrier, number: int) -> Call:
         return Call(connection, number, self)

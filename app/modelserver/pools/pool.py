@@ -1,9 +1,8 @@
 """The workers of one model version, and the queue they pull from.
 
 The pool connects the queue, the clock and the workers. A request enters by :meth:`Pool.submit` and ends by
-exactly one of: its answers, an error, :meth:`Pool.cancel`. Every event that may allow a batch to be sent (an
-arrival, a free worker, the passing of time) calls :meth:`Pool.pump`, which sends all batches that may go now
-and sets one timer for the next.
+exactly one of: its answers, an error, :meth:`Pool.cancel`. Whatever may allow a batch to be sent (an arrival,
+a free worker, time) calls :meth:`Pool.pump`, which sends all that may go now and sets a timer for the next.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from modelserver.errors import (
     ModelServerError,
     ServiceUnavailable,
 )
+from modelserver.offload.turns import InTurns
 from modelserver.pools.devices import Places
 from modelserver.pools.recycling import Recycler
 from modelserver.pools.reserve import Reserve, has_idle, idled
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from modelserver.telemetry.metrics import ModelMetrics
     from modelserver.wire.messages import Answer, Parts, Result
 
-
 _log = logging.getLogger("modelserver.workers")
-
 # Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.
 BACKLOG = 1 << 20
 PATIENCE = 5.0
@@ -70,8 +68,8 @@ class Pool:
 
     # Slots, as attribute access is slower on instances with more than thirty.
     __slots__ = (
-        "__weakref__", "_crowded", "_deadlines", "_leaving", "_loop", "_next_id", "_passed_on", "_quiet",
-        "_recycler", "_reserve", "_soon", "_successor", "_timer", "_times", "autoscaling", "clock",
+        "__weakref__", "_crowded", "_deadlines", "_late", "_leaving", "_loop", "_next_id", "_passed_on",
+        "_quiet", "_recycler", "_reserve", "_soon", "_successor", "_timer", "_times", "autoscaling", "clock",
         "closing", "devices", "label", "last_handler_time", "last_overhead", "last_phases", "limits",
         "max_workers", "metrics", "min_workers", "name", "queue", "spec", "warnings", "workers",
     )  # fmt: skip
@@ -111,6 +109,7 @@ class Pool:
         self._crowded = False
         self._reserve = Reserve()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
+        self._late = InTurns(self._expire)
         self.last_handler_time = self.last_overhead = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
         self.closing = False
@@ -174,8 +173,7 @@ class Pool:
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
             self.metrics.split()
         if request.deadline is not None:
-            left = max(0.0, request.deadline - self.clock())
-            self._deadlines[request] = self._loop.call_later(left, self._expire, request)
+            self._deadlines[request] = self._loop.call_at(request.deadline, self._late.add, request)
         if queue.instances >= queue.batch_size:
             if not self._crowded:
                 self.pump()
@@ -191,8 +189,11 @@ class Pool:
             self._successor.cancel(request)
             return
         request.on_done = None
-        self._abort(request, ConnectionError("The client disconnected."))
-        self.metrics.cancelled(self.clock() - request.arrived)
+        if request.deadline is not None and request.deadline <= self.clock():
+            self._expire(request)
+        else:
+            self._abort(request, ConnectionError("The client disconnected."))
+            self.metrics.cancelled(self.clock() - request.arrived)
 
     def pump(self) -> None:
         """Sends every batch that may go now and sets the timer for the next one."""
@@ -255,9 +256,8 @@ class Pool:
         if request.done:
             return
         self.metrics.expired()
-        waited = self.clock() - request.arrived
-        late = DeadlineExceeded(f"The deadline of the request passed after {waited * 1000:.0f} ms.")
-        self._abort(request, late)
+        ms = (self.clock() - request.arrived) * 1000
+        self._abort(request, DeadlineExceeded(f"The deadline of the request passed after {ms:.0f} ms."))
 
     def _forget_deadline(self, request: Request) -> None:
         if request.deadline is not None and (timer := self._deadlines.pop(request, None)) is not None:
