@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.workers")
 # Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.
-BACKLOG = 1 << 20
-PATIENCE = 5.0
+BACKLOG, PATIENCE = 1 << 20, 5.0
+_EARLY = 0.002  # seconds: timers count in milliseconds
 
 
 class Pool:
@@ -189,7 +189,7 @@ class Pool:
             self._successor.cancel(request)
             return
         request.on_done = None
-        if request.deadline is not None and request.deadline <= self.clock():
+        if request.deadline is not None and request.deadline <= self.clock() + _EARLY:
             self._expire(request)
         else:
             self._abort(request, ConnectionError("The client disconnected."))
