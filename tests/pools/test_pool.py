@@ -313,8 +313,8 @@ async def test_deadlines_of_many(make: Any, counts: Counts) -> None:
 
 
 async def test_given_up_past_its_deadline(make: Any, counts: Counts) -> None:
-    """Who gives up a request whose deadline has passed, though no timer has noticed, has not disconnected; nor
-    has somebody whose timer was a little early.
+    """A request whose deadline has passed, though no timer has noticed, has not lost its client; nor has one
+    whose client was a moment early.
     """
     made = make()
     requests = [request(b"a", deadline=time.monotonic() + seconds) for seconds in (0.0, 0.001, 60.0)]
