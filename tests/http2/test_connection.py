@@ -445,6 +445,21 @@ async def test_many_frames_in_one_piece(client: Client, monkeypatch: pytest.Monk
     assert client.transport.reading
 
 
+async def test_what_waits_for_its_turn_may_break_the_rules(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends then, and nothing more is read from it."""
+    client.say(client.head(1))
+    monkeypatch.setattr(connection, "_TURN", 0.0)
+    client.say(frame(DATA, 0, 1, b"a") * 3 + frame(DATA, 0, 0, b"x") + frame(DATA, 0, 1, b"a") * 3)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert client.ending() == Code.PROTOCOL_ERROR
+    assert client.streams[1].body == b"aaa"
+    assert not client.transport.reading
+
+
 async def test_many_new_streams_in_one_piece(client: Client) -> None:
     """Wait for a turn however short the time was."""
     client.say(b"".join(client.head(number) for number in range(1, 401, 2)))

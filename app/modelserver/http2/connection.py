@@ -192,7 +192,8 @@ class Connection(asyncio.Protocol):
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._take(data)
-        if not self._postponed and self._paused_since is None and self._transport is not None:
+        over = self._over_since is not None
+        if not (self._postponed or over) and self._paused_since is None and self._transport is not None:
             self._transport.resume_reading()
 
     def _postpone(self) -> None:
@@ -235,7 +236,7 @@ class Connection(asyncio.Protocol):
                 break
             self._on_frame(first & 0xFF, flags, number & frames.MAX_WINDOW, data[at + HEAD.size : end])
             at = end
-            if at < size and (perf_counter() > until or self._last > most):
+            if at < size and (perf_counter() > until or self._last > most) and self._over_since is None:
                 self._postpone()
                 break
         self._have, self._need = size - at, need
