@@ -27,7 +27,8 @@ _PROGRESS = "progress "
 
 def print_line(text: str) -> None:
     """Prints a line and flushes standard output."""
-    print(text, flush=True)
+    # In one piece, with its end: another thread may write the log there.
+    print(f"{text}\n", end="", flush=True)
 
 
 class Readiness:

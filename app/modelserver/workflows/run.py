@@ -200,12 +200,11 @@ class Run:
             self._ask_in_turns(ready)
         elif not graph.after[node]:
             self._replied += len(content)
-            try:
-                check_size(self._replied, self._max_reply)
-                if all(end in self._outputs for end in graph.ends):
-                    self._finish([self._outputs[end] for end in graph.ends])
-            except InternalError as error:
-                self._fail_whole(error)
+            if self._replied > self._max_reply:
+                told = f"The answer has {self._replied} bytes, max_response_size allows {self._max_reply}."
+                self._fail_whole(InternalError(told))
+            elif all(end in self._outputs for end in graph.ends):
+                self._finish([self._outputs[end] for end in graph.ends])
 
     def _ask_in_turns(self, nodes: list[str]) -> None:
         """Asks one node in each turn of the loop: each has large answers packed and sent once more."""
@@ -218,7 +217,7 @@ class Run:
         if len(ends) == 1:
             self._reply(contents[0])
         elif (size := sum(map(len, contents))) <= LIGHT_BYTES:
-            self._reply(join_ends(ends, contents, self._max_reply))
+            self._reply(join_ends(ends, contents))
         else:
             stop = self._aside.start(size, self._join_aside(contents), self._fail_whole)
 
@@ -229,8 +228,7 @@ class Run:
             self._exchange.on_disconnect = leave
 
     async def _join_aside(self, contents: list[bytes]) -> None:
-        ends, limit = self._graph.ends, self._max_reply
-        self._reply(await self._aside.helpers.call(SECONDS, join_ends, ends, contents, limit))
+        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
 
     def _reply(self, content: bytes) -> None:
         self._exchange.reply(200, content, JSON)
@@ -261,22 +259,11 @@ class Run:
         self.cancel()
 
 
-def join_ends(names: tuple[str, ...], contents: list[bytes], limit: int) -> bytes:
-    """The answer of several ends: a JSON object of their answers, as text where one is not JSON.
-
-    Raises InternalError if it has more than ``limit`` bytes.
-    """
-    joined = msgspec.json.format(
+def join_ends(names: tuple[str, ...], contents: list[bytes]) -> bytes:
+    """The answer of several ends: a JSON object of their answers, as text where one is not JSON."""
+    return msgspec.json.format(
         msgspec.json.encode({name: _as_json(each) for name, each in zip(names, contents, strict=True)})
     )
-    check_size(len(joined), limit)
-    return joined
-
-
-def check_size(size: int, limit: int) -> None:
-    """Raises InternalError for an answer of more than ``limit`` bytes, in a worker's words."""
-    if size > limit:
-        raise InternalError(f"The answer has {size} bytes, max_response_size allows {limit}.")
 
 
 def _as_json(content: bytes) -> msgspec.Raw:

@@ -81,13 +81,16 @@ def parse_specification(text: str, file: str, functions: str | None) -> Specific
         document = load_document(text, file)
     except InvalidModel as error:
         raise InvalidWorkflow(f"Failed to parse yaml. {error.message}") from None
-    warnings = [_unknown(file, key, _SECTIONS) for key in document if key not in _SECTIONS]
+    odd = [_unknown(file, key, _SECTIONS) for key in document if key not in _SECTIONS]
+    warnings = list(odd)
     try:
         return _specification(document, file, functions, warnings)
     except (InvalidDag, InvalidWorkflow) as error:
-        if not warnings:
+        # An unknown section explains nothing where all known ones are there.
+        told = warnings[0 if set(_SECTIONS) - document.keys() else len(odd) :]
+        if not told:
             raise
-        raise type(error)(". ".join([error.message.removesuffix("."), *warnings[:_TOLD]])) from None
+        raise type(error)(". ".join([error.message.removesuffix("."), *told[:_TOLD]])) from None
 
 
 def _specification(
