@@ -22,7 +22,7 @@ from modelserver.http2.limits import Limits
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
-    from modelserver.grpc.call import Method
+    from modelserver.grpc.call import Serving
     from modelserver.grpc.heads import Metadata
 
 LARGEST = 64 << 20  # bytes of a message
@@ -98,7 +98,7 @@ class Listening:
 
 
 @contextlib.asynccontextmanager
-async def listening(methods: Mapping[str, Method], limits: Limits | None = None) -> AsyncIterator[Listening]:
+async def listening(methods: Mapping[str, Serving], limits: Limits | None = None) -> AsyncIterator[Listening]:
     """A server of these methods on a port of its own, until the block is left."""
     port = Port(methods, LARGEST, Intake(1 << 30))
     listener = Listener(port.make, read_head, limits or Limits())

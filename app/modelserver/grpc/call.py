@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.grpc")
 
 
-class Method(Protocol):
+class Serving(Protocol):
     """What serves the calls of a path."""
 
     streams: bool
@@ -58,7 +58,7 @@ class Port:
         intake: counts the bytes of messages that are not read yet.
     """
 
-    def __init__(self, methods: Mapping[str, Method], largest: int, intake: Intake) -> None:
+    def __init__(self, methods: Mapping[str, Serving], largest: int, intake: Intake) -> None:
         self.methods = methods
         self.largest = largest
         self.intake = intake
@@ -85,7 +85,7 @@ class Call(Stream):
     def __init__(self, connection: Carrier, number: int, port: Port) -> None:
         super().__init__(connection, number)
         self._port = port
-        self.method: Method | None = None
+        self.method: Serving | None = None
         self.trace: CallTrace | None = None
         self.arrived = self._heard = 0.0
         self.is_cancelled = self.is_unread = False
@@ -184,7 +184,7 @@ class Call(Stream):
 
     # -- messages of the client
 
-    def _add(self, method: Method, piece: bytes, *, ended: bool) -> None:
+    def _add(self, method: Serving, piece: bytes, *, ended: bool) -> None:
         """Raises Unacceptable."""
         inbox = self._inbox = self._inbox or Inbox(self._port.largest)
         inbox.add(piece)
@@ -205,11 +205,11 @@ class Call(Stream):
         elif ended:
             self._begin(method, *inbox.next())
 
-    def _begin(self, method: Method, flag: int, message: bytes) -> None:
+    def _begin(self, method: Serving, flag: int, message: bytes) -> None:
         self._drop()
         self._run(method.begin(self, message) if flag == 0 else self._begin_packed(method, message))
 
-    async def _begin_packed(self, method: Method, message: bytes) -> None:
+    async def _begin_packed(self, method: Serving, message: bytes) -> None:
         try:
             plain = await self._unpacked(message)
         except Unacceptable as error:

@@ -24,7 +24,7 @@ from modelserver.replaying.sender import Place
 from modelserver.settings.load import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from modelserver.http.client import Answered
     from modelserver.recording.entries import Call
@@ -123,25 +123,20 @@ class Sent(NamedTuple):
 class _Way:
     """How requests are sent over REST, or over gRPC; ``place`` is None if they are not."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        flag: str,
-        url: str | None,
-        place: Callable[[str, Sequence[tuple[str, str]], str | None], Place],
-        send: Callable[..., Awaitable[list[Answered]]],
-    ) -> None:
-        self.flag = flag
-        self.send = send
+    def __init__(self, options: argparse.Namespace, *, over_grpc: bool) -> None:
+        self._over_grpc = over_grpc
+        self.flag, url = ("--to-grpc", options.to_grpc) if over_grpc else ("--to", options.to)
+        self.send = grpc_sender.send if over_grpc else sender.send
         self.place = None
         if url is not None:
+            place = Place.of_grpc if over_grpc else Place.of
             added = _headers(options.header)
             if not any(name.lower() == "authorization" for name, _ in added):
                 added += _authorization(options, url)
             self.place = place(url, added, options.ca_file)
 
     def takes(self, call: Call) -> bool:
-        return (call.method == GRPC) == (self.send is grpc_sender.send)
+        return (call.method == GRPC) == self._over_grpc
 
 
 def _check_flags(options: argparse.Namespace) -> None:
@@ -160,10 +155,7 @@ def _check_flags(options: argparse.Namespace) -> None:
 def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
     """Sends to a running server."""
     speed = read_speed(options.speed)
-    ways = (
-        _Way(options, "--to", options.to, Place.of, sender.send),
-        _Way(options, "--to-grpc", options.to_grpc, Place.of_grpc, grpc_sender.send),
-    )
+    ways = [_Way(options, over_grpc=over_grpc) for over_grpc in (False, True)]
     if not options.timeout > 0:
         raise ConfigError(f"--timeout={options.timeout:g}: a positive number is needed")
     if options.connections is not None and options.connections < 1:
@@ -183,6 +175,7 @@ def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
         first = min(calls[0].at for _, calls in parts)
 
         async def ask(way: _Way, calls: Sequence[Call]) -> list[tuple[Call, Answered]]:
+            assert way.place is not None  # noqa: S101 - of the others, nothing is asked
             times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
             answers = await way.send(
                 way.place, calls, times, connections=connections, patience=options.timeout
