@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUna
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
 from modelserver.models.replacing import load_anew
 from modelserver.models.snapshot import parse_snapshot, registry_document
+from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.models.version import FailedVersion
 from modelserver.options.resolve import BatchPolicy, Registration
 from modelserver.settings.load import load_settings
@@ -277,6 +279,82 @@ async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> No
         "Restored from a file: b 1.0; gone 1.0 FAILED (Model not found at: gone)",
         "Failed to load model: absent: Model not found at: absent",
     ]
+
+
+def written(folder: Path, load_models: str, **models: Any) -> SnapshotFolder:
+    """A folder with the snapshot of a server that was started with these ``load_models``."""
+    snapshots = SnapshotFolder(folder, {"load_models": load_models} if load_models else {})
+    snapshots.write("shutdown", {"models": models})
+    return snapshots
+
+
+async def start_with(registry: Registry, settings: Settings, snapshots: SnapshotFolder | None) -> list[str]:
+    """What is reported about a start with these settings and snapshots."""
+    notices: list[str] = []
+    loaded: Any = SimpleNamespace(settings=settings, sources={"model_snapshot": "default"})
+    assert await load_first(
+        registry, loaded, (), snapshots, on_progress=lambda _: None, on_notice=notices.append
+    )
+    return notices
+
+
+async def test_all_brings_nothing_back(
+    new_registry: Callable[..., Registry],
+    store: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With ``all``, the snapshot of a server that was started so decides, also an empty one; one line names
+    the other archives of the store and how they are loaded.
+    """
+    caplog.set_level("INFO", "modelserver")
+    write_model(store, "new", "new")
+    registry, snapshots = new_registry(), written(tmp_path, "all", b={"1.0": entry("b")})
+    _, left = await start_with(registry, naming(store, "all"), snapshots)
+
+    assert registry.names() == ["b"]
+    assert left.startswith("Not loaded, as the restored state does not have them: a, new. ")
+    assert "POST /models?url=a" in left
+    assert "--models a" in left
+    assert "also loading, unless restored: nothing" in caplog.text
+    emptied = new_registry()
+    (left,) = await start_with(emptied, naming(store, "all"), written(tmp_path, "all"))
+    assert (emptied.names(), "them: a, b, new. " in left) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("models", "loaded"), [("all", ["b", "a"]), ("a", ["b", "a"])], ids=["all is new", "named"]
+)
+async def test_what_an_operator_asks_for_anew_is_loaded(
+    new_registry: Callable[..., Registry], store: Path, tmp_path: Path, models: str, loaded: list[str]
+) -> None:
+    """``all`` where the last server was started without it, and archives that are named in any case."""
+    snapshots = written(tmp_path, "" if models == "all" else "all", b={"1.0": entry("b")})
+    registry = new_registry()
+    notices = await start_with(registry, naming(store, models), snapshots)
+
+    assert registry.names() == loaded
+    assert notices == [f"Restored from {snapshots.newest()[0]}: b 1.0"]  # type: ignore[index]
+
+
+async def test_all_does_not_add_to_a_given_state(new_registry: Callable[..., Registry], store: Path) -> None:
+    """A ``model_snapshot`` of the configuration decides as a file does."""
+    registry = new_registry()
+    settings = replace(naming(store, "all"), model_snapshot="{}")
+    (left,) = await start_with(registry, settings, None)
+
+    assert registry.names() == []
+    assert "them: a, b. " in left
+
+
+async def test_a_first_start_with_all_loads_all(
+    new_registry: Callable[..., Registry], store: Path, tmp_path: Path
+) -> None:
+    """Where there is no snapshot yet."""
+    registry = new_registry()
+
+    assert await start_with(registry, naming(store, "all"), SnapshotFolder(tmp_path / "none", {})) == []
+    assert registry.names() == ["a", "b"]
 
 
 async def test_named_at_start(store: Path) -> None:

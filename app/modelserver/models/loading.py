@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.models.snapshot_files import had_all
 from modelserver.models.version import FailedVersion, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
 from modelserver.telemetry.text import shortened
@@ -46,6 +47,7 @@ async def load_first(
     are reported to ``on_progress``, outcomes to ``on_notice``. The workflows of a snapshot are only noted.
     """
     settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
+    decides = settings.load_all and settings.model_snapshot is not None
     if (
         settings.model_snapshot is None
         and snapshots is not None
@@ -54,18 +56,17 @@ async def load_first(
     ):
         path, (saved, workflows) = found
         origin = str(path)
+        decides = settings.load_all and await asyncio.to_thread(had_all, path)
         registry.workflows.update(workflows)
     alone = settings.as_torchserve and settings.model_snapshot is not None
     if saved:
-        also = "nothing" if alone else ",".join(map(str, settings.load_models)) or "nothing"
+        also = "" if alone or decides else ",".join(map(str, settings.load_models))
         _log.info(
             "Restoring %d model versions from %s; also loading, unless restored: %s",
-            *(len(saved), origin, also),
+            *(len(saved), origin, also or "nothing"),
         )
         await restore(registry, saved, on_progress)
-        restored = shortened(f"Restored from {origin}: {_listed(registry.versions())}", _LONGEST_NOTICE)
-        _log.info("%s", restored)
-        on_notice(restored)
+        _report(f"Restored from {origin}: {_listed(registry.versions())}", on_notice)
     if registrations is None:
         try:
             registrations = [] if alone else await initial(settings, registry.preparation.store)
@@ -73,10 +74,36 @@ async def load_first(
             on_notice(f"The model store cannot be listed: {error.message}")
             _log.error("The model store cannot be listed: %s", error.message)
             return False
+        if decides:
+            registrations = _none_of_all(registrations, saved, on_notice)
     left_out = await load_initial(registry, registrations, on_progress, restored=bool(saved))
     for line in left_out:
         on_notice(shortened(line, _LONGEST_NOTICE))
     return not left_out
+
+
+def _none_of_all(
+    registrations: Iterable[Registration], saved: Iterable[SavedModel], on_notice: Callable[[str], None]
+) -> list[Registration]:
+    """What ``load_models=all`` adds to a state that was saved with it: nothing, so that models that were
+    unregistered stay away. Reports the archives that the state does not have.
+    """
+    known = {(item.registration.url or "").rstrip("/").rpartition("/")[2] for item in saved}
+    names = [item.url for item in registrations if item.url is not None and item.url not in known]
+    if names:
+        _report(
+            f"Not loaded, as the restored state does not have them: {shortened(', '.join(names), LONGEST)}. "
+            f"To load them, register them (POST /models?url={names[0]}), name them (--models {names[0]}), "
+            "or start with --ncs, which loads all.",
+            on_notice,
+        )
+    return []
+
+
+def _report(text: str, on_notice: Callable[[str], None]) -> None:
+    line = shortened(text, _LONGEST_NOTICE)
+    _log.info("%s", line)
+    on_notice(line)
 
 
 async def restore(

@@ -136,6 +136,14 @@ def read_snapshot(path: Path) -> Saved:
     return parse_file(data)
 
 
+def had_all(path: Path) -> bool:
+    """Whether the server that wrote this file was started with ``load_models=all``."""
+    try:
+        return parse(path.read_bytes()).get("load_models", "").strip().lower() == "all"
+    except OSError:
+        return False
+
+
 def parse_file(data: bytes) -> Saved:
     """The state in a file's content. Raises ConfigError."""
     checksum = _CHECKSUM.match(data)
