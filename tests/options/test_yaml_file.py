@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from modelserver.options.table import (
     ModelConfig,
     Torchrun,
 )
-from modelserver.options.yaml_file import MAX_PROCESSES, parse_model_config
+from modelserver.options.yaml_file import MAX_PROCESSES, load_document, parse_model_config
 
 
 def _refusal(text: str) -> str:
@@ -347,6 +348,29 @@ def test_merge_keys_that_explode_are_refused() -> None:
     assert "more than 100000 values" in _refusal(text)
     assert len(text) < 1000
     assert time.process_time() - began < 5
+
+
+def test_a_key_costs_few_calls() -> None:
+    """A file of tens of thousands of keys is read in a second: libyaml parses it."""
+    text = "{" + ",".join(f"k{n}" for n in range(500)) + "}"
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        load_document(text, "x.yaml")
+    finally:
+        sys.setprofile(None)
+
+    assert calls < 50 * 500
+
+
+def test_long_numbers_are_refused() -> None:
+    """A number in base 60 whose value would take minutes to compute is an error."""
+    assert "a number of 6001 characters" in _refusal("a: " + "1:" * 3000 + "1")
 
 
 def test_merge_keys_work() -> None:

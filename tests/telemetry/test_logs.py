@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 import threading
 
 import pytest
@@ -57,6 +59,17 @@ def test_five_files_from_the_start(tmp_path, logs):
 
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
+
+
+def test_files_are_not_for_everybody(tmp_path):
+    """User and group of the server read its logs, others do not."""
+    before = os.umask(0)
+    try:
+        setup_logging(tmp_path, console=False).close()
+    finally:
+        os.umask(before)
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
 
 
 def test_server_lines(tmp_path, logs):

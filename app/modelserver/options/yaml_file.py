@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Any, cast
 
 import yaml
+from yaml.composer import Composer
 
 from modelserver.errors import InvalidModel
 from modelserver.options.table import CONFIG_KEYS, KNOWN, TORCHRUN_KEYS, Batcher, ModelConfig, Torchrun
@@ -21,6 +22,7 @@ _TOO_LARGE = f"more than {_LARGEST_DOCUMENT} values, aliases followed"
 # How similar an unknown key must be to a known one to be reported as a typo.
 _LIKENESS = 0.85
 _LONGEST = 64
+_LONGEST_NUMBER = 4300  # as Python's own limit for digits
 _LOOKED_AT = 200  # unknown keys
 # Of one worker.
 MAX_PROCESSES = 256
@@ -75,30 +77,50 @@ def load_document(text: str, file: str) -> dict[str, Any]:
     return document
 
 
-class _Loader(yaml.SafeLoader):
+# libyaml parses, which takes a quarter of the time. It does not compose: nothing could count its nodes, and
+# deep nesting would overflow its stack.
+_BASES: tuple[Any, ...] = (Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
+
+
+class _Loader(*_BASES):  # type: ignore[misc]  # mypy knows no such bases
     """Refuses too large documents while reading them."""
 
     _nodes = 0
 
+    def __init__(self, text: str) -> None:
+        Composer.__init__(self)
+        _BASES[-1].__init__(self, text)
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self._count(1)
-        return super().compose_node(parent, index)
+        self._count(1, self.peek_event())
+        composed: yaml.Node | None = super().compose_node(parent, index)
+        return composed
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         # Called for each mapping, and each time a merge key (`<<`) refers to it.
         super().flatten_mapping(node)
-        self._count(len(node.value))
+        self._count(len(node.value), node)
 
-    def _count(self, more: int) -> None:
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # The time for a number such as 1:30:00 grows with the square of its length.
+        if len(node.value) > _LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(node.value)} characters")
+        return int(super().construct_yaml_int(node))
+
+    def _count(self, more: int, where: Any) -> None:
         self._nodes += more
         if self._nodes > 3 * _LARGEST_DOCUMENT:
-            raise yaml.MarkedYAMLError(problem=_TOO_LARGE, problem_mark=self.get_mark())
+            raise yaml.MarkedYAMLError(problem=_TOO_LARGE, problem_mark=where.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _line(error: yaml.YAMLError, text: str) -> int:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is not None:
-        return int(mark.line) + 1
+        # libyaml ends a last line that has no line break.
+        return min(int(mark.line), text.count("\n")) + 1
     return text.count("\n", 0, getattr(error, "position", 0)) + 1
 
 

@@ -34,6 +34,7 @@ from modelserver.telemetry.text import indented_lines, one_line, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from io import TextIOWrapper
 
 ROTATE_BYTES = 100 * 1000 * 1000
 ROTATED_FILES = 5
@@ -161,10 +162,18 @@ class LogFile(logging.handlers.RotatingFileHandler):
         self.setFormatter(formatter)
         self._has_failed = False
 
+    def _open(self) -> TextIOWrapper:
+        # Lines have clients' addresses and what models print: not for everybody on the machine.
+        return open(self.baseFilename, "a", encoding="utf-8", errors=self.errors, opener=_open_private)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
         if not self._has_failed:
             self._has_failed = True
             super().handleError(record)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o640)
 
 
 class Console(_StreamHandler):

@@ -299,5 +299,7 @@ def read_config(model_dir: Path, name: str) -> dict[str, Any]:
         return {}
     import yaml  # noqa: PLC0415 - a tenth of what workers without such a file would import
 
-    config = yaml.safe_load((model_dir / name).read_text("utf-8"))
+    # As the server, which has checked the file: libyaml where it is.
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    config = yaml.load((model_dir / name).read_text("utf-8"), loader)  # noqa: S506 - both are safe
     return config if isinstance(config, dict) else {}
