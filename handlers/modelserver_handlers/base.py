@@ -64,6 +64,14 @@ class BaseHandler:
     """
 
     pipelined: ClassVar[bool] = False
+    # What the server calls of a subclass, and ``handle`` of this class.
+    _ms_overridden: ClassVar[tuple[str, ...]] = (
+        "initialize",
+        "handle",
+        "preprocess",
+        "inference",
+        "postprocess",
+    )
 
     def __init__(self) -> None:
         self.model: Any = None

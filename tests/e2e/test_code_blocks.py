@@ -116,6 +116,7 @@ HANDLERS = {
     "README.md: Serve a script: python 1": Asked(b"4", b"8.0"),
     "docs/serve.md: From Python: python 1": Asked(b"4", b"8"),
     "docs/handlers.md: Annotated rows: python 1": Asked(b"[1, 2, 4]", b"2.333"),
+    "docs/handlers.md: Annotated rows: python 2": Asked(b"abc", b"ABC"),
     "docs/handlers.md: A function: python 1": Asked(b"[1]", b"1"),
     "docs/handlers.md: Errors: python 1": Asked(b"7", b"7", _METHOD),
     "docs/handlers.md: Custom descriptions: python 1": Asked(

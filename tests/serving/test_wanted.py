@@ -18,6 +18,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with something of each kind."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "handler.py").write_text("")
+    (tmp_path / "many").mkdir()
+    for name in ("a.py", "b.py", "c.py", "d.py", "x.csv", "y.csv"):
+        (tmp_path / "many" / name).write_text("")
     for name in ("weights.pt", "net.pt2", "model.mar", "input.json"):
         (tmp_path / name).write_text("")
     monkeypatch.chdir(tmp_path)
@@ -81,6 +84,9 @@ def test_it_listens_on_loopback(here: Path) -> None:
         (["absent.py"], "SOURCE: absent.py does not exist"),
         (["sub/handlr.py"], "SOURCE: sub/handlr.py does not exist; handler.py does"),
         (["sub/handler"], "SOURCE: sub/handler does not exist; handler.py does"),
+        (["sub/nofile.py"], "SOURCE: sub/nofile.py does not exist; handler.py does$"),
+        (["many/nofile.py"], "does not exist; a.py, b.py and 2 others do$"),
+        (["many/nofile.csv"], "does not exist; x.csv and y.csv do$"),
         (["absent.py:Name"], "SOURCE: absent.py does not exist"),
         (["sub/handler.py", "--model-file", "absent.pt"], "--model-file: absent.pt does not exist"),
         (["sub/handler.py", "--input", "absent"], "--input: absent does not exist"),

@@ -12,6 +12,7 @@ from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.worker.failures import explain_failure
 from modelserver.worker.loader import BUILT_IN_PACKAGE, HandlerExited, HandlerNotUsable, load_handler
 from modelserver_handlers import BUILT_IN
+from modelserver_handlers.context import BatchState, Context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -302,3 +303,64 @@ def test_handler_file_outside_of_the_archive(
             load_handler(f"{place}/none.py:handle", model_dir)
     finally:
         sys.path[:] = before
+
+
+SHOUT = "def shout(text: str) -> str:\n    return text.upper()\n"
+DATA_CLASS = "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (SHOUT, ":shout"),
+        (SHOUT, ""),
+        (SHOUT + "def _clean(text: str) -> str: ...\ndef join(a: str, b: str) -> str: ...\n", ""),
+        (DATA_CLASS + SHOUT, ""),
+        (SHOUT.replace("shout", "predict") + SHOUT.replace("upper", "lower"), ""),
+        (SHOUT.replace("shout", "handle"), ""),
+        (CLASS + SHOUT, ":shout"),
+    ],
+)
+def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path, write: Write) -> None:
+    """By its name, or as the only one, or the one called predict, of a module without handler classes."""
+    loaded = load_handler(f"{write(source)}.py{name}", model_dir)
+
+    loaded.initialize(Context("m", "/", None, 8, None, "0"))
+    loaded.instance.context._ms_begin(BatchState(["1"], properties=[{}]))
+    assert loaded.entry([{"body": "a"}], loaded.instance.context) == ["A"]
+    assert not loaded.built_in
+
+
+def test_several_annotated_functions(model_dir: Path, write: Write) -> None:
+    """They are named, with how to say which one is meant."""
+    name = write(SHOUT + SHOUT.replace("shout", "whisper"))
+
+    with pytest.raises(HandlerNotUsable, match=rf"\(shout, whisper\): .* {name}.py:shout"):
+        load_handler(f"{name}.py", model_dir)
+
+
+def test_a_class_with_a_misspelt_method_is_no_helper(model_dir: Path, write: Write) -> None:
+    """The message is about the class, although there is a function that could be served."""
+    name = write("class Iris:\n    def handel(self, data, context): ...\n" + SHOUT)
+
+    with pytest.raises(HandlerNotUsable, match=r"in class Iris.*; handel looks like handle, misspelt"):
+        load_handler(f"{name}.py", model_dir)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (CLASS.replace("initialize", "initialise"), "Echo.initialise is never called: is it initialize"),
+        (
+            "import modelserver\nclass M(modelserver.Handler):\n def laod(self): ...\n predict = print\n",
+            "M.laod is never called: is it load, misspelt?",
+        ),
+    ],
+)
+def test_methods_that_are_never_called(source: str, said: str, model_dir: Path, write: Write) -> None:
+    """A warning names those that look like ones that would be."""
+    context = Context("m", "/", None, 8, None, "0")
+
+    load_handler(write(source), model_dir).initialize(context)
+
+    assert said in "".join(context._ms_warnings)

@@ -123,6 +123,23 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
         load_service(load)
 
 
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("import modelserver\nclass H(modelserver.Handler):\n    def predict(self, rows): ...\n", "predict"),
+        ("def shout(rows: list[str]) -> list[str]: ...\n", "shout"),
+        ("def handle(data, context): ...\n", "handle"),
+    ],
+)
+def test_what_the_author_wrote_is_known(model_dir: Path, source: str, method: str) -> None:
+    """Messages about its answers name it."""
+    (model_dir / "runtime_handler.py").write_text(source)
+
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+
+    assert service.method == method
+
+
 def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
     """The handler does not see it, and nothing is answered."""
     (model_dir / "runtime_handler.py").write_text(HANDLER)

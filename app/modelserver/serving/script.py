@@ -34,7 +34,8 @@ def serve(
     call this below ``if __name__ == "__main__":``. In a worker it returns at once.
 
     Args:
-        handler: a :class:`modelserver.Handler`, another class with ``handle``, or ``handle(data, context)``.
+        handler: a :class:`modelserver.Handler`, another class with ``handle``, ``handle(data, context)``, or
+            a function with annotations.
         name: of the model in URLs; by default that of the class or function.
         batch_size: the most requests in a batch, 1 by default.
         max_batch_delay: milliseconds that a batch may wait for more requests.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 _LAST_PORT: Final = 65535 - 2
+# Names of other files in a message.
+_FEW: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="what to serve")
-    add("--name", help="the model's name in URLs (default: that of the class, file or archive)")
+    add(
+        "--name",
+        help="the model's name in URLs (default: the file's, iris for iris.py, whatever class is in it; NAME "
+        "of handler.py:NAME; of an archive, that in its manifest)",
+    )
     add("--model-file", metavar="FILE", help="weights for the script, its serializedFile")
     add("--batch-size", metavar="N", type=int, help="the most requests in a batch (default: 1)")
     add("--max-batch-delay", metavar="MS", type=int, help="how long a batch may wait for more requests")
@@ -163,9 +169,16 @@ def _existing(path: str | None, option: str) -> Path | None:
 
 
 def _similar(absent: Path) -> str:
-    """The name of a file beside it that may have been meant."""
+    """The name of a file beside it that may have been meant, or a few of the same kind."""
     try:
-        beside = os.listdir(absent.parent)
+        beside = sorted(os.listdir(absent.parent))
     except OSError:
         return ""
-    return "".join(f"; {name} does" for name in get_close_matches(absent.name, beside, 1))
+    names = get_close_matches(absent.name, beside, 1) or [
+        name for name in beside if absent.suffix and Path(name).suffix == absent.suffix
+    ]
+    if len(names) > _FEW:
+        names[_FEW - 1 :] = [f"{len(names) - _FEW + 1} others"]
+    if len(names) < 2:
+        return "".join(f"; {name} does" for name in names)
+    return f"; {', '.join(names[:-1])} and {names[-1]} do"

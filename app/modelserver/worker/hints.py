@@ -47,7 +47,7 @@ _FORM = (
     "the client sent a form (`Content-Type: {content_type}`): the row has its fields by their names, so "
     '"data" or "body" only if a field is called that'
 )
-_COUNT = "handle must return a list with one answer for each request of the batch"
+_COUNT = "{method} must return a list with one answer for each request of the batch"
 OUTPUTS = "an answer is bytes, text, or what JSON can hold, with arrays and tensors as lists"
 _SHAPE = (
     "the network takes inputs of another shape: check what preprocess makes of one row, and that it joins "
@@ -95,7 +95,7 @@ def hint_for(error: BaseException, kind: int | None = None, content_type: str = 
     if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
-        return _COUNT
+        return _COUNT.format(method=getattr(error, "method", "handle"))
     if kind is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(said):
         return _SHAPE
     if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, said):

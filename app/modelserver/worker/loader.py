@@ -1,9 +1,10 @@
 """Loads the handler that a string names (reference 12.2).
 
 Supported are ``handler.py``, ``handler``, ``handler:function``, ``handler.py:Class`` and the names of
-built-in handlers, with or without the prefix ``ts.torch_handler.``. A module of the archive wins over a
-built-in handler of the same name. An absolute path (``default_service_handler``) names a file outside the
-archive.
+built-in handlers, with or without the prefix ``ts.torch_handler.``. A function is ``handle(data, context)``,
+or one of a single annotated argument, which is served as ``predict`` of a ``modelserver.Handler``. A module
+of the archive wins over a built-in handler of the same name. An absolute path (``default_service_handler``)
+names a file outside the archive.
 
 Import errors within the archive's module are reported unchanged, helper classes beside the handler are
 ignored, and ``sys.exit`` while loading is reported as a failure with its location.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.near_misses import near_misses
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 BUILT_IN_PACKAGE = "modelserver_handlers"
 _TORCHSERVE_PACKAGE = "ts.torch_handler."
 DEFAULT_FUNCTION = "handle"
+# Methods of a handler without a base class.
+_CALLED = ("initialize", DEFAULT_FUNCTION)
 
 Entry = Callable[[list[Any], Any], Any]
 
@@ -74,9 +78,15 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
     module_name = Path(path).name.removesuffix(".py")
     with _no_exit("while it was imported"):
         module = _from_file(Path(path)) if Path(path).is_absolute() else _import(module_name, model_dir)
-    function = getattr(module, attribute or DEFAULT_FUNCTION, None)
+    function: Any = getattr(module, attribute or DEFAULT_FUNCTION, None)
     if inspect.isclass(function):
         return _from_class(function)
+    if function is None and not attribute:
+        function = _only_function(module)
+    if _is_annotated(function):
+        from modelserver_handlers.typed.function import FunctionHandler  # noqa: PLC0415 - few need it
+
+        return _from_instance(FunctionHandler(function), built_in=False)
     if callable(function):
         return LoadedHandler(function, lambda context: function(None, context), None, built_in=False)
     return _from_class(_only_class(module))
@@ -113,8 +123,46 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
+def _only_function(module: ModuleType) -> Any:
+    """The function of a module without handler classes that is served by its annotations, None without one.
+
+    One called ``predict`` is preferred. Raises HandlerNotUsable for several others.
+    """
+    if any(_looks_like_handler(each) for each in _own(module, inspect.isclass)):
+        return None
+    functions = {each.__name__: each for each in _own(module, _is_annotated) if each.__name__[0] != "_"}
+    if len(functions) > 1 and "predict" not in functions:
+        raise HandlerNotUsable(
+            f"{module.__name__}.py has several annotated functions ({', '.join(functions)}): name the one to "
+            f"serve, as in {module.__name__}.py:{next(iter(functions))}"
+        )
+    return functions.get("predict") or next(iter(functions.values()), None)
+
+
+def _is_annotated(function: Any) -> bool:
+    """Whether it is a function of one annotated argument; ``handle(data, context)`` has two."""
+    if not inspect.isfunction(function):
+        return False
+    parameters = list(inspect.signature(function).parameters.values())
+    return (
+        bool(parameters)
+        and parameters[0].annotation is not inspect.Parameter.empty
+        and all(each.default is not each.empty for each in parameters[1:])
+        and all(each.name != "context" for each in parameters)
+    )
+
+
+def _own(module: ModuleType, kind: Callable[[Any], bool]) -> list[Any]:
+    """What the module itself defines, of a kind."""
+    return [each for _, each in inspect.getmembers(module, kind) if each.__module__ == module.__name__]
+
+
+def _looks_like_handler(cls: type[Any]) -> bool:
+    return any(hasattr(cls, name) for name in _CALLED) or bool(near_misses(cls, (*_CALLED, "predict")))
+
+
 def _only_class(module: ModuleType) -> type[Any]:
-    classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    classes = _own(module, inspect.isclass)
     if len(classes) > 1:
         # Helper classes are ignored if only one class has handle.
         handlers = [c for c in classes if hasattr(c, "handle")]
@@ -125,25 +173,38 @@ def _only_class(module: ModuleType) -> type[Any]:
             f": name the one to serve, as in {module.__name__}.py:{names[0]}"
             if names
             else ": it has neither a class with the method handle (or predict, of a modelserver.Handler) "
-            "nor a function handle(data, context)"
+            "nor a function handle(data, context), or one with annotations, as in shout(text: str)"
         )
         raise HandlerNotUsable(
             f"Expected only one class in custom service code or a function entry point {names}{wanted}"
         )
-    return classes[0]
+    only: type[Any] = classes[0]
+    return only
 
 
 def _from_class(cls: type[Any]) -> LoadedHandler:
     with _no_exit("while it was created"):
         instance = cls()
     if not hasattr(instance, "handle"):
+        misspelt = "".join(
+            f"; {name} looks like {meant}, misspelt" for name, meant in near_misses(cls, _CALLED).items()
+        )
         raise HandlerNotUsable(
             f"Expect handle method in class {cls.__name__}: it needs handle(self, data, context), or as a "
-            "modelserver.Handler predict(self, rows)"
+            f"modelserver.Handler predict(self, rows){misspelt}"
         )
-    initialize = getattr(instance, "initialize", None) or (lambda context: None)
-    built_in = cls.__module__.partition(".")[0] == BUILT_IN_PACKAGE
-    return LoadedHandler(instance.handle, initialize, instance, built_in)
+    return _from_instance(instance, built_in=cls.__module__.partition(".")[0] == BUILT_IN_PACKAGE)
+
+
+def _from_instance(instance: Any, *, built_in: bool) -> LoadedHandler:
+    def setup(context: Any) -> object:
+        initialize = getattr(instance, "initialize", None)
+        kind = type(instance)
+        for name, meant in near_misses(kind, getattr(kind, "_ms_overridden", _CALLED)).items():
+            context._ms_warn(f"{kind.__name__}.{name} is never called: is it {meant}, misspelt?")
+        return None if initialize is None else initialize(context)
+
+    return LoadedHandler(instance.handle, setup, instance, built_in)
 
 
 @contextlib.contextmanager

@@ -280,6 +280,7 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
         )
     entry = ENVELOPES[load.envelope](handler.entry).handle if load.envelope else handler.entry
     service = Service(entry, context, load, metrics)
+    service.method = getattr(handler.instance, "_ms_answering", service.method)
     service.lists = bool(getattr(handler.instance, "_ms_lists", False)) and not load.envelope
     return handler, service
 

@@ -73,6 +73,8 @@ class Service:
         self.context = context
         # Whether arrays and tensors in the answer to a body are sent as lists.
         self.lists = False
+        # What the author of the handler wrote to answer batches.
+        self.method = "handle"
         self._load = load
         self._labels = Labels(load.model_dir)
         self._metrics = metrics
@@ -187,7 +189,7 @@ class Service:
         token = tracing.enter(work.trace) if work.trace else None
         try:
             outputs = call()
-            check_contract(outputs, len(indices))
+            check_contract(outputs, len(indices), self.method)
             if holds_generators(outputs) and state.stream is not None:
                 outputs, broken = exhaust(outputs, state.stream)
         except ClientsGone:

@@ -12,6 +12,7 @@ import msgspec
 
 from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.near_misses import near_misses
 from modelserver_handlers.tensor_rows import TensorRows, rows_of
 from modelserver_handlers.typed.parts import by_row
 from modelserver_handlers.typed.reading import Read, is_pydantic, is_tensor, reader_of
@@ -45,9 +46,13 @@ class Handler:
 
     pipelined: ClassVar[bool] = False
     context: Any
-    _ms_types: _Types
+    _ms_types: Types
     # Arrays and tensors in answers are sent as lists.
     _ms_lists: ClassVar[bool] = True
+    # What the server, through ``handle``, calls of a subclass.
+    _ms_overridden: ClassVar[tuple[str, ...]] = ("predict", "load", "prepare", "answer")
+    # What answers a batch, for messages.
+    _ms_answering = "predict"
 
     def load(self, context: Any) -> None:
         """Called once, before the first batch: loads what ``predict`` needs.
@@ -74,7 +79,7 @@ class Handler:
     def initialize(self, context: Any) -> None:
         """Reads the annotations, then calls ``load``. Raises TypeError for those that cannot be used."""
         self.context = context
-        self._ms_types = _Types.of(type(self))
+        self._ms_types = Types.of(type(self))
         self.load(context)
 
     def handle(self, data: Any, context: Any) -> Any:
@@ -156,7 +161,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Types:
+class Types:
     """The types of a handler's rows and answers.
 
     ``row`` is that of a row; ``whole``: ``predict`` gets one array or tensor. ``prepares``: ``prepare`` is
@@ -170,36 +175,53 @@ class _Types:
     signature: Signature
 
     @classmethod
-    def of(cls, handler: type[Handler]) -> _Types:
+    def of(cls, handler: type[Handler]) -> Types:
         """Raises TypeError naming the method and what is wrong with it."""
         name = f"{handler.__name__}.predict"
         if handler.predict is Handler.predict:
-            raise TypeError(f"{name}(self, rows) is missing: it gets the rows of a batch")
-        if inspect.iscoroutinefunction(handler.predict) or inspect.isasyncgenfunction(handler.predict):
-            raise TypeError(f"{name} is an async def, which is not possible: def is needed")
-        prepares = handler.prepare is not Handler.prepare
-        batch, outputs = _annotations(handler.predict, name)
+            misspelt = list(near_misses(handler, ["predict"]))
+            hint = f"; is it {misspelt[0]}, misspelt?" if misspelt else ""
+            raise TypeError(f"{name}(self, rows) is missing: it gets the rows of a batch{hint}")
+        _check_synchronous(handler.predict, name)
+        batch, outputs = annotated_types(handler.predict, name)
         try:
             row, whole = element_of(batch)
         except TypeError as error:
             raise TypeError(f"{name} {error}") from None
-        answer = _answer_type(outputs)
+        answer, sent, reads = _answer_type(outputs), row, name
         if handler.answer is not Handler.answer:
-            answer = _annotations(handler.answer, f"{handler.__name__}.answer")[1]
-        sent = row
+            answer = annotated_types(handler.answer, f"{handler.__name__}.answer")[1]
+        prepares = handler.prepare is not Handler.prepare
         if prepares:
-            sent = _annotations(handler.prepare, f"{handler.__name__}.prepare")[0]
+            reads = f"{handler.__name__}.prepare"
+            sent = annotated_types(handler.prepare, reads)[0]
         sides = Signature(described(sent, "input_0"), described(answer, "output_0"))
-        try:
-            read = reader_of(sent)
-        except TypeError as error:
-            method = f"{handler.__name__}.prepare" if prepares else name
-            raise TypeError(f"rows cannot be decoded as {method} is annotated: {error}; {_KINDS}") from None
-        return cls(row, whole, prepares, read, sides)
+        return cls(row, whole, prepares, _reader(sent, reads), sides)
+
+    @classmethod
+    def of_function(cls, function: Any, name: str, batch: Any, outputs: Any) -> Types:
+        """Those of a function with these annotations of a batch. Raises TypeError as :meth:`of`."""
+        _check_synchronous(function, name)
+        row, whole = element_of(batch)
+        sides = Signature(described(row, "input_0"), described(_answer_type(outputs), "output_0"))
+        return cls(row, whole, False, _reader(row, name), sides)
 
 
-def _annotations(method: Any, name: str) -> tuple[Any, Any]:
-    """Those of the first parameter after self and of the result, None without one. Raises TypeError.
+def _check_synchronous(method: Any, name: str) -> None:
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise TypeError(f"{name} is an async def, which is not possible: def is needed")
+
+
+def _reader(row: Any, name: str) -> Read:
+    """The function that reads rows of this type, that of what is called ``name``. Raises TypeError."""
+    try:
+        return reader_of(row)
+    except TypeError as error:
+        raise TypeError(f"rows cannot be decoded as {name} is annotated: {error}; {_KINDS}") from None
+
+
+def annotated_types(method: Any, name: str, place: int = 1) -> tuple[Any, Any]:
+    """Those of the parameter at ``place`` and of the result, None without one. Raises TypeError.
 
     That of a result that only type checkers can read counts as none.
     """
@@ -215,9 +237,9 @@ def _annotations(method: Any, name: str) -> tuple[Any, Any]:
         raise TypeError(
             f"an annotation of {name} cannot be read: {error}; its names must be imported at run time"
         ) from error
-    if len(parameters) < 2:
+    if len(parameters) <= place:
         raise TypeError(f"{name} must take self and one more argument, as in {method.__name__}(self, rows)")
-    return hints.get(parameters[1]), hints.get("return")
+    return hints.get(parameters[place]), hints.get("return")
 
 
 def _answer_type(annotation: Any) -> Any:

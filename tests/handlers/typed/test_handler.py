@@ -226,6 +226,11 @@ class OneRow(modelserver.Handler):
         return rows
 
 
+class Misspelt(modelserver.Handler):
+    def predcit(self, rows):
+        return rows
+
+
 class Unknown(modelserver.Handler):
     def predict(self, rows: list[NoSuchType]) -> list[str]:  # noqa: F821 - so it is meant
         return rows
@@ -245,6 +250,7 @@ class NoType(modelserver.Handler):
     ("handler", "said"),
     [
         (NoPredict, r"NoPredict.predict\(self, rows\) is missing"),
+        (Misspelt, r"is missing: it gets the rows of a batch; is it predcit, misspelt\?"),
         (Async, "Async.predict is an async def"),
         (OneRow, r"OneRow.predict is annotated with str, .* list\[str\] is needed"),
         (Unknown, "annotation of Unknown.predict cannot be read: name 'NoSuchType'"),

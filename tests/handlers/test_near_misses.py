@@ -1,0 +1,46 @@
+"""Misspelt methods of handlers."""
+
+from __future__ import annotations
+
+import modelserver
+from modelserver_handlers.near_misses import near_misses
+
+NAMES = ("load", "predict", "prepare", "answer")
+
+
+class Misspelt(modelserver.Handler):
+    def laod(self, context):
+        pass
+
+    def predcit(self, rows):
+        return rows
+
+
+class Right(modelserver.Handler):
+    def load(self, context):
+        self.loads("{}")
+
+    def loads(self, text):
+        return text
+
+    def predict(self, rows):
+        return [self.answers(row) for row in rows]
+
+    def answers(self, row):
+        return row
+
+    def predict_all(self, rows):
+        return rows
+
+    def _prepares(self):
+        pass
+
+
+def test_a_method_that_nothing_calls_and_that_looks_like_another() -> None:
+    """Its name is found with the one that is meant."""
+    assert near_misses(Misspelt, NAMES) == {"laod": "load", "predcit": "predict"}
+
+
+def test_methods_that_the_class_uses() -> None:
+    """They are its own, as are private ones, and nothing is misspelt that the class has in its right form."""
+    assert near_misses(Right, NAMES) == {}
