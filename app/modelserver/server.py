@@ -408,10 +408,12 @@ class Server:
             registry.on_change = None
             await keeper.write("shutdown")
         if spawner is not None:
-            # Before the workers, as some may be waiting for it.
-            await spawner.close()
+            # Workers may be waiting for it; it still reports how the others end.
+            spawner.refuse()
         # Refuses requests left after the grace, while their clients are still connected.
         await registry.close(grace=2.0)
+        if spawner is not None:
+            await spawner.close()
         await listeners.close(5.0)
         if self._rpc is not None:
             await self._rpc.close(5.0)

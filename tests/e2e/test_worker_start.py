@@ -72,7 +72,9 @@ def test_a_handler_without_torch_gets_none(start_server: StartServer, store: Pat
 @pytest.mark.slow
 @pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -> None:
-    """One process imports torch for all workers; those that die are replaced by forks (F39)."""
+    """One process imports torch for all workers; those that die are replaced by forks (F39). When the server
+    stops, the process reports how they ended.
+    """
     server = start_server(model_store=store)
     server.registered("heavy.mar", initial_workers=2, synchronous=True)
     (spawner,) = helpers(server)
@@ -91,6 +93,8 @@ def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -
     assert spawner.num_threads() == 1
     server.stop()
     assert not spawner.is_running()
+    assert "unknown status" not in server.home.log()
+    assert server.home.log().count("exited with status 0, as requested") == 2
 
 
 @pytest.mark.slow

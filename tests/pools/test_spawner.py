@@ -395,6 +395,22 @@ async def test_a_closed_spawner_lets_nobody_wait(
         await talk.process.wait()
 
 
+async def test_a_spawner_that_refuses_still_reports_ends(spawner: Spawner, tmp_path: Path) -> None:
+    """Once it forks nothing any more, as the server stops, it still reports how its workers end."""
+    (tmp_path / "h.py").write_text(TELL)
+    forked = await Conversation(spawner).start(tmp_path)
+    await forked.next()
+    spawner.refuse()
+    later = await Conversation(spawner).start(tmp_path)
+    await later.next()
+    parent = later.parent()
+    for talk in (forked, later):
+        talk.process.send(Stop())
+
+    assert [await talk.process.wait() for talk in (forked, later)] == ["exited with status 0"] * 2
+    assert parent == os.getpid()
+
+
 def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 

@@ -218,11 +218,17 @@ class Spawner:
                 raise SpawnRefused("the spawner was started with other hidden variables")
             return self._process
 
-    async def close(self) -> None:
-        """Ends the spawner, even if it is busy; workers live on."""
+    def refuse(self) -> None:
+        """Forks nothing any more; the ends of workers are still reported."""
         self._closed = True
         if self._replacing is not None:
             self._replacing.cancel()
+        if self._process is not None:
+            self._process.refuse("")
+
+    async def close(self) -> None:
+        """Ends the spawner, even if it is busy; workers live on."""
+        self.refuse()
         if self._process is not None:
             self._process.close()
             await self._process.closed()
@@ -413,14 +419,19 @@ class _SpawnerProcess:
         for pending in self._pending:
             if pending.life is not None:
                 os.close(pending.life)
-            if not pending.reply.done():
-                pending.reply.set_exception(SpawnRefused("the spawner has ended"))
+        self.refuse("the spawner has ended")
         self._pending.clear()
         self._children.clear()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._closing = self._loop.create_task(self._finish())
         self._on_lost()
+
+    def refuse(self, reason: str) -> None:
+        """Refuses the requests that wait for a reply."""
+        for pending in self._pending:
+            if not pending.reply.done():
+                pending.reply.set_exception(SpawnRefused(reason))
 
     async def closed(self) -> None:
         """Waits until the process has ended."""
