@@ -78,6 +78,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1
 WORKDIR /home/model-server
 COPY --chown=1000:0 scripts/container.properties config.properties
+# For what a configuration mounted in its place does not set.
+COPY scripts/container.properties /etc/modelserver.properties
 COPY --chown=1000:0 model_store/mnist.mar model-store/mnist.mar
 # By number, so that Kubernetes can tell that it is not root.
 USER 1000:1000

@@ -39,7 +39,8 @@ If a key is set in several places, the first of these wins:
 
 `modelserver --start --print-settings` prints every setting and where its value comes from. An invalid value
 aborts startup with one line that names the key, the value and what is allowed. A key
-that is unknown, or has no effect here, is accepted with one warning line.
+that is unknown, or has no effect here, is accepted with one warning line, and one names all variables `TS_*`
+that are misspelt or not read.
 
 How a single model batches is set at its registration or in its archive: see [Batching](batching.md). For the
 payload log, see [Payload logging](payload-logging.md).
@@ -61,6 +62,7 @@ _FURTHER = """
 | `MODELSERVER_API_TOKEN` | Your tokens for `/token`. |
 | `MODELSERVER_PRINT_SETTINGS` | `1` works like `--print-settings`. |
 | `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), selects TorchServe's defaults. |
+| `MODELSERVER_CONFIG_BENEATH` | For keys that the configuration leaves out: a file of the [image](docker.md). |
 """
 
 _HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"

@@ -24,7 +24,7 @@ from tests.documents import describe_listener
 
 from modelserver.auth.scopes import needed_scope
 from modelserver.cli import build_parser
-from modelserver.container.__main__ import prepare
+from modelserver.container.__main__ import IMAGES_OWN, prepare
 from modelserver.container.healthcheck import ROUTE
 from modelserver.settings.load import load_settings
 
@@ -230,7 +230,7 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
     rules = [rule for rule in _IGNORE if rule and not rule.startswith("#")]
 
     assert (rules[0], rules[-1]) == ("*", "**/__pycache__")
-    assert sorted(rule.removeprefix("!") for rule in rules[1:-1]) == sorted(from_clone())
+    assert sorted(rule.removeprefix("!") for rule in rules[1:-1]) == sorted(set(from_clone()))
 
 
 def test_what_is_copied_exists() -> None:
@@ -348,12 +348,15 @@ def test_exposed_ports_are_those_of_the_settings(tmp_path: Path) -> None:
 def test_the_embedded_model_is_loaded(tmp_path: Path) -> None:
     """What lies in the image's model store is served."""
     settings = image_settings(tmp_path).settings
-    copied = {item.words[0]: item.words[1] for item in of("COPY", _LAST) if "--from=" not in item.text}
+    copied = [tuple(item.words) for item in of("COPY", _LAST) if "--from=" not in item.text]
 
     assert settings.load_all
     assert only("WORKDIR").text == _HOME
-    assert copied["model_store/mnist.mar"] == f"{(settings.model_store or Path()).name}/mnist.mar"
-    assert copied["scripts/container.properties"] == "config.properties"
+    assert copied == [
+        ("scripts/container.properties", "config.properties"),
+        ("scripts/container.properties", str(IMAGES_OWN)),
+        ("model_store/mnist.mar", f"{(settings.model_store or Path()).name}/mnist.mar"),
+    ]
 
 
 def test_variables_change_the_settings_of_the_image(tmp_path: Path) -> None:
@@ -362,6 +365,37 @@ def test_variables_change_the_settings_of_the_image(tmp_path: Path) -> None:
 
     assert loaded.settings.job_queue_size == 7
     assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("mounted", "is_all", "reads_variables"),
+    [
+        ((_ROOT / "config.properties").read_text(encoding="utf-8"), True, True),
+        ("job_queue_size=7\n", True, True),
+        ("model_store=model-store\n", False, True),
+        ("model_snapshot={}\n", False, True),
+        ("load_models=\nenable_envvars_config=false\n", False, False),
+    ],
+    ids=["the repository's", "other keys", "a store", "a state", "nothing and no variables"],
+)
+def test_a_mounted_configuration_need_not_repeat_the_images(
+    mounted: str, is_all: bool, reads_variables: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it leaves out is as in the image: others reach inference, variables are read; it decides itself
+    which models are loaded if it names a store.
+    """
+    image_settings(tmp_path)
+    monkeypatch.setattr("modelserver.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
+    (tmp_path / "config.properties").rename(tmp_path / "own.properties")
+    (tmp_path / "config.properties").write_text(mounted, encoding="utf-8")
+    _, environment = prepare([], {"TS_JOB_QUEUE_BYTES": "7"})
+    loaded = load_settings({}, environment, tmp_path)
+
+    assert str(loaded.settings.inference_address) == "http://0.0.0.0:8080"
+    assert loaded.settings.model_store == tmp_path / "model-store"
+    assert loaded.settings.load_all == is_all
+    assert (loaded.settings.job_queue_bytes == 7) == reads_variables
+    assert (loaded.warnings == ()) == reads_variables
 
 
 # Commands

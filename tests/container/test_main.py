@@ -14,6 +14,7 @@ from modelserver.container import __main__ as container
 from modelserver.container.__main__ import WRITTEN, prepare
 from modelserver.errors import ConfigError
 from modelserver.settings.properties import parse
+from modelserver.settings.sources import BENEATH
 
 _ALWAYS = ["--foreground"]
 
@@ -50,6 +51,19 @@ def test_flags_reach_the_server_as_they_are(arguments: list[str]) -> None:
     environment = {"TS_JOB_QUEUE_SIZE": "7", "TS_CONFIG_FILE": "y"}
 
     assert prepare(arguments, environment) == ([*_ALWAYS, *arguments], environment)
+
+
+def test_the_images_settings_are_beneath_a_configuration(
+    tmp_path: Path, models: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server alone: neither of other commands nor under KServe, whose configuration is complete."""
+    monkeypatch.setattr(container, "IMAGES_OWN", tmp_path / "own")
+    (tmp_path / "own").touch()
+
+    assert prepare([], {})[1] == {BENEATH: str(tmp_path / "own")}
+    assert prepare([], {BENEATH: "mine"})[1] == {BENEATH: "mine"}
+    assert prepare(["tune"], {})[1] == {}
+    assert prepare([f"--model-dir={models}"], {})[1] == {}
 
 
 def test_all_commands_are_known() -> None:

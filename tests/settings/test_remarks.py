@@ -34,6 +34,40 @@ def test_unknown_keys_are_warned_of_with_a_guess(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "names", "warning"),
+    [
+        (
+            "",
+            ["TS_JOB_QUEUE_SIZE", "TS_COMPAT_DEFAULTS", "TS_ALLOWED_URLS"],
+            "TS_ALLOWED_URLS, TS_JOB_QUEUE_SIZE (the configuration file lacks enable_envvars_config=true)",
+        ),
+        (
+            "enable_envvars_config=true",
+            ["TS_JOB_QUEUE_SIZE", "TS_ALLOWED_URLS", "TS_OPEN_INFERENCE_PROTOCOL"],
+            "TS_ALLOWED_URLS (the configuration file lacks use_env_allowed_urls=true)",
+        ),
+        (
+            "enable_envvars_config=true",
+            ["TS_JOB_QEUE_SIZE", "TS_NODE_X", "TS_MODELS", "MODELSERVER_X"],
+            (
+                "TS_JOB_QEUE_SIZE (no such setting; did you mean TS_JOB_QUEUE_SIZE?); "
+                "TS_MODELS (only the configuration file sets it); TS_NODE_X (no such setting)"
+            ),
+        ),
+        ("enable_envvars_config=true", ["TS_JOB_QUEUE_SIZE", "TSX", "HOME"], None),
+    ],
+    ids=["no consent", "no second consent", "misspelt", "all are read"],
+)
+def test_variables_that_are_ignored_are_warned_of(
+    tmp_path: Path, text: str, names: list[str], warning: str | None
+) -> None:
+    """One line names all of them, with the reason."""
+    environ = dict.fromkeys(names, "7") | {"TS_COMPAT_DEFAULTS": "modelserver"}
+    expected = () if warning is None else (f"environment variables that are ignored: {warning}",)
+    assert load(tmp_path, text, {}, environ).warnings == expected
+
+
 def test_keys_without_effect_are_warned_of(tmp_path: Path) -> None:
     """One line for what is not built and for what only Java needs; none for a switch left in its place."""
     text = """

@@ -40,6 +40,24 @@ def test_environment_needs_the_files_consent(tmp_path: Path) -> None:
     assert load(tmp_path, "", flags, {"TS_JOB_QUEUE_SIZE": "5"}).settings.job_queue_size == 100
 
 
+def test_a_file_beneath_sets_what_the_file_does_not(tmp_path: Path) -> None:
+    """That of an image: any key of the file, also an empty one, comes before it; models are loaded from its
+    store only.
+    """
+    (tmp_path / "beneath").write_text("job_queue_size=1\nload_models=a.mar\nmax_request_size=2\n")
+    environ = {"MODELSERVER_CONFIG_BENEATH": str(tmp_path / "beneath")}
+    loaded = load(tmp_path, "max_request_size=3\nservice_envelope=\n", {}, environ)
+    assert loaded.settings.job_queue_size == 1
+    assert loaded.sources["job_queue_size"] == str(tmp_path / "beneath")
+    assert loaded.settings.max_request_size == 3
+    assert loaded.settings.load_models == (ModelToLoad("a.mar"),)
+
+    named = load(tmp_path, "load_models=", {}, environ)
+    assert (named.settings.load_models, named.settings.max_request_size) == ((), 2)
+    elsewhere = load(tmp_path, "", {"model_store": str(tmp_path)}, environ)
+    assert elsewhere.settings.load_models == ()
+
+
 def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path) -> None:
     """use_env_allowed_urls guards TS_ALLOWED_URLS."""
     environ = {"TS_ALLOWED_URLS": "https://a/.*"}

@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.container.kserve import HTTP_PORT, Ports, configuration, find_layout
 from modelserver.errors import ConfigError
+from modelserver.settings.sources import BENEATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOUNTED: Final = Path("/mnt/models")
 """Where KServe puts models."""
+
+IMAGES_OWN: Final = Path("/etc/modelserver.properties")
+"""The settings of the image, which apply to keys that a mounted configuration does not set."""
 
 WRITTEN: Final = "modelserver-kserve.properties"
 """The configuration for a pod, in the temporary folder."""
@@ -85,7 +89,8 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     pod, rest = _parser().parse_known_args(words)
     folder = pod.model_dir or (MOUNTED if environ.get("PROTOCOL_VERSION") and MOUNTED.is_dir() else None)
     if folder is None:
-        return [*_ALWAYS, *words], dict(environ)
+        beneath = {BENEATH: str(IMAGES_OWN)} if IMAGES_OWN.is_file() else {}
+        return [*_ALWAYS, *words], {**beneath, **environ}
     config = environ.get("TS_CONFIG_FILE") or pod.ts_config
     layout = find_layout(
         folder, pod.model_name, store=pod.model_store, config=Path(config) if config else None

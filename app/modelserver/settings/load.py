@@ -9,7 +9,7 @@ from modelserver.errors import ConfigError
 from modelserver.settings.checks import check
 from modelserver.settings.key import BATCHER, TLS, TORCHSERVE, Key, Kind, property_text
 from modelserver.settings.keys import KEYS
-from modelserver.settings.remarks import remarks
+from modelserver.settings.remarks import remark_on_variables, remarks
 from modelserver.settings.serving import ANY_URL
 from modelserver.settings.settings import Settings
 from modelserver.settings.sources import DEFAULT, Given, find_config_file, gather
@@ -68,7 +68,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     return LoadedSettings(
         settings,
         {name: given[name].source if name in given else DEFAULT for name in KEYS},
-        tuple(remarks(given, values, _DEFAULTS, ignored)),
+        (*remarks(given, values, _DEFAULTS, ignored), *remark_on_variables(given, environ)),
         config_file,
     )
 

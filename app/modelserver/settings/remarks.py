@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from modelserver.settings.key import BATCHER, Kind
 from modelserver.settings.keys import KEYS, NOT_YET
 from modelserver.settings.model_defaults import ignored_values
+from modelserver.settings.sources import is_true
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +47,35 @@ def remarks(
             yield f"{name} has no effect: it is for TorchServe's Java server only"
         if key.group == BATCHER and not values.get("enable_batcher"):
             yield f"{name} has no effect without enable_batcher"
+
+
+# Read elsewhere, whatever the file says.
+_ALWAYS_READ = {"TS_CONFIG_FILE", "TS_COMPAT_DEFAULTS", "TS_OPEN_INFERENCE_PROTOCOL"}
+
+
+def remark_on_variables(given: Mapping[str, Given], environ: Mapping[str, str]) -> Iterator[str]:
+    """A line that names the variables ``TS_*`` that are not read, and why; none if all are."""
+    known = {key.env: name for name, key in KEYS.items() if key.env is not None}
+    unread, reasons = [], []
+    for variable in sorted(name for name in environ if name.startswith("TS_") and name not in _ALWAYS_READ):
+        name = known.get(variable)
+        if name is None:
+            reasons.append(_why_unknown(variable, known))
+        elif name not in given or given[name].source != f"environment {variable}":
+            unread.append(variable)
+    if unread and is_true(given.get("enable_envvars_config")):
+        reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks use_env_allowed_urls=true)")
+    elif unread:
+        reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks enable_envvars_config=true)")
+    if reasons:
+        yield f"environment variables that are ignored: {'; '.join(reasons)}"
+
+
+def _why_unknown(variable: str, known: Mapping[str, str]) -> str:
+    if variable.removeprefix("TS_").lower() in KEYS:
+        return f"{variable} (only the configuration file sets it)"
+    close = get_close_matches(variable[3:], [name[3:] for name in known if name.startswith("TS_")], n=1)
+    return f"{variable} (no such setting{f'; did you mean TS_{close[0]}?' if close else ''})"
 
 
 def _unknown(name: str) -> str:

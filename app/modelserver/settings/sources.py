@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError
@@ -13,12 +14,14 @@ from modelserver.settings.properties import line_numbers, parse, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 DEFAULT = "default"
 
 STARTED_AS: Final = "MODELSERVER_STARTED_AS"
 """The variable with the command name that started the server (``modelserver.aliases``)."""
+
+BENEATH: Final = "MODELSERVER_CONFIG_BENEATH"
+"""The variable with a configuration file for keys that the configuration file does not set: the image's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,11 @@ def gather(
     set.
     """
     in_file = _from_file(config_file, environ) if config_file else {}
+    if beneath := environ.get(BENEATH):
+        in_file = _from_file_beneath(Path(beneath), environ, {*in_file, *_from_flags(flags)}) | in_file
     given = {**in_file, **_from_flags(flags)}
-    every_one = _is_true(in_file.get("enable_envvars_config"))
-    allowed_urls = _is_true(in_file.get("use_env_allowed_urls"))
+    every_one = is_true(in_file.get("enable_envvars_config"))
+    allowed_urls = is_true(in_file.get("use_env_allowed_urls"))
     given.update(_from_environment(environ, every_one=every_one, allowed_urls=allowed_urls))
     oip = environ.get("TS_OPEN_INFERENCE_PROTOCOL")
     if oip:
@@ -93,6 +98,14 @@ def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Given]:
     return {
         key: Given(substitute(value, environ), str(path), lines[key]) for key, value in parse(data).items()
     }
+
+
+def _from_file_beneath(path: Path, environ: Mapping[str, str], named: set[str]) -> dict[str, Given]:
+    """What the file says; who has ``named`` a store or a state is asked which models are loaded."""
+    given = _from_file(path, environ)
+    if not named.isdisjoint({"model_store", "model_snapshot"}):
+        given.pop("load_models", None)
+    return given
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
@@ -124,5 +137,6 @@ def _from_environment(environ: Mapping[str, str], *, every_one: bool, allowed_ur
     }
 
 
-def _is_true(given: Given | None) -> bool:
+def is_true(given: Given | None) -> bool:
+    """Whether the text is the word true."""
     return given is not None and given.text.strip().lower() == "true"
