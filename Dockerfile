@@ -12,7 +12,8 @@
 # scripts/build_image.sh does the same with the base pinned by its digest, and labels what it was made from.
 
 ARG BASE=python:3.12-slim-bookworm
-# The only index that torch and torchvision come from. Its last part names their build, as in torch 2.8.0+cpu.
+# The only index that torch and torchvision come from. Where its last part is a build, as in torch 2.8.0+cpu, they
+# must be of that one.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG TORCH="torch>=2.2 torchvision>=0.17"
 # Extras of modelserver, such as sources,otel: those with a scripts/image-EXTRA.lock.
@@ -32,13 +33,19 @@ COPY scripts/image.lock /image.lock
 RUN /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /image.lock
 ARG TORCH_INDEX
 ARG TORCH
-# Without the tests of torch's C++ library, and the compilers that only its own build needs.
-RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" ${TORCH} \
+# Without the tests of torch's C++ library, and the compilers that only its own build needs. What is left is imported.
+RUN build=$(basename "${TORCH_INDEX}") \
+    && case "${build}" in cpu|cu[0-9]*|rocm[0-9]*|xpu) ;; *) build= ;; esac \
+    && if [ -n "${build}" ] && ! /opt/venv/bin/pip index versions --pre --index-url "${TORCH_INDEX}" torch \
+         | grep -qF "+${build}"; then \
+         echo "TORCH_INDEX: ${TORCH_INDEX} has no torch for ${build}" >&2; exit 1; fi \
+    && /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" ${TORCH} \
     && installed=$(/opt/venv/bin/python -c "from importlib.metadata import version; print(version('torch'))") \
-    && if [ "${installed#*+}" != "${TORCH_INDEX##*/}" ]; then \
+    && if [ -n "${build}" ] && [ "${installed#*+}" != "${build}" ]; then \
          echo "torch ${installed} is not the build of ${TORCH_INDEX}" >&2; exit 1; fi \
-    && cd /opt/venv/lib/python3*/site-packages/torch \
-    && rm -rf test bin/test_* bin/protoc*
+    && (cd /opt/venv/lib/python3*/site-packages/torch && rm -rf test bin/test_* bin/protoc*) \
+    && /opt/venv/bin/python -c \
+         "import torch, importlib.util; importlib.util.find_spec('torchvision') and __import__('torchvision')"
 COPY scripts/image-*.lock /locks/
 ARG MODELSERVER_EXTRAS
 RUN for extra in $(echo "${MODELSERVER_EXTRAS}" | tr ',' ' '); do \

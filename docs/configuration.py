@@ -62,7 +62,7 @@ _FURTHER = """
 | `MODELSERVER_API_TOKEN` | Your tokens for `/token`. |
 | `MODELSERVER_PRINT_SETTINGS` | `1` works like `--print-settings`. |
 | `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), selects TorchServe's defaults. |
-| `MODELSERVER_CONFIG_BENEATH` | For keys that the configuration leaves out: a file of the [image](docker.md). |
+| `MODELSERVER_CONFIG_BENEATH` | For keys that the configuration leaves out: file of the [image](docker.md). |
 """
 
 _HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"

@@ -247,42 +247,90 @@ def test_torch_is_the_build_without_cuda_unless_told_otherwise() -> None:
     assert '--index-url "${TORCH_INDEX}" ${TORCH}' in installs
 
 
-@pytest.mark.parametrize(
-    ("index", "installed", "status"),
-    [
-        ("https://download.pytorch.org/whl/cu128", "2.8.0+cu128", 0),
-        ("https://download.pytorch.org/whl/cu128", "2.9.1+cu130", 1),
-        ("https://download.pytorch.org/whl/cu128", "2.9.1", 1),
-        ("file:///mirror/cpu", "2.8.0+cpu", 0),
-    ],
-)
-def test_another_build_of_torch_than_asked_for_fails(
-    index: str, installed: str, status: int, tmp_path: Path
-) -> None:
-    """Rather than that an image for one CUDA has another in it."""
+_WHL = "https://download.pytorch.org/whl"
+
+
+def install_torch(
+    folder: Path, index: str, offered: str, installed: str, *, can_import: bool = True
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """The end of the command that installs torch, and how pip and Python were called: stand-ins, for an index
+    that offers these versions and for the version that gets installed.
+    """
     (command,) = [item.text for item in of("RUN", 1) if "TORCH_INDEX" in item.text]
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "lib" / "python3.12" / "site-packages" / "torch" / "bin").mkdir(parents=True)
-    torch = tmp_path / "lib" / "python3.12" / "site-packages" / "torch"
+    torch = folder / "lib" / "python3.12" / "site-packages" / "torch"
+    (folder / "bin").mkdir()
+    (torch / "bin").mkdir(parents=True)
     for name in ("test_api", "protoc-3.13", "torch_shm_manager"):
         (torch / "bin" / name).touch()
     (torch / "test").mkdir()
-    for name, text in (("pip", ""), ("python", f"echo {installed}")):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    environment = {**os.environ, "TORCH_INDEX": index, "TORCH": "torch"}
+    note = f'echo "${{0##*/}} $*" >> {folder}/calls\n'
+    pip = f'[ "$1" = index ] && echo "Available versions: {offered}"; exit 0'
+    python = f'case "$*" in *"import torch"*) exit {int(not can_import)};; esac; echo {installed}'
+    for name, text in (("pip", pip), ("python", python)):
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{note}{text}\n")
+        (folder / "bin" / name).chmod(0o755)
     done = subprocess.run(
-        ["sh", "-c", command.replace("/opt/venv", str(tmp_path))],
-        env=environment,
+        ["sh", "-c", command.replace("/opt/venv", str(folder))],
+        env={**os.environ, "TORCH_INDEX": index, "TORCH": "torch torchvision"},
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
+    return done, (folder / "calls").read_text(encoding="utf-8").splitlines()
 
-    assert done.returncode == status, done.stderr
-    assert done.stderr == ("" if status == 0 else f"torch {installed} is not the build of {index}\n")
-    if status == 0:
-        assert sorted(path.name for path in torch.rglob("*")) == ["bin", "torch_shm_manager"]
+
+@pytest.mark.parametrize(
+    ("index", "installed"),
+    [
+        (f"{_WHL}/cu128", "2.8.0+cu128"),
+        (f"{_WHL}/cu128/", "2.8.0+cu128"),
+        (f"{_WHL}/rocm6.4", "2.8.0+rocm6.4"),
+        ("file:///mirror/cpu", "2.8.0+cpu"),
+        ("https://pypi.org/simple", "2.8.0"),
+        ("https://mirror.example/api/pypi/torch-cu128/simple/", "2.8.0+cu128"),
+    ],
+)
+def test_torch_of_an_index_or_a_mirror_is_installed_and_imported(
+    index: str, installed: str, tmp_path: Path
+) -> None:
+    """With or without a slash at the end, and whether or not the address says which build it has; torch's
+    tests and compilers are removed before it is imported.
+    """
+    done, calls = install_torch(tmp_path, index, installed, installed)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"pip install --no-cache-dir --index-url {index} torch torchvision" in calls
+    assert calls[-1].startswith("python -c import torch,")
+    assert "__import__('torchvision')" in calls[-1]
+    torch = tmp_path / "lib" / "python3.12" / "site-packages" / "torch"
+    assert sorted(path.name for path in torch.rglob("*")) == ["bin", "torch_shm_manager"]
+
+
+@pytest.mark.parametrize("offered", ["2.9.1, 2.8.0+cu126", "2.9.1", ""])
+def test_an_index_without_the_build_fails_before_the_download(offered: str, tmp_path: Path) -> None:
+    """Rather than after gigabytes of another one."""
+    done, calls = install_torch(tmp_path, f"{_WHL}/cu128/", offered, "2.9.1")
+
+    assert done.returncode == 1
+    assert done.stderr == f"TORCH_INDEX: {_WHL}/cu128/ has no torch for cu128\n"
+    assert [call for call in calls if not call.startswith("pip index")] == []
+
+
+@pytest.mark.parametrize("installed", ["2.9.1+cu130", "2.9.1"])
+def test_another_build_of_torch_than_asked_for_fails(installed: str, tmp_path: Path) -> None:
+    """Rather than that an image for one CUDA has another in it, where ``TORCH`` names a version."""
+    done, _ = install_torch(tmp_path, f"{_WHL}/cu128", "2.8.0+cu128", installed)
+
+    assert done.returncode == 1
+    assert done.stderr == f"torch {installed} is not the build of {_WHL}/cu128\n"
+
+
+def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path: Path) -> None:
+    """Rather than each worker of the image."""
+    done, _ = install_torch(tmp_path, f"{_WHL}/cpu", "2.8.0+cpu", "2.8.0+cpu", can_import=False)
+
+    assert done.returncode == 1
 
 
 def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
