@@ -97,8 +97,8 @@ class Caller(Client):
     def call(self, stream: int, path: str = "s/unary", flags: int = WHOLE, **fields: str) -> bytes:
         """The head of a call."""
         more = [(name.replace("_", "-"), value) for name, value in fields.items()]
-        head = [(":method", "POST"), (":path", f"/{path}"), ("content-type", "application/grpc"), *more]
-        return self.head(stream, flags, head)
+        head = [(":method", "POST"), (":scheme", "http"), (":path", f"/{path}")]
+        return self.head(stream, flags, [*head, ("content-type", "application/grpc"), *more])
 
     async def told(self) -> list[tuple[int, Any]]:
         """The frames that have come by now: (stream, fields) or (stream, body), or (stream, code)."""
@@ -186,7 +186,7 @@ async def test_bodies_that_are_no_message(caller: Caller, said: list[Any], code:
 async def test_calls_of_nothing(caller: Caller) -> None:
     """Unknown methods, calls without a body, and requests that are none of gRPC end at once."""
     caller.say(caller.call(1, "s/none"), caller.call(3, flags=WHOLE | END))
-    caller.say(caller.head(5, WHOLE | END, [(":method", "GET"), (":path", "/")]))
+    caller.say(caller.head(5, WHOLE | END, [(":method", "GET"), (":scheme", "http"), (":path", "/")]))
     caller.say(frame(DATA, END, 1, framed(b"not read")))
     found = await caller.told()
 
@@ -296,6 +296,13 @@ async def test_deadlines(caller: Caller) -> None:
 
     assert caller.unary.endings == ["cancelled"]
     assert caller.connection.streams.keys() <= {3}
+
+
+async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
+    """Clients are told at once that they would be served without a deadline."""
+    caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, framed(b"a")))
+    assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
+    assert caller.unary.asked == []
 
 
 async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:

@@ -6,15 +6,16 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
+from modelserver.grpc.codes import StatusCode
 from modelserver.http2.frames import field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from modelserver.grpc.codes import StatusCode
     from modelserver.http2.fields import Fields
 
 Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
@@ -25,15 +26,13 @@ _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 # What percent-encoding leaves as it is in a message (all that is printable but the percent sign).
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
-# What names and values of fields may be (RFC 9113, 8.2.1).
-_NAME = re.compile(rb":?[a-z0-9!#$%&'*+.^_`|~-]+")
-_NOT_IN_VALUES = re.compile(rb"[\0\r\n]")
 # Fields that are gRPC's or HTTP's own, and no metadata.
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
+_CONTENT_TYPE = field(b"content-type", b"application/grpc")
 OK_HEAD = b"%b%b%b" % (
     _STATUS_200,
-    field(b"content-type", b"application/grpc"),
+    _CONTENT_TYPE,
     field(b"grpc-accept-encoding", b"identity,deflate,gzip"),
 )
 OK_TRAILERS = field(b"grpc-status", b"0")
@@ -61,26 +60,25 @@ def read_head(fields: Fields) -> Head:
     """What the header fields of a request say."""
     own: dict[str, str] = {}
     metadata: list[tuple[str, str | bytes]] = []
-    malformed = False
     for key, text in fields:
-        malformed = malformed or not _NAME.fullmatch(key) or bool(_NOT_IN_VALUES.search(text))
         name, value = key.decode("latin-1"), text.decode("latin-1")
         if name.startswith(":") or name in _OWN:
             own[name] = value
         else:
             metadata.append((name, _binary(value) if name.endswith("-bin") else value))
     content = own.get("content-type", "").partition(";")[0]
+    timeout = _TIMEOUT.fullmatch(own.get("grpc-timeout", ""))
     wrong = 0
-    if malformed:
-        wrong = 400
-    elif own.get(":method") != "POST":
+    if own.get(":method") != "POST":
         wrong = 405
     elif content != "application/grpc" and not content.startswith("application/grpc+proto"):
         wrong = 415
+    elif timeout is None and "grpc-timeout" in own:
+        wrong = 400
     return Head(
         own.get(":path", "").removeprefix("/"),
         tuple(metadata),
-        _seconds(own.get("grpc-timeout", "")),
+        int(timeout[1]) * _UNITS[timeout[2]] if timeout else None,
         own.get("grpc-encoding", "identity"),
         wrong,
     )
@@ -93,14 +91,12 @@ def _binary(value: str) -> bytes:
         return b""
 
 
-def _seconds(text: str) -> float | None:
-    found = _TIMEOUT.fullmatch(text)
-    return int(found[1]) * _UNITS[found[2]] if found else None
-
-
 def http_head(status: int) -> bytes:
-    """Of an answer that is not gRPC's."""
-    return field(b":status", b"%d" % status)
+    """Of an answer that is not gRPC's; 400 is for a malformed deadline, with the status as by grpc-go."""
+    head = field(b":status", b"%d" % status)
+    if status == HTTPStatus.BAD_REQUEST:
+        head += _CONTENT_TYPE + trailers(StatusCode.INTERNAL, "malformed grpc-timeout")
+    return head
 
 
 def fields_of(metadata: Iterable[tuple[str, str]]) -> bytes:

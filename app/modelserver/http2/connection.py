@@ -14,17 +14,21 @@ from modelserver.http2.errors import Broken
 from modelserver.http2.fields import FieldDecoder
 from modelserver.http2.frames import HEAD, NUMBER, SETTING, Code, Setting
 from modelserver.http2.limits import Limits
+from modelserver.http2.requests import read_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.http2.fields import Fields
+    from modelserver.http2.requests import Block
     from modelserver.http2.stream import Carrier, Stream
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
 # Settings cost more than others, as all streams change with them; data that is sent makes up for some.
 MOST_WASTE = 10_000
 _SETTINGS, _MADE_UP = 50, 4
+# DATA frames of ended streams count too if they have fewer bytes: those of uploads, on the way, are larger.
+_SMALL = 1024
 # Parts of a header block.
 _MOST_PARTS = 64
 # Bytes that are sent at once.
@@ -87,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._peer_frame = frames.DEFAULT_FRAME
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FieldDecoder(listener.limits.fields, listener.read)
+        self._decoder = FieldDecoder(listener.limits.fields, lambda fields: read_block(fields, listener.read))
         # What came and is not a whole frame, its length, and the length with which it can be one.
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
@@ -98,6 +102,9 @@ class Connection(asyncio.Protocol):
         # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
         self._block: tuple[int, int, list[bytes]] | None = None
         self._last = 0
+        # Streams that ended on our side first, so that frames of the client may still be on the way: the
+        # newest, as many as a client may have open.
+        self._cut: dict[int, None] = {}
         self._receives = listener.limits.connection_window
         self._credit = 0
         self._waste = 0
@@ -263,7 +270,9 @@ class Connection(asyncio.Protocol):
         elif kind == frames.PING:
             self._on_ping(flags, number, payload)
         elif kind == frames.GOAWAY:
-            self.drain()
+            self._on_goaway(number, payload)
+        elif kind == frames.PRIORITY:
+            self._on_priority(number, payload)
         elif kind == frames.PUSH_PROMISE:
             raise Broken(Code.PROTOCOL_ERROR, "clients do not push")
         else:
@@ -279,10 +288,12 @@ class Connection(asyncio.Protocol):
             self._receives += self._credit
             self.write(frames.window_update(0, self._credit))
             self._credit = 0
-        stream = self._of(number)
+        stream, piece = self._of(number), _unpadded(flags, payload)
         if stream is None:
+            if size < _SMALL:
+                self._wasted()
+            self._skip(flags, number, Code.STREAM_CLOSED)
             return
-        piece = _unpadded(flags, payload)
         stream.receives -= size
         if stream.receives < 0:
             stream.fail(Code.FLOW_CONTROL_ERROR)
@@ -291,11 +302,26 @@ class Connection(asyncio.Protocol):
         else:
             if size != len(piece):
                 stream.take(size - len(piece))
-            ended = bool(flags & frames.END_STREAM)
+            ended = stream.whole = bool(flags & frames.END_STREAM)
             if not piece and not ended:
                 self._wasted()
-            stream.whole = ended
-            stream.received(piece, ended=ended)
+            if stream.has_length(len(piece)):
+                stream.received(piece, ended=ended)
+            else:
+                stream.fail(Code.PROTOCOL_ERROR)
+
+    def _skip(self, flags: int, number: int, code: Code) -> None:
+        """Ignores a frame of a stream that we have ended. Raises Broken, with the code, for other streams."""
+        if number not in self._cut:
+            raise Broken(code, f"stream {number} has ended")
+        if flags & frames.END_STREAM:
+            del self._cut[number]
+
+    def _cut_off(self, number: int) -> None:
+        """Remembers that frames of the stream may still be on the way."""
+        self._cut[number] = None
+        if len(self._cut) > self.limits.streams:
+            del self._cut[next(iter(self._cut))]
 
     def _of(self, number: int) -> Stream | None:
         """An open stream; None for one that has ended. Raises Broken for one that never began."""
@@ -309,6 +335,7 @@ class Connection(asyncio.Protocol):
         if flags & frames.WITH_PRIORITY:
             if len(block) < 5:
                 raise Broken(Code.FRAME_SIZE_ERROR, "no room for a priority")
+            _check_priority(number, block[:5])
             block = block[5:]
         if len(block) > self.limits.fields:
             # Decoding it, to find out the same, takes long.
@@ -329,25 +356,39 @@ class Connection(asyncio.Protocol):
             self._block = None
             self._on_block(first, number, b"".join(parts))
 
-    def _on_block(self, flags: int, number: int, block: bytes) -> None:
-        head, ended = self._decoder.decode(block), bool(flags & frames.END_STREAM)
+    def _on_block(self, flags: int, number: int, encoded: bytes) -> None:
+        block, ended = self._decoder.decode(encoded), bool(flags & frames.END_STREAM)
         stream = self.streams.get(number)
         if stream is not None:
-            if not ended or stream.whole:
-                raise Broken(Code.PROTOCOL_ERROR, "a second head")
-            stream.whole = True
-            stream.received(b"", ended=True)
-            return
-        if number <= self._last or not number & 1:
-            raise Broken(Code.STREAM_CLOSED if number & 1 else Code.PROTOCOL_ERROR, f"stream {number} again")
-        self._last = number
-        if self._told or len(self.streams) >= self.limits.streams:
+            self._on_trailers(stream, block, ended=ended)
+        elif number <= self._last or not number & 1:
+            is_last = number and number == self._last
+            self._skip(flags, number, Code.STREAM_CLOSED if is_last else Code.PROTOCOL_ERROR)
+        else:
+            self._last = number
+            self._begin(number, block, ended=ended)
+
+    def _begin(self, number: int, block: Block, *, ended: bool) -> None:
+        refused = self._told or len(self.streams) >= self.limits.streams
+        if refused or not block.is_request or (ended and block.length):
             self._wasted()
-            self.write(frames.reset(number, Code.REFUSED_STREAM))
+            self.write(frames.reset(number, Code.REFUSED_STREAM if refused else Code.PROTOCOL_ERROR))
+            if not ended:
+                self._cut_off(number)
             return
         stream = self.streams[number] = self.listener.make(self, number)
+        stream.whole, stream.length = ended, block.length
+        stream.begun(block.head, ended=ended)
+
+    def _on_trailers(self, stream: Stream, block: Block, *, ended: bool) -> None:
+        if stream.whole:
+            stream.fail(Code.STREAM_CLOSED)
+            return
         stream.whole = ended
-        stream.begun(head, ended=ended)
+        if ended and block.is_trailers and stream.has_length(0):
+            stream.received(b"", ended=True)
+        else:
+            stream.fail(Code.PROTOCOL_ERROR)
 
     def _on_window_update(self, number: int, payload: bytes) -> None:
         size = _number(payload) & frames.MAX_WINDOW
@@ -371,10 +412,13 @@ class Connection(asyncio.Protocol):
     def _on_reset(self, number: int, payload: bytes) -> None:
         _number(payload)
         stream = self._of(number)
-        if stream is not None:
+        if stream is None:
+            self._cut.pop(number, None)
+        else:
+            stream.whole = True
             stream.lost()
             stream.gone()
-            self._wasted()
+        self._wasted()
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
@@ -382,6 +426,7 @@ class Connection(asyncio.Protocol):
         if len(payload) % SETTING.size or (flags & frames.ACK and payload):
             raise Broken(Code.FRAME_SIZE_ERROR, "settings of an odd size")
         if flags & frames.ACK:
+            self._wasted()
             return
         self._wasted(_SETTINGS)
         # The last value of each counts.
@@ -410,9 +455,25 @@ class Connection(asyncio.Protocol):
         if number or len(payload) != 8:
             code = Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR
             raise Broken(code, "a ping of a wrong form")
+        self._wasted()
         if not flags & frames.ACK:
-            self._wasted()
             self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _on_goaway(self, number: int, payload: bytes) -> None:
+        if number or len(payload) < 2 * NUMBER.size:
+            raise Broken(
+                Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR, "a farewell of a wrong form"
+            )
+        self._wasted()
+        self.drain()
+
+    def _on_priority(self, number: int, payload: bytes) -> None:
+        self._wasted()
+        if not number:
+            raise Broken(Code.PROTOCOL_ERROR, "a priority of no stream")
+        if len(payload) != 5:
+            raise Broken(Code.FRAME_SIZE_ERROR, "a priority of another size than 5 bytes")
+        _check_priority(number, payload)
 
     def _wasted(self, weight: int = 1) -> None:
         self._waste += weight
@@ -467,6 +528,8 @@ class Connection(asyncio.Protocol):
     def forget(self, stream: Stream) -> None:
         """The stream has ended on our side."""
         self.streams.pop(stream.id, None)
+        if not stream.whole:
+            self._cut_off(stream.id)
         self._waiting.pop(stream.id, None)
         if self._told and not self.streams:
             self._loop.call_soon(self._end)
@@ -529,6 +592,11 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise Broken(Code.PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
+
+
+def _check_priority(number: int, payload: bytes) -> None:
+    if NUMBER.unpack_from(payload)[0] & frames.MAX_WINDOW == number:
+        raise Broken(Code.PROTOCOL_ERROR, f"stream {number} depends on itself")
 
 
 def _number(payload: bytes) -> int:

@@ -54,6 +54,7 @@ class Stream:
     """Subclasses say what comes of a request: ``begun``, ``received`` and ``gone`` are called for them.
 
     ``window`` is how many bytes the client takes at the moment, ``unsent`` how many wait for that.
+    ``length`` is how many bytes of the body the client must still send, None if its head does not say.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class Stream:
         "connection",
         "ended",
         "id",
+        "length",
         "receives",
         "unsent",
         "whole",
@@ -88,6 +90,7 @@ class Stream:
         self._room: asyncio.Event | None = None
         # Whether our side of the stream is closed, and whether the client's is.
         self.ended = self.whole = False
+        self.length: int | None = None
 
     # -- for subclasses
 
@@ -110,6 +113,13 @@ class Stream:
         """The server stops: who waits for more from the client need not go on."""
 
     # -- receiving
+
+    def has_length(self, size: int) -> bool:
+        """Counts bytes of the body, and returns whether it can have, or once it is whole has, its length."""
+        if self.length is None:
+            return True
+        self.length -= size
+        return self.length == 0 if self.whole else self.length >= 0
 
     def take(self, size: int) -> None:
         """The client may send as many bytes more."""
