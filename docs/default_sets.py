@@ -40,6 +40,7 @@ _RULES = (
         "the server does not start",
     ),
     ("`GET /` at the inference address", '`{"status": "alive"}`', "405"),
+    ("a gRPC prediction that no queue takes: it is full, there are no workers", "UNAVAILABLE", "INTERNAL"),
     ("labels in the metrics text", '`{Level="Host"}`', '`{Level="Host",}`'),
     (
         "handlers' metrics, without `metrics_config`",

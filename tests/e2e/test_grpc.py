@@ -127,7 +127,7 @@ def test_versions(server, inference):
 
 
 def test_refusals(server, inference, management):
-    """What no queue takes is INTERNAL, with TorchServe's texts."""
+    """What does not exist is INTERNAL, with TorchServe's texts; a model without workers is UNAVAILABLE."""
     assert ending(lambda: inference.Predictions(predict("no"), timeout=PATIENCE)) == (
         "INTERNAL",
         "Model not found: no\norg.pytorch.serve.archive.model.ModelNotFoundException",
@@ -144,10 +144,11 @@ def test_refusals(server, inference, management):
         "Parameter model_name is required.\nBadRequestException.()",
     )
     management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="idle"), timeout=PATIENCE)
-    code, text = ending(lambda: inference.Predictions(predict("idle"), timeout=PATIENCE))
-    assert code == "INTERNAL"
-    assert text.startswith('Model "idle" has no worker to serve inference request.')
-    assert text.endswith("\nInternalServerException.()")
+    for call in (inference.Predictions, inference.StreamPredictions):
+        code, text = ending(lambda call=call: list(call(predict("idle"), timeout=PATIENCE)))
+        assert code == "UNAVAILABLE"
+        assert text.startswith('Model "idle" has no worker to serve inference request.')
+        assert text.endswith("\norg.pytorch.serve.http.ServiceUnavailableException")
     server.unregister("idle")
 
 
@@ -281,14 +282,14 @@ def test_a_failure_may_be_kept_back(tmp_path, model_store):
 
 
 def test_full_queue(server, inference):
-    """A full queue is INTERNAL, like all that is refused (TorchServe's table)."""
+    """A full queue is UNAVAILABLE, on which clients retry."""
     first = occupied(server, inference, 0.6)
     waiting = [sleeping(inference, 0) for _ in range(2)]
     server.wait_pending("obey", 2)
 
     code, text = ending(lambda: inference.Predictions(order("nothing"), timeout=PATIENCE))
 
-    assert code == "INTERNAL"
+    assert code == "UNAVAILABLE"
     assert text.startswith('Model "obey" has no worker')
     assert [call.result().prediction != b"" for call in (*first, *waiting)] == [True] * 4
 

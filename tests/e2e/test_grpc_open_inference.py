@@ -496,6 +496,6 @@ def test_large_messages_are_bounded_together(service):
     calls = [service.ModelInfer.future(large, timeout=PATIENCE) for _ in range(4)]
     endings = Counter(ending(call.result) for call in calls)
 
-    assert {code for code, _ in endings} == {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
-    assert "max_incoming_bytes=" in next(text for code, text in endings if code == "RESOURCE_EXHAUSTED")
+    assert {code for code, _ in endings} == {"INVALID_ARGUMENT", "UNAVAILABLE"}
+    assert "max_incoming_bytes=" in next(text for code, text in endings if code == "UNAVAILABLE")
     assert ending(lambda: service.ModelInfer(large, timeout=PATIENCE))[0] == "INVALID_ARGUMENT"

@@ -8,11 +8,12 @@ import logging
 import socket
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 
-from modelserver.errors import ConfigError
+from modelserver.errors import ConfigError, ServiceUnavailable
 from modelserver.grpc.messages import message
 from modelserver.grpc.ports import reserved
 from modelserver.grpc.server import GrpcServers
@@ -20,6 +21,7 @@ from modelserver.settings.settings import Settings
 
 _INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _MANAGEMENT = "/org.pytorch.serve.grpc.management.ManagementAPIsService"
+_Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 
@@ -40,11 +42,11 @@ def servers(settings: Settings) -> GrpcServers:
     return GrpcServers(services, lambda *_: None)
 
 
-async def ask(address: str, method: str) -> bytes:
-    """A call without fields."""
+async def ask(address: str, method: str, body: bytes = b"") -> bytes:
+    """A call, without fields unless they are given."""
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(method)
-        answer: bytes = await call(b"", timeout=20)
+        answer: bytes = await call(body, timeout=20)
         return answer
 
 
@@ -75,6 +77,32 @@ async def test_each_side_has_its_port(caplog: pytest.LogCaptureFixture) -> None:
     assert json.loads(answer.health) == {"status": "Healthy"}
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert gone.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("defaults", "code"),
+    [("modelserver", grpc.StatusCode.UNAVAILABLE), ("torchserve", grpc.StatusCode.INTERNAL)],
+)
+async def test_codes_of_refusals(
+    defaults: Any, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients are told to retry what no queue takes, unless TorchServe's defaults apply (reference 20)."""
+    caplog.set_level(logging.INFO, "modelserver.grpc")
+    settings = Settings(grpc_inference_port=0, grpc_management_port=0, compat_defaults=defaults)
+    made = servers(settings)
+    registry: Any = made._services.registry
+    registry.version_for = Mock(side_effect=ServiceUnavailable("full"))
+    with reserved(settings) as held:
+        await made.open(held)
+    try:
+        address = "127.0.0.1:" + caplog.messages[0].rpartition(":")[2]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask(address, f"{_INFERENCE}/Predictions", _Request(model_name="m").SerializeToString())
+    finally:
+        await made.close(5)
+
+    assert refused.value.code() is code
+    assert (refused.value.details() or "").startswith("full\n")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")

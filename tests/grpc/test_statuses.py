@@ -33,10 +33,13 @@ from modelserver.grpc.statuses import (
     Tell,
     by_http,
     http_class,
+    tell_as_torchserve,
     tell_management,
     tell_open_inference,
     tell_prediction,
 )
+from modelserver.http.intake import IntakeFull
+from modelserver.pools.spec import no_worker
 
 _TABLE = {
     400: 3,
@@ -102,7 +105,19 @@ def test_counting(code: StatusCode) -> None:
 )
 def test_refused_predictions(error: ModelServerError, text: str) -> None:
     """Whatever the reason, it is INTERNAL, as a recording of TorchServe 0.12 has it."""
-    assert tell_prediction(Refused(error)) == (StatusCode.INTERNAL, text)
+    assert tell_as_torchserve(Refused(error)) == (StatusCode.INTERNAL, text)
+    if error.status != 503:
+        assert tell_prediction(Refused(error)) == (StatusCode.INTERNAL, text)
+
+
+@pytest.mark.parametrize("error", [ServiceUnavailable("full"), IntakeFull(1), no_worker("m")])
+def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
+    """What is 503 over REST is UNAVAILABLE in all services, the code on which clients of gRPC retry."""
+    code, text = tell_prediction(Refused(error))
+
+    assert code is StatusCode.UNAVAILABLE
+    assert text == f"{error.message}\norg.pytorch.serve.http.ServiceUnavailableException"
+    assert tell_open_inference(error) == (StatusCode.UNAVAILABLE, error.message)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +200,6 @@ def test_long_messages_in_any_language(letter: str) -> None:
 
 def test_long_refusals() -> None:
     """The same for what no queue accepted."""
-    _, text = tell_prediction(Refused(ServiceUnavailable("x" * 5000)))
+    _, text = tell_as_torchserve(Refused(ServiceUnavailable("x" * 5000)))
 
     assert text == "x" * 4096 + "\nInternalServerException.()"

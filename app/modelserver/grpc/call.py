@@ -194,7 +194,7 @@ class Call(Stream):
         self._count(inbox.held)
         if self._port.intake.is_over:
             self._drop()
-            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, IntakeFull(self._port.intake.limit).message)
+            raise Unacceptable(StatusCode.UNAVAILABLE, IntakeFull(self._port.intake.limit).message)
         if not is_complete:
             self._acknowledge()
         if self._more is not None:
@@ -226,7 +226,7 @@ class Call(Stream):
             with intake.holding(largest):
                 return await unpacked(message, self.head.encoding, largest)
         except IntakeFull as error:
-            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, error.message) from error
+            raise Unacceptable(StatusCode.UNAVAILABLE, error.message) from error
 
     def _acknowledge(self) -> None:
         owed, self._owed = self._owed, 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
     from modelserver.grpc.messages import AnyMessage
+    from modelserver.grpc.statuses import Tell
     from modelserver.grpc.watched.watching import Watch, Watched
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -47,11 +48,15 @@ class InferenceService:
     Args:
         registry: has the models.
         watches: who wants to know what becomes of requests.
+        tell: maps errors to statuses.
     """
 
-    def __init__(self, registry: Registry, watches: Sequence[Watch] = ()) -> None:
+    def __init__(
+        self, registry: Registry, watches: Sequence[Watch] = (), tell: Tell = tell_prediction
+    ) -> None:
         self._registry = registry
-        self._watches = Watches(watches, tell_prediction)
+        self._watches = Watches(watches, tell)
+        self._tell = tell
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -101,7 +106,7 @@ class InferenceService:
                     async for part in parts:
                         yield _of_sequence(part, asked)
             except ModelServerError as error:
-                code, text = tell_prediction(error)
+                code, text = self._tell(error)
                 yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
 
     def _submit(self, asked: AnyMessage, call: Call, watched: Watched, *, parts: bool = False) -> Pending:

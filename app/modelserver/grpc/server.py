@@ -20,7 +20,12 @@ from modelserver.grpc.calls import OnCall, Served, Surroundings, handlers
 from modelserver.grpc.gate import Gate
 from modelserver.grpc.heads import read_head
 from modelserver.grpc.ports import GrpcAddress, addresses, taken
-from modelserver.grpc.statuses import tell_management, tell_open_inference, tell_prediction
+from modelserver.grpc.statuses import (
+    tell_as_torchserve,
+    tell_management,
+    tell_open_inference,
+    tell_prediction,
+)
 from modelserver.grpc.watched.payloads import PayloadWatch
 from modelserver.http.content import MAX_PARAMETERS_BODY
 from modelserver.http.intake import Intake
@@ -139,9 +144,10 @@ class GrpcServers:
 
     def _inference(self, around: Surroundings) -> Handlers:
         services, watches = self._services, self._watches()
-        predictions = inference.InferenceService(services.registry, watches)
+        tell = tell_as_torchserve if services.settings.as_torchserve else tell_prediction
+        predictions = inference.InferenceService(services.registry, watches, tell)
         tensors = open_inference.OpenInferenceService(services, self._stopping, watches)
-        made = handlers(inference.NAME, predictions.methods, tell_prediction, around)
+        made = handlers(inference.NAME, predictions.methods, tell, around)
         if not services.settings.ts_open_inference_protocol:
             return made
         made |= handlers(open_inference.NAME, tensors.methods, tell_open_inference, around)

@@ -12,9 +12,9 @@ from modelserver.errors import (
     ModelNotFound,
     ModelServerError,
     ModelVersionNotFound,
+    ServiceUnavailable,
 )
 from modelserver.grpc.codes import StatusCode
-from modelserver.http.intake import IntakeFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +86,13 @@ def torchserve_text(error: ModelServerError) -> str:
 
 
 def tell_prediction(error: ModelServerError) -> Ending:
+    """As TorchServe, but a refusal that is 503 over REST (a full queue, say) is UNAVAILABLE: it may pass."""
+    if isinstance(error, Refused) and error.reason.status == ServiceUnavailable.status:
+        error = error.reason
+    return tell_as_torchserve(error)
+
+
+def tell_as_torchserve(error: ModelServerError) -> Ending:
     """A prediction that failed: by its HTTP status.
 
     One that no queue accepted: INTERNAL, whatever the reason, and sometimes the bare class.
@@ -121,8 +128,6 @@ def tell_open_inference(error: ModelServerError) -> Ending:
     """By the HTTP status of V2 over REST, with its text; UNAVAILABLE if clients may retry."""
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, error.message
-    if isinstance(error, IntakeFull):
-        return StatusCode.RESOURCE_EXHAUSTED, error.message
     text = _told(error.kserve_message or error.message, error)
     return by_http(error.kserve_status or error.status), text
 
