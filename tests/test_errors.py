@@ -40,6 +40,29 @@ def test_what_is_not_found_is_named() -> None:
     assert str(ModelVersionNotFound.named("m", "2")) == "Model version: 2 does not exist for model: m"
 
 
+def test_what_there_is_is_named() -> None:
+    """The nearest first, whatever the case of its letters, a few of many, and that there is nothing."""
+    many = [f"model-{number}" for number in range(8)] + ["resnet50", "iris-v2", "Iris"]
+
+    assert str(ModelNotFound.named("Iris", ["iris"])) == "Model not found: Iris. There is: iris"
+    assert ModelNotFound.named("a", []).kserve_message == "Model with name a does not exist. There is none"
+    told = str(ModelNotFound.named("iris", many))
+    assert told.startswith("Model not found: iris. There are: Iris, iris-v2, resnet50, model-")
+    assert told.endswith(" and 6 more")
+    version = ModelVersionNotFound.named("m", "1", {"1.0": 1, "2.0": 2})
+    assert str(version) == "Model version: 1 does not exist for model: m. There are: 1.0, 2.0"
+
+
+def test_long_names_and_many_cost_little() -> None:
+    """A part of each name is compared, of a part of them, as the event loop waits meanwhile."""
+    others = [f"{number}{'b' * 250}" for number in range(1000)]
+
+    told = str(ModelNotFound.named("b" * 250 + "999", others))
+
+    assert told.endswith(" and 995 more")
+    assert f"999{'b' * 250}" not in told
+
+
 def test_headers_go_with_an_error() -> None:
     """What is allowed, and when to come again."""
     assert MethodNotAllowed("GET, POST").headers == ((b"allow", b"GET, POST"),)

@@ -5,7 +5,17 @@ The names that clients see (``type``) are TorchServe's (reference 4.3).
 
 from __future__ import annotations
 
-from typing import Protocol
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+# Names in a message, names that are compared for it, and characters of each: the event loop waits meanwhile.
+_NAMED: Final = 5
+_COMPARED: Final = 50
+_CHARACTERS: Final = 64
 
 
 class ModelServerError(Exception):
@@ -63,9 +73,10 @@ class ModelNotFound(ModelServerError):
     type = "ModelNotFoundException"
 
     @classmethod
-    def named(cls, name: str) -> ModelNotFound:
-        error = cls(f"Model not found: {name}")
-        error.kserve_message = f"Model with name {name} does not exist."
+    def named(cls, name: str, others: Collection[str] | None = None) -> ModelNotFound:
+        """``others`` are the models that there are, None if the client is not told."""
+        error = cls(f"Model not found: {name}{_instead_of(name, others)}")
+        error.kserve_message = f"Model with name {name} does not exist{_instead_of(name, others) or '.'}"
         return error
 
 
@@ -76,8 +87,9 @@ class ModelVersionNotFound(ModelServerError):
     type = "ModelVersionNotFoundException"
 
     @classmethod
-    def named(cls, name: str, version: str) -> ModelVersionNotFound:
-        return cls(f"Model version: {version} does not exist for model: {name}")
+    def named(cls, name: str, version: str, others: Collection[str] | None = None) -> ModelVersionNotFound:
+        """``others`` are the versions that there are, None if the client is not told."""
+        return cls(f"Model version: {version} does not exist for model: {name}{_instead_of(version, others)}")
 
 
 class InvalidWorkflow(BadRequest):
@@ -237,6 +249,24 @@ class OutOfMemory(InternalError):
 
     def __init__(self, message: str = "Worker died.") -> None:
         super().__init__(message)
+
+
+def _instead_of(name: str, others: Collection[str] | None) -> str:
+    """The end of a message: what there is, the nearest first; empty if the client is not told."""
+    if others is None:
+        return ""
+    if not others:
+        return ". There is none"
+    matcher = SequenceMatcher(b=name[:_CHARACTERS].casefold(), autojunk=False)
+
+    def distance(other: str) -> float:
+        matcher.set_seq1(other[:_CHARACTERS].casefold())
+        return -matcher.quick_ratio()
+
+    nearest = sorted(islice(others, _COMPARED), key=distance)[:_NAMED]
+    more = len(others) - len(nearest)
+    listed = ", ".join(nearest) + (f" and {more} more" if more else "")
+    return f". There {'is' if len(others) == 1 else 'are'}: {listed}"
 
 
 class ConfigError(Exception):

@@ -226,11 +226,10 @@ class Server:
         spawner = self._spawner
         if spawner is None and settings.worker_start == "auto" and can_fork():
             spawner = Spawner()
-        registry = Registry(
-            Preparation(
-                *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
-            )
+        preparation = Preparation(
+            *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
         )
+        registry = Registry(preparation, tells_names=settings.tells_names)
         access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
         access.start(loop)
         tracing = None if self._otel is None else self._otel.start(access.traced)

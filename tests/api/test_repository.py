@@ -58,11 +58,12 @@ async def test_who_may_change_models(
         await getattr(api, verb)(request(host), "m")
 
 
-async def test_what_the_store_does_not_have() -> None:
-    """It is not found, in KServe's words."""
-    settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0)
+@pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
+async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
+    """It is not found, in KServe's words, with what the store has where clients are told."""
+    settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
     registry: Any = SimpleNamespace(names=list, preparation=SimpleNamespace(store=ModelStore(None)))
 
     with pytest.raises(ModelNotFound) as caught:
         await load_model(registry, settings, "m")
-    assert caught.value.kserve_message == "Model with name m does not exist."
+    assert caught.value.kserve_message == f"Model with name m does not exist{end}"

@@ -179,6 +179,26 @@ def test_what_handlers_get(torchserve: Detached, modelserver: Detached) -> None:
     assert list(ours.json()) == ["predictions"]
 
 
+def test_a_model_that_is_not_there(torchserve: Detached, modelserver: Detached) -> None:
+    """TorchServe's: the bare sentence. Ours: what there is, in the words of each protocol."""
+    for side, path, method in (
+        ("inference", "/predictions/Echo", "POST"),
+        ("inference", "/v1/models/Echo:predict", "POST"),
+        ("inference", "/v2/models/Echo/infer", "POST"),
+        ("management", "/models/Echo", "GET"),
+    ):
+        arguments: dict[str, Any] = {"json": V1} if method == "POST" else {}
+        ours = modelserver.ask(side, method, path, **arguments).json()
+
+        assert ours["message"] == "Model not found: Echo. There is: echo"
+        assert ours.get("error") in (None, "Model with name Echo does not exist. There is: echo")
+        if not path.startswith("/v2"):
+            theirs = torchserve.ask(side, method, path, side, **arguments).json()
+            assert theirs["message"] == "Model not found: Echo"
+    version = modelserver.ask("inference", "POST", "/predictions/echo/9", json=V1).json()
+    assert version["message"] == "Model version: 9 does not exist for model: echo. There is: 1.0"
+
+
 def test_batch_policies(torchserve: Detached, modelserver: Detached) -> None:
     """TorchServe's: a batch waits for its window. Ours: adaptive."""
     policies = [

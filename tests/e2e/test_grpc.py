@@ -127,15 +127,17 @@ def test_versions(server, inference):
 
 
 def test_refusals(server, inference, management):
-    """What does not exist is INTERNAL, with TorchServe's texts; a model without workers is UNAVAILABLE."""
-    assert ending(lambda: inference.Predictions(predict("no"), timeout=PATIENCE)) == (
-        "INTERNAL",
-        "Model not found: no\norg.pytorch.serve.archive.model.ModelNotFoundException",
-    )
+    """What does not exist is INTERNAL, with TorchServe's texts and what there is; a model without workers is
+    UNAVAILABLE.
+    """
+    code, text = ending(lambda: inference.Predictions(predict("no"), timeout=PATIENCE))
+    first, second = text.splitlines()
+    assert (code, second) == ("INTERNAL", "org.pytorch.serve.archive.model.ModelNotFoundException")
+    assert re.fullmatch(r"Model not found: no\. There are: \w+(, \w+)*( and \d+ more)?", first)
     assert ending(lambda: inference.Predictions(predict("echo", "9"), timeout=PATIENCE)) == (
         "INTERNAL",
         (
-            "Model version: 9 does not exist for model: echo\n"
+            "Model version: 9 does not exist for model: echo. There is: 1.0\n"
             "org.pytorch.serve.archive.model.ModelVersionNotFoundException"
         ),
     )

@@ -509,7 +509,7 @@ def test_errors(server: Server) -> None:
     many = infer(server, "strict", an_input("x", "FP32", [100_000, 0], []))
 
     assert unknown.status_code == 404
-    assert unknown.json()["error"] == "Model with name none does not exist."
+    assert unknown.json()["error"].startswith("Model with name none does not exist. There are: ")
     assert output.status_code == 400
     assert "Unexpected inference output 'nothing'" in output.json()["error"]
     assert (method.status_code, method.headers["allow"]) == (405, "POST")
@@ -741,7 +741,7 @@ def test_a_broken_model_does_not_replace_a_good_one(server: Server) -> None:
     assert "SyntaxError" in second.json()["error"]
     assert server.predict("changing", b"1").status_code == 200
     assert missing.status_code == 404
-    assert missing.json()["error"] == "Model with name missing does not exist."
+    assert missing.json()["error"].startswith("Model with name missing does not exist. There are: ")
     server.unregister("changing")
 
 
@@ -766,7 +766,7 @@ def test_unload_what_is_not_there(server: Server) -> None:
     answer = server.inference.post("/v2/repository/models/missing/unload", json={})
 
     assert answer.status_code == 404
-    assert answer.json()["error"] == "Model with name missing does not exist."
+    assert answer.json()["error"].startswith("Model with name missing does not exist. There are: ")
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

@@ -22,9 +22,10 @@ class Registry:
         self.healthy = True
         self.pool = SimpleNamespace(ready=False)
 
+    def is_known(self, name: str) -> bool:
+        return name == "m"
+
     def is_ready(self, name: str) -> bool:
-        if name != "m":
-            raise ModelNotFound.named(name)
         return bool(self.pool.ready)
 
 

@@ -86,6 +86,8 @@ def test_the_fewest_rules_are_named() -> None:
          said(503, "Prediction failed: KeyError", request_id="1")),
         ("exposed", INSTANCES, said(500, "Prediction failed", error="Prediction failed"),
          said(500, "Prediction failed: K", error="Prediction failed: K", request_id="1")),
+        ("exposed", a_call("/predictions/m"), said(404, "Model not found: m"),
+         said(404, "Model not found: m. There is: n")),
         ("rounding", a_call("/predictions/m"), good({"a": [0.123456]}), good({"a": [0.123457]})),
     ],
 )  # fmt: skip
@@ -98,10 +100,16 @@ def test_explained(rule: str, asked: Call, theirs: Answer, ours: Answer) -> None
     ("rule", "asked", "theirs", "ours"),
     [
         ("exposed", a_call("/predictions/m"), FAILED, said(500, "Prediction failed: KeyError")),
+        (
+            "exposed",
+            a_call("/predictions/m"),
+            said(404, "Model not found: m"),
+            said(404, "Model not found: n"),
+        ),
         ("rounding", a_call("/predictions/m"), good({"a": [0.12]}), good({"a": [0.13]})),
         ("rounding", a_call("/predictions/m"), good([1]), good([1.0])),
     ],
-)
+)  # fmt: skip
 def test_not_explained(rule: str, asked: Call, theirs: Answer, ours: Answer) -> None:
     """TorchServe's answer stays as it is."""
     assert change_of(rule)(asked, theirs, ours) == theirs

@@ -35,6 +35,18 @@ async def test_versions(registry: Registry) -> None:
     assert registry.names() == ["m"]
 
 
+async def test_what_there_is(registry: Registry) -> None:
+    """Where clients are told, the message says which models and versions are registered."""
+    telling = type(registry)(registry.preparation, tells_names=True)
+    await register(telling, "m.mar")
+
+    with pytest.raises(ModelNotFound, match=r"^Model not found: none\. There is: m$"):
+        telling.versions("none")
+    with pytest.raises(ModelVersionNotFound, match=r"for model: m\. There is: 1\.0$"):
+        telling.get("m", "9")
+    assert (telling.is_known("m"), telling.is_known("none")) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -127,7 +127,7 @@ async def load_model(registry: Registry, settings: Settings, name: str) -> None:
             file = file_of(before.url)
             url = file if file in stored.values() else stored.get(name, before.url)
     if url is None:
-        raise ModelNotFound.named(name)
+        raise ModelNotFound.named(name, stored if settings.tells_names else None)
     workers = settings.default_workers_per_model or 1
     registration = Registration(url=url, model_name=name, initial_workers=workers)
     try:

@@ -101,9 +101,8 @@ class HealthService:
     def _status(self, name: str) -> int:
         if name in self._services:
             serving = self._registry.healthy
+        elif not self._registry.is_known(name):
+            return int(_Answer.SERVICE_UNKNOWN)
         else:
-            try:
-                serving = self._registry.is_ready(name)
-            except ModelNotFound:
-                return int(_Answer.SERVICE_UNKNOWN)
+            serving = self._registry.is_ready(name)
         return int(_Answer.SERVING if serving and not self._stopping.is_set() else _Answer.NOT_SERVING)

@@ -38,6 +38,7 @@ VARIES = Rule(
     lambda _call, theirs, _ours: theirs,
 )
 """No rule about one pair of answers: TorchServe is asked twice."""
+_ABSENT = "Model not found: ", "Model version: "
 _TOLERANCE = Tolerance(1e-3, 1e-6)  # of floating point numbers
 
 
@@ -76,16 +77,22 @@ OF_THE_RUN.append(
 @OF_THE_RUN.changing("exposed", BETTER)
 def _exposed(call: Call, theirs: Answer, ours: Answer) -> Answer:
     """For clients on the same machine the message also names the exception, the line in the handler and
-    what to do (`expose_errors=false` tells nobody).
+    what to do, and a 404 of a model which models there are (`expose_errors=false` tells nobody).
     """
     if call.method == METHOD:
         (said, theirs_ends), (more, ours_ends) = (_of_java(answer.body or b"") for answer in (theirs, ours))
-        explained = said == FAILED and more.startswith(f"{FAILED}: ") and theirs_ends == ours_ends
+        explained = _goes_on(said, more) and theirs_ends == ours_ends
         return theirs.but(body=ours.body) if explained else theirs
-    said, more = message_of(theirs), message_of(ours)
-    if said != FAILED or not more.startswith(f"{FAILED}: "):
+    if not _goes_on(message_of(theirs), message_of(ours)):
         return theirs
     return body_at("message", "error", "request_id")(call, theirs, ours)
+
+
+def _goes_on(said: str, more: str) -> bool:
+    """Whether the second message is the first, with what is told beside it."""
+    if said.startswith(_ABSENT):
+        return more.startswith(f"{said}. There ")
+    return said == FAILED and more.startswith(f"{FAILED}: ")
 
 
 def _of_java(text: bytes) -> tuple[str, str]:

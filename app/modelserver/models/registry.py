@@ -57,11 +57,13 @@ class Registry:
     Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
     awaited after each accepted change, before its caller gets the result. ``replacing`` and ``retiring`` are
     the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones. ``workflows``
-    are those that snapshots keep too, by name.
+    are those that snapshots keep too, by name. ``tells_names``: an error for a model or version that is not
+    there says which are.
     """
 
-    def __init__(self, preparation: Preparation) -> None:
+    def __init__(self, preparation: Preparation, *, tells_names: bool = False) -> None:
         self.preparation = preparation
+        self._tells_names = tells_names
         self.replacing: set[asyncio.Task[ModelVersion]] = set()
         self.retiring: set[asyncio.Task[None]] = set()
         self._models: dict[str, _Model] = {}
@@ -78,13 +80,14 @@ class Registry:
         model = self._named(name)
         found = model.versions.get(model.default if version is None else version)
         if found is None:
-            raise ModelVersionNotFound.named(name, version or model.default)
+            others = model.versions if self._tells_names else None
+            raise ModelVersionNotFound.named(name, version or model.default, others)
         return found
 
     def _named(self, name: str) -> _Model:
         model = self._models.get(name)
         if model is None:
-            raise ModelNotFound.named(name)
+            raise ModelNotFound.named(name, self._models if self._tells_names else None)
         return model
 
     def version_for(self, name: str, version: str | None, asked: Headed) -> ModelVersion:
@@ -101,6 +104,10 @@ class Registry:
     def has(self, name: str, version: str) -> bool:
         """Whether the version is registered, even if it failed."""
         return name in self._models and version in self._models[name].versions
+
+    def is_known(self, name: str) -> bool:
+        """Whether a model of this name is registered."""
+        return name in self._models
 
     def names(self) -> list[str]:
         """The registered names in the order of their registration."""

@@ -257,7 +257,8 @@ class ServingSettings:
     expose_errors: Literal["auto", "true", "false"] = setting(
         "auto",
         REQUESTS,
-        "Tell clients why a handler failed: exception, line, hint and request id; auto: on loopback.",
+        "Tell clients why a handler failed: exception, line, hint and request id; auto: on loopback. Unless "
+        "it is false, a 404 of a model says which models there are.",
         torchserve="false",
     )
     decode_input_request: bool = setting(

@@ -328,6 +328,11 @@ class Settings(ClusterSettings):
         return self.compat_defaults == TORCHSERVE
 
     @property
+    def tells_names(self) -> bool:
+        """Whether a 404 of a model or version says which there are: all who may predict may list them."""
+        return self.expose_errors != "false"
+
+    @property
     def local_store(self) -> Path | None:
         """The model store, if it is a folder of this machine."""
         return None if isinstance(self.model_store, str) else self.model_store

@@ -70,7 +70,8 @@ async def engine(
         metrics = ServerMetrics(mode=settings.metrics_mode)
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
         preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
-        registry, aside = Registry(preparation), Aside(settings.max_request_size)
+        registry = Registry(preparation, tells_names=settings.tells_names)
+        aside = Aside(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         try:
             name = default_name(registration.url or "")
