@@ -64,6 +64,8 @@ class BaseHandler:
     """
 
     pipelined: ClassVar[bool] = False
+    # Whether answers have labels, so that a missing file of them is worth a warning.
+    _ms_names_classes: ClassVar[bool] = False
     # What the server calls of a subclass, and ``handle`` of this class.
     _ms_overridden: ClassVar[tuple[str, ...]] = (
         "initialize",
@@ -199,7 +201,8 @@ class BaseHandler:
 
     def _ms_load_labels(self, model_dir: str) -> dict[str, str] | None:
         """Class number to name, or None."""
-        return load_label_mapping(os.path.join(model_dir, LABELS_FILE))
+        path = os.path.join(model_dir, LABELS_FILE)
+        return load_label_mapping(path) if self._ms_names_classes or os.path.isfile(path) else None
 
     # One batch
 

@@ -35,6 +35,7 @@ class ImageClassifier(VisionHandler):
     """
 
     pipelined: ClassVar[bool] = True
+    _ms_names_classes: ClassVar[bool] = True
     topk = 5
     picture_mode = "RGB"
     image_processing: Callable[[Any], Any] = classic_processing()

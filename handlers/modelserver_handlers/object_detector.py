@@ -31,6 +31,7 @@ class ObjectDetector(VisionHandler):
     """
 
     pipelined: ClassVar[bool] = True
+    _ms_names_classes: ClassVar[bool] = True
     threshold = 0.5
     picture_mode = "RGB"
     image_processing: Callable[[Any], Any] = transforms.ToTensor()

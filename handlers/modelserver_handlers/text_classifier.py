@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ class TextClassifier(TextHandler):
     model-config.yaml may say ``handler: {topk: 3, ngrams: 1}``.
     """
 
+    _ms_names_classes: ClassVar[bool] = True
     topk: int | None = None
 
     def initialize(self, context: Any) -> None:

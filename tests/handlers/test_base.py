@@ -9,7 +9,12 @@ import torch
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.context import Context
+from modelserver_handlers.densenet_handler import DenseNetHandler
 from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.image_classifier import ImageClassifier
+from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.object_detector import ObjectDetector
+from modelserver_handlers.text_classifier import TextClassifier
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +84,28 @@ def test_eager(folder: Path, make_context: Any, begin: Any) -> None:
     assert handler.model_pt_path == str(folder / "triple.pth")
     assert handler.mapping is None
     assert handler.handle([[1.0, 2.0], [3.0, 4.0]], context) == [[3.0, 6.0], [9.0, 12.0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "warns"),
+    [
+        (BaseHandler, False),
+        (ImageSegmenter, False),
+        (ImageClassifier, True),
+        (DenseNetHandler, True),
+        (ObjectDetector, True),
+        (TextClassifier, True),
+    ],
+)
+def test_missing_labels_are_told_where_answers_have_some(
+    kind: type[BaseHandler], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Classifiers and detectors warn; other networks have no classes, and read the file where it is."""
+    assert kind()._ms_load_labels(str(tmp_path)) is None
+    assert ("index_to_name.json is missing" in caplog.text) == warns
+
+    (tmp_path / "index_to_name.json").write_text('{"0": "cat"}')
+    assert kind()._ms_load_labels(str(tmp_path)) == {"0": "cat"}
 
 
 def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
