@@ -7,9 +7,11 @@ import socket
 from typing import Any, cast
 
 import httpx
+import pytest
 
 from modelserver.api.services import LateApp, Services
-from modelserver.listeners import Listeners
+from modelserver.auth.origins import ForeignName
+from modelserver.listeners import Listeners, check_of_pages
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
 
@@ -43,3 +45,24 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
 
     assert answer.status_code == 200
     assert ended
+
+
+@pytest.mark.parametrize(
+    ("address", "is_refused"),
+    [
+        (Address("http", "127.0.0.1", 8081), True),
+        (Address("http", "localhost", 8081), True),
+        (Address("http", "0.0.0.0", 8081), False),
+        (Address("unix", path="/run/m"), False),
+    ],
+)
+def test_only_loopback_addresses_ask_for_the_name(address: Address, is_refused: bool) -> None:
+    """A page can be made to lead to loopback. Elsewhere all clients are allowed, and pages reach no socket."""
+    check = check_of_pages(address, Settings(management_address=address))
+    try:
+        check("GET", "/models", [(b"host", b"evil.example")])
+        refused = False
+    except ForeignName:
+        refused = True
+
+    assert refused is is_refused

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uvicorn.config import Config
 
 from modelserver.auth.guard import Guard
-from modelserver.auth.origins import check_origin
+from modelserver.auth.origins import check_host, check_origin, tells_about_models
 from modelserver.binding import roles_by_address
 from modelserver.frontend.processes import Fleet
 from modelserver.http.connection import HttpProtocol, Listener, check_regularly
@@ -23,10 +23,11 @@ from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from modelserver.api.services import LateApp, Services
     from modelserver.auth.keeper import TokenKeeper
+    from modelserver.http.edge import Check
     from modelserver.http.exchange import HotRoutes
     from modelserver.settings.address import Address
     from modelserver.settings.settings import Settings
@@ -84,7 +85,7 @@ class Listeners:
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
                 continue
-            app = make_edge(self._apps[address], self._services, self._settings, self._on_response)
+            app = make_edge(address, self._apps[address], self._services, self._on_response)
             listener = Listener(
                 self._hot if "inference" in roles else None,
                 limit,
@@ -139,13 +140,29 @@ class Listeners:
                 connection.transport.abort()
 
 
-def make_edge(app: LateApp, services: Services, settings: Settings, on_response: OnResponse) -> Edge:
+def make_edge(address: Address, app: LateApp, services: Services, on_response: OnResponse) -> Edge:
     """The ASGI application of an address."""
-    cors, check = Cors.of(settings), None
-    # With tokens, a page would need one; off loopback without tokens, every client is allowed.
-    if services.tokens is None and settings.management_address.is_loopback:
-        check = partial(check_origin, allowed=settings.cors_allowed_origin or "")
-    return Edge(app, on_response, settings.max_request_size, cors, check)
+    settings = services.settings
+    check = None if services.tokens is not None else check_of_pages(address, settings)
+    return Edge(app, on_response, settings.max_request_size, Cors.of(settings), check)
+
+
+def check_of_pages(address: Address, settings: Settings) -> Check:
+    """What an address without tokens checks: a page would have none. Off loopback every client is allowed."""
+    roles = roles_by_address(settings)[address]
+    names = frozenset((settings.management_hosts or "").lower().replace(",", " ").split())
+    allowed = settings.cors_allowed_origin or ""
+    is_local = settings.management_address.is_loopback
+    # Pages cannot connect to unix sockets.
+    checks_host = address.is_loopback and address.scheme != "unix"
+
+    def check(method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        if is_local:
+            check_origin(method, headers, allowed, names)
+        if checks_host and tells_about_models(roles, method, path):
+            check_host(headers, names)
+
+    return check
 
 
 def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
@@ -181,7 +198,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         else None,
         names_failures=not settings.as_torchserve,
     )
-    edge = make_edge(app, services, settings, on_response)
+    edge = make_edge(address, app, services, on_response)
     fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response, services.metrics.stalled)
     if tokens is not None:
         allow = partial(_allow, fleet, tokens)

@@ -80,9 +80,3 @@ async def test_an_unknown_model(client) -> None:
     """Is refused rather than waited for."""
     with pytest.raises(ModelNotFound):
         await client.post("/recording?model=other")
-
-
-async def test_a_page_under_a_foreign_name(client) -> None:
-    """Without tokens only loopback names are answered."""
-    with pytest.raises(Exception, match="not answered under the name"):
-        await client.post("/recording", headers={"host": "evil.example"})

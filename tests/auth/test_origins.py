@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.auth.origins import ForeignName, ForeignPage, check_host, check_origin
+from modelserver.auth.origins import ForeignName, ForeignPage, check_host, check_origin, tells_about_models
 
 OWN = "http://localhost:8081"
 
@@ -70,3 +70,50 @@ def test_a_name_that_was_made_to_lead_here_reads_nothing(host: str) -> None:
     """A page could otherwise read under its own name what this machine's loopback tells."""
     with pytest.raises(ForeignName, match="use localhost"):
         check_host(headers(None, host))
+
+
+def test_names_of_the_operator_are_safe() -> None:
+    """A name of ``management_hosts`` may read, and its own pages may change something."""
+    names = {"models.lan"}
+    check_host(headers(None, "Models.LAN:8081"), names)
+    check_origin("POST", headers("http://models.lan", "models.lan"), "", names)
+    with pytest.raises(ForeignName):
+        check_host(headers(None, "other.lan"), names)
+    with pytest.raises(ForeignPage):
+        check_origin("POST", headers("http://other.lan", "other.lan"), "", names)
+
+
+def test_a_request_without_the_header_is_not_from_a_browser() -> None:
+    """HTTP/1.0 has none."""
+    check_host([(b"accept", b"*/*")])
+
+
+@pytest.mark.parametrize(
+    ("role", "path"),
+    [
+        *(("management", path) for path in ("/models", "/models/m", "/workflows", "/logging", "/token")),
+        *(("management", path) for path in ("/console/events", "/recording", "/v1/models/m")),
+        *(("inference", path) for path in ("/v2/repository/index", "/v2/logging")),
+        ("metrics", "/metrics"),
+    ],
+)
+def test_data_about_models_has_the_rule(role: str, path: str) -> None:
+    """What needs the management token where there are tokens, and metrics."""
+    assert tells_about_models({role}, "GET", path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/ping", "/livez", "/readyz", "/v2/health/ready", "/console", "/openapi.json"]
+)
+@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
+def test_probes_and_pages_do_not_have_the_rule(role: str, path: str) -> None:
+    """A probe may use any name; the console's page and descriptions tell nothing about models."""
+    if (role, path) != ("inference", "/console"):
+        assert not tells_about_models({role}, "GET", path)
+
+
+@pytest.mark.parametrize("path", ["/predictions/m", "/v2/models/m", "/v1/models/m"])
+def test_what_clients_of_models_ask_does_not_have_the_rule(path: str) -> None:
+    """Proxies send predictions, and what belongs to them, on under the name that clients use."""
+    assert not tells_about_models({"inference"}, "GET", path)
+    assert not tells_about_models({"inference", "management"}, "GET", path)

@@ -42,7 +42,7 @@ IN_FLIGHT = 3000
 REFUSED = (500, 503, 507)
 
 
-DESCRIBE = b"GET /models/echo HTTP/1.1\r\nHost: x\r\n\r\n"
+DESCRIBE = b"GET /models/echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class NotHere(Exception):

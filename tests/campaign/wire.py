@@ -28,11 +28,11 @@ from modelserver.http.connection import CHECK_SECONDS, KEEP_ALIVE, RECEIVE_TIMEO
 
 # In the target of each request that stands inside a body: the access log shows it if it was one.
 MARK = "smuggled"
-HIDDEN = f"GET /{MARK} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+HIDDEN = f"GET /{MARK} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 HIDDEN_REGISTRATION = post(f"/models?url=echo.mar&model_name={MARK}&initial_workers=0", b"")
 MANAGEMENT = ("/models", "/api-description")
 # A request in order, that every port answers.
-PLAIN = b"GET /api-description HTTP/1.1\r\nHost: x\r\n\r\n"
+PLAIN = b"GET /api-description HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE = 10.0
 # What comes behind the last answer comes so soon.
 AFTERWARDS = 0.1
@@ -69,7 +69,9 @@ class Case:
     behind: bool = False  # what is refused comes behind the body: who needs no body may have answered before
 
 
-def message(path: str, *lines: str, body: bytes = b"", method: str = "POST", host: str = "Host: x") -> bytes:
+def message(
+    path: str, *lines: str, body: bytes = b"", method: str = "POST", host: str = "Host: localhost"
+) -> bytes:
     """A request without a content length of its own."""
     head = [f"{method} {path} HTTP/1.1", *([host] if host else []), *lines, "", ""]
     return "\r\n".join(head).encode("latin-1") + body
@@ -379,7 +381,7 @@ def pieces_of(case: Case) -> Iterator[bytes]:
 
 def dawdlers(report: Report, server: Server, what: str) -> None:
     """Heads and bodies that come byte by byte, and connections that say nothing, are cut off (F15)."""
-    head = b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    head = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
     begun = {"a slow head": head[:20], "a slow body": head, "a slow chunk": head.replace(
         b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n"}  # fmt: skip
     with contextlib.ExitStack() as stack:

@@ -12,6 +12,7 @@ from tests.console.doubles import Hot
 from modelserver.console.console import Console
 from modelserver.errors import ModelNotFound
 from modelserver.http.edge import Edge
+from modelserver.listeners import check_of_pages
 from modelserver.settings.keys import KEYS
 from modelserver.settings.settings import Settings
 
@@ -43,5 +44,7 @@ def console(hot: Hot) -> Iterator[Console]:
 @pytest.fixture
 def client(console: Console) -> httpx.AsyncClient:
     """Asks the console as a listener would."""
-    transport = httpx.ASGITransport(Edge(console, lambda *_: None, 1000))
+    settings = Settings()
+    check = check_of_pages(settings.management_address, settings)
+    transport = httpx.ASGITransport(Edge(console, lambda *_: None, 1000, check=check))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost:8081")

@@ -8,13 +8,13 @@ import socket
 import time
 
 HOST = "127.0.0.1"
-CLOSE = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+CLOSE = b"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 """A request after which the server ends the connection."""
 
 
 def head(path: str, *lines: str) -> bytes:
     """The head of a POST request with these header lines."""
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode("latin-1")
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode("latin-1")
 
 
 def post(path: str, body: bytes = b"", *lines: str) -> bytes:

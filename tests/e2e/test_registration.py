@@ -633,6 +633,25 @@ def test_web_pages_register_nothing(start_server):
     assert answer.status_code == 200
 
 
+def test_foreign_names_read_nothing(start_server):
+    """A page whose name was made to lead here reads neither models nor metrics; probes and names that a
+    setting allows are answered, and so are predictions under any name.
+    """
+    server = start_server(management_hosts="models.lan, other.lan")
+    server.registered("echo.mar")
+    evil, allowed = {"Host": "evil.example:8081"}, {"Host": "models.lan:8081"}
+    for path in ("/models", "/models/echo", "/workflows", "/logging", "/v1/models/echo"):
+        answer = server.management.get(path, headers=evil)
+        assert (answer.status_code, answer.json()["type"]) == (403, "ForeignHostException")
+        assert "management_hosts can allow a name" in answer.json()["message"]
+        assert server.management.get(path, headers=allowed).status_code == 200
+    assert server.inference.post("/v2/repository/index", headers=evil).status_code == 403
+    assert server.metrics.get("/metrics", headers=evil).status_code == 403
+    assert server.inference.get("/ping", headers=evil).status_code == 200
+    assert server.management.get("/livez", headers=evil).status_code == 200
+    assert server.inference.post("/predictions/echo", content=b"x", headers=evil).status_code == 200
+
+
 def test_threads_of_a_models_own(shared_server, model_store, tmp_path):
     """A parameter or a key of the archive says how many threads a worker has; else the cores are shared."""
     handler = tmp_path / "threads.py"

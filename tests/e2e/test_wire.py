@@ -39,12 +39,13 @@ def server(request, tmp_path_factory, model_store):
 
 def post(path, body, lines=b""):
     """A request with a body of known length."""
-    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (path, lines, len(body), body)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n" % (path, lines, len(body))
+    return head + body
 
 
 def chunked(path, body, lines=b"", trailers=b""):
     """A request with a body of one chunk."""
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (path, lines)
     return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
 
 
@@ -74,9 +75,9 @@ def test_no_request_inside_a_body(server, role, path, offer):
     log has the request and the one behind it, and nothing between them.
     """
     mark = f"{role}-{offer}".encode()
-    evil = b"GET %b?inner-%b HTTP/1.1\r\nHost: x\r\n\r\n" % (path, mark)
+    evil = b"GET %b?inner-%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (path, mark)
     outer = get(path + b"?outer-" + mark, evil, UPGRADES[offer])
-    last = b"GET %b?last-%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % (path, mark)
+    last = b"GET %b?last-%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % (path, mark)
     at = len(outer) - len(evil)
 
     assert statuses(converse(server.port_of(role), outer, last)) == [200, 200]
@@ -106,7 +107,9 @@ def test_no_request_inside_a_body_with_tokens(start_server, processes):
     token = server.tokens()["management"]
     bearer = f"Authorization: Bearer {token}\r\n".encode()
     evil = post(b"/models?url=echo.mar", b"", bearer)
-    last = CLOSE.replace(b"/ping", b"/models").replace(b"Host: x\r\n", b"Host: x\r\n" + bearer)
+    last = CLOSE.replace(b"/ping", b"/models").replace(
+        b"Host: localhost\r\n", b"Host: localhost\r\n" + bearer
+    )
     port = server.port_of("management")
     for offer in (b"", *UPGRADES.values()):
         whole = get(b"/models", evil, bearer + offer)
@@ -143,9 +146,9 @@ def test_trailers_reach_nobody(server):
 @pytest.mark.parametrize("role", ["inference", "management", "metrics"])
 def test_a_client_that_ends_its_side(server, role):
     """Who only says that no more will come still gets the answers to what came, and then the end."""
-    two = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" * 2
+    two = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2
     path = {"inference": b"/ping", "management": b"/models", "metrics": b"/metrics"}[role]
-    one = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path
+    one = b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path
 
     assert statuses(converse(server.port_of(role), one, half_close=True))[-1] == 200
     assert [code for code in statuses(converse(server.port, two, half_close=True)) if code != 102] == [
@@ -371,7 +374,7 @@ def test_tiny_chunks_take_no_more_than_their_bytes(server):
         for _ in range(connections):
             connection = stack.enter_context(connect(server.port))
             connection.sendall(
-                b"POST /predictions/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             )
             for _ in range(pieces):
                 connection.sendall(b"2\r\nxx\r\n" * chunks)

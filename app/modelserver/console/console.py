@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from modelserver import __version__
-from modelserver.auth.origins import check_host
 from modelserver.auth.scopes import CONSOLE_PATH
 from modelserver.auth.scopes import Scope as TokenScope
 from modelserver.console.broadcast import Broadcast
@@ -50,8 +49,6 @@ class Console:
         self._pages = Pages()
         self._broadcast = Broadcast(State(services.registry))
         self._estimates = Estimates()
-        # Off loopback without tokens, every client is allowed.
-        self._checks_host = services.tokens is None and services.settings.management_address.is_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._response(scope["path"], Request(scope, receive))
@@ -65,8 +62,6 @@ class Console:
     async def _response(self, path: str, request: Request) -> Response:
         if path == CONSOLE_PATH or path.startswith(_STATIC):
             return self._page(path, request)
-        if self._checks_host:
-            check_host(request.scope["headers"])
         if path.startswith(_TRY):
             _check_method(request, "POST")
             return await answer_try(request, self._hot)

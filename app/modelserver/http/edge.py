@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.api")
 
-Check = Callable[[str, Iterable[tuple[bytes, bytes]]], None]
+Check = Callable[[str, str, Iterable[tuple[bytes, bytes]]], None]
 
 
 class Edge:
@@ -37,7 +37,7 @@ class Edge:
         on_response: called for each answer.
         max_body: maximum size of a body in bytes.
         cors: headers for pages of other origins; with them, preflight requests are answered here.
-        check: called with method and headers; raises for requests that are not allowed.
+        check: called with method, path and headers; raises for requests that are not allowed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Edge:
                 await call.allow()
             else:
                 if self._check is not None:
-                    self._check(scope["method"], scope["headers"])
+                    self._check(scope["method"], scope["path"], scope["headers"])
                 check_query(scope["query_string"])
                 await self._app(scope, call.receive, call.send)
         except ClientDisconnect:

@@ -80,6 +80,11 @@ class Settings(ClusterSettings):
         ACCESS,
         "Clients may register shared memory for tensors if its name begins so; / for any, not set for none.",
     )
+    management_hosts: str | None = setting(
+        None,
+        ACCESS,
+        "Names besides localhost, separated by commas, that a loopback address without tokens answers to.",
+    )
     cors_allowed_origin: str | None = setting(
         None, ACCESS, "The Access-Control-Allow-Origin header of every response."
     )
