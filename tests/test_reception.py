@@ -49,5 +49,7 @@ async def test_each_address_has_an_application(shared: bool) -> None:
     assert set(reception.apps) == set(sockets)
     assert isinstance(reception.listeners._hot, InferenceApi)
     assert reception.services.intake is not None
+    assert reception.services.outgoing is not None
+    assert reception.services.outgoing.give_back == reception.services.intake.give_back
     with_console = [place for place, app in reception.apps.items() if isinstance(app, AppWithConsole)]
     assert with_console == ([] if shared else [places[1]])

@@ -18,6 +18,7 @@ from modelserver.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.http.cors import Cors
 from modelserver.http.edge import Edge
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.tls.context import renew, server_context, tls_arguments
 from modelserver.wire.frontend import Setup, Tokens
@@ -81,6 +82,7 @@ class Listeners:
         if self._fleet is not None:
             await self._fleet.open(BACKLOG)
         limit, intake = self._settings.max_request_size, self._services.intake or Intake.of(self._settings)
+        outgoing = self._services.outgoing or Outgoing.of(self._settings, intake.give_back)
         tokens, ping_token = self._services.tokens, self._settings.ping_token
         for address, roles in roles_by_address(self._settings).items():
             if self._fleet is not None and "inference" in roles:
@@ -93,6 +95,7 @@ class Listeners:
                 guard=None if tokens is None else Guard(tokens.verifier, roles, ping_token=ping_token),
                 cors=Cors.of(self._settings),
                 intake=intake,
+                outgoing=outgoing,
             )
             config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
             config.load()
@@ -197,6 +200,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         if certificate is not None and address.scheme == "https"
         else None,
         names_failures=not settings.as_torchserve,
+        max_outgoing=Outgoing.of(settings, processes=count + 1).limit,
     )
     edge = make_edge(address, app, services, on_response)
     fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response, services.metrics.stalled)

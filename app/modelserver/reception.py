@@ -15,6 +15,7 @@ from modelserver.binding import roles_by_address
 from modelserver.console.app import AppWithConsole
 from modelserver.frontend.processes import front_ends
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.inference.inference import InferenceApi
 from modelserver.listeners import Listeners, make_fleet
 from modelserver.resources import usable_cpus
@@ -66,13 +67,16 @@ class Reception:
         tracing: Tracing | None = None,
     ) -> Reception:
         """``sockets`` are bound to the addresses; front ends are started if the settings want some."""
-        recorder = None
+        recorder, intake = None, Intake.of(settings)
+        count = front_ends(settings.frontend_processes, usable_cpus())
+        # Of front ends, each has a share, and so has the server.
+        outgoing = Outgoing.of(settings, intake.give_back, count + 1 if count > 1 else 1)
         if settings.allow_recording:
-            # Imported only if it is allowed.
-            recorder = import_module("modelserver.recording.recorder").Recorder()
+            recorder = import_module("modelserver.recording.recorder").Recorder(outgoing=outgoing)
         services = Services(
-            *(registry, metrics, settings, tokens, payloads, aside, Intake.of(settings), workflows),
+            *(registry, metrics, settings, tokens, payloads, aside, intake, workflows),
             recorder=recorder,
+            outgoing=outgoing,
             shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
             tracing=tracing,
         )
@@ -86,7 +90,7 @@ class Reception:
             address = settings.management_address
             apps[address] = AppWithConsole(roles_by_address(settings)[address], services, unwatched)
         fleet = None
-        if (count := front_ends(settings.frontend_processes, usable_cpus())) > 1:
+        if count > 1:
             fleet = make_fleet(
                 *(count, sockets[settings.inference_address], settings, services, hot, on_response),
                 apps[settings.inference_address],

@@ -1,5 +1,5 @@
 """What remains in memory, in descriptors and on the disk after uploads, broken bodies, large messages and
-models that come and go (F71, F72).
+models that come and go (F71, F72), and what is held for clients that do not take their answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.campaign.callers import receive_answer
-from tests.campaign.targets import Holdings, hold_level, quiet, settled, target, tracebacks
+from tests.campaign.targets import MIB, Holdings, hold_level, quiet, settled, target, tracebacks
+from tests.e2e import unread
 from tests.e2e.raw import connect, post
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ AT_ONCE = 20
 # Resident memory afterwards: of the server and its front ends, in 5 s.
 SHARE = 0.10
 SHARE_OF_CYCLES = 0.05
+# Clients that ask for large answers and do not take them; what the server may hold for them, and what it may
+# need besides for answers on their way.
+CROWD = 150
+OUTGOING, BESIDE = 64 * MIB, 64 * MIB
+DROP, PAUSE = 1000, 0.25  # bytes, seconds
 # HTTP/2: the first windows, the longest frame, a setting and a reason (RFC 9113).
 WINDOW, LONGEST_FRAME, INITIAL_WINDOW, CANCEL = 65_535, 16_384, 4, 8
 
@@ -59,7 +65,10 @@ def run(report: Report, seconds: float) -> None:
         for kind, once in kinds.items():
             share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
             with target(front_ends) as server:
-                leak(report, server, f"{what}, {kind}", once, seconds / 8, share)
+                leak(report, server, f"{what}, {kind}", once, seconds / 16, share)
+        for kind, (crowd, drip) in CROWDS.items():
+            with target(front_ends, max_outgoing_bytes=OUTGOING, job_queue_size=1000) as server:
+                hold_unread(report, server, f"{what}, {kind}", crowd, drip, seconds / 16)
 
 
 def leak(
@@ -183,3 +192,67 @@ def register_and_unregister(server: Server) -> int:
         server.registered("echo.mar", model_name="passing", initial_workers=0).unregister("passing")
     server.registered("echo.mar", model_name="passing").unregister("passing")
     return 21
+
+
+def hold_unread(
+    report: Report,
+    server: Server,
+    what: str,
+    crowd: Callable[[Server], list[socket.socket]],
+    drip: Callable[[list[socket.socket]], None],
+    seconds: float,
+) -> None:
+    """Holds that what is held for a crowd of clients is bounded, and gone after them; others are served."""
+    server.registered("echo.mar").registered("obey.mar")
+    for _ in range(WARM_UP):
+        server.predict("obey", unread.ORDER, headers={"content-type": "application/json"})
+    time.sleep(2)  # freed memory is given back
+    before = Holdings.of(server)
+    most, statuses, end = before.memory, [], time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(client) for client in crowd(server)]
+        while time.monotonic() < end or not quiet(server):
+            drip(clients)
+            most = max(most, server.memory())
+            statuses.append(server.predict("echo", b"x").status_code)
+            time.sleep(PAUSE)
+    report.figure(f"{what}: most memory", f"{before.memory / MIB:.0f} -> {most / MIB:.0f} MiB")
+    served = f"{statuses.count(200)} of {len(statuses)}"
+    report.figure(f"{what}: others served", served)
+    report.hold(most - before.memory < OUTGOING + BESIDE, f"{what}: {most / MIB:.0f} MiB were held")
+    report.hold({200} <= set(statuses) <= {200, 503}, f"{what}: others were served {served} times")
+    hold_level(report, what, before, settled(server, before, SHARE), SHARE)
+    report.hold(not tracebacks(server), f"{what}: tracebacks in the log: {tracebacks(server)[:3]}")
+
+
+def connections(server: Server) -> list[socket.socket]:
+    """Each client has one."""
+    return [unread.ask(server.port) for _ in range(CROWD)]
+
+
+def calls(server: Server) -> list[socket.socket]:
+    """All clients share one, with closed windows."""
+    return [unread.call(int(str(server.settings["grpc_inference_port"])), CROWD)]
+
+
+def read_a_drop(clients: list[socket.socket]) -> None:
+    """Of each answer, unless its connection has ended."""
+    for client in clients:
+        with contextlib.suppress(OSError):
+            client.recv(DROP, socket.MSG_DONTWAIT)
+
+
+def allow_a_byte(clients: list[socket.socket]) -> None:
+    """Of each answer, and reads what comes."""
+    for client in clients:
+        unread.open_windows(client, CROWD, 1)
+    for client in clients:
+        client.recv(1 << 20)
+
+
+CROWDS = {
+    "unread answers": (connections, lambda _: None),
+    "answers read in drops": (connections, read_a_drop),
+    "unread gRPC answers": (calls, lambda _: None),
+    "gRPC answers read in drops": (calls, allow_a_byte),
+}

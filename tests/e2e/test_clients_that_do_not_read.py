@@ -1,10 +1,12 @@
 """Clients that ask and do not read what they asked for, while others are served (F15, F37).
 
-They are given 60 s, which no test waits for: the servers here take a second for it, and look twice a second.
+They are given 60 s, which no test waits for: the servers here take a second for it, and look twice a second;
+or they hold little of what is not read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -12,11 +14,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.e2e import unread
+from tests.e2e.grpc_client import grpc_settings
 from tests.e2e.raw import connect, everything, post
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -86,16 +90,19 @@ def test_an_answer_that_is_not_read(server: Server, listener: str, asked: bytes)
 
 
 def test_an_answer_that_is_read_slowly(server: Server) -> None:
-    """Who takes an answer steadily gets it whole, however slowly: less than the system takes from the server
-    at a time, which is a megabyte or more, may be a second's worth.
+    """A client that takes a tenth of its answer in the time to send gets it whole: that is less than the
+    system takes from the server at a time, which is a megabyte or more.
     """
     with connect(server.port, 30, small=True) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.sendall(ask("/predictions/obey", {"do": "big", "bytes": SIZE}))
-        received, until = b"", time.monotonic() + 2.5 * SEND_TIMEOUT
-        while time.monotonic() < until:
-            received += client.recv(1 << 16)
-            time.sleep(0.03)
-        assert len(received) < SIZE / 4
+        received, began = b"", time.monotonic()
+        while (seconds := time.monotonic() - began) < 2.5 * SEND_TIMEOUT:
+            if len(received) < seconds / SEND_TIMEOUT * SIZE / 5:
+                received += client.recv(1 << 16)
+            else:
+                time.sleep(0.01)
+        assert len(received) < SIZE * 0.6
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         while len(received) < SIZE:
             data = client.recv(1 << 20)
@@ -128,3 +135,84 @@ def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> 
         server.home.wait_for_log("reads its answer too slowly")
     wait_until(lambda: server.memory() - before < 16 * MIB, "what was held is dropped", 5)
     server.unregister(who)
+
+
+def test_answers_that_are_read_in_drops(server: Server) -> None:
+    """A client that takes less than a tenth of its answer in the time to send is cut off."""
+    with connect(server.port, 30, small=True) as client:
+        client.sendall(unread.REQUEST)
+        held = server.sockets_to([client])
+
+        def is_over() -> bool:
+            with contextlib.suppress(ConnectionError):
+                client.recv(3000)
+            return is_cut_off(server, held)
+
+        wait_until(is_over, "it is cut off", PATIENCE)
+
+
+CLIENTS = 150
+JSON = {"content-type": "application/json"}
+LIMIT = 64 * MIB
+# Answers on their way from workers to clients, copies, and what the allocator keeps.
+BESIDE = 64 * MIB
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+def bounded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_store: Path
+) -> Iterator[Server]:
+    """A server that holds little of what clients do not take, for a minute."""
+    home = Home(tmp_path_factory.mktemp("bounded"))
+    settings = {"max_outgoing_bytes": LIMIT, "frontend_processes": request.param, "job_queue_size": 1000}
+    with serving(Server(home, model_store, settings={**grpc_settings(), **settings})) as started:
+        yield started.registered("echo.mar").registered("obey.mar")
+
+
+def watch(server: Server, before: int, happened: Callable[[], object]) -> None:
+    """Waits, and holds that memory stays within the limit."""
+
+    def has_happened() -> bool:
+        grown = server.memory() - before
+        assert grown < LIMIT + BESIDE, f"{grown / MIB:.0f} MiB"
+        return bool(happened())
+
+    wait_until(has_happened, "it happens", 60)
+
+
+def is_served(server: Server) -> bool:
+    """Whether the server answers somebody who reads; if not, it says when to come back."""
+    answer = server.predict("echo", b"x")
+    assert answer.content == b"x" or (answer.status_code == 503 and answer.headers["retry-after"])
+    return answer.status_code == 200
+
+
+def test_many_connections_that_do_not_read(bounded: Server) -> None:
+    """What they do not take is bounded: those that have waited longest end, new requests are refused, and
+    somebody who reads is served.
+    """
+    before = bounded.memory()
+    with contextlib.ExitStack() as stack:
+        for number in range(CLIENTS):
+            client = stack.enter_context(unread.ask(bounded.port))
+            assert client.recv(13) in (b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")
+            if not number % 10:
+                watch(bounded, before, lambda: is_served(bounded))
+        watch(bounded, before, lambda: "had waited longest were dropped" in bounded.home.log())
+        wait_until(
+            lambda: len(bounded.predict("obey", unread.ORDER, headers=JSON).content) == unread.SIZE, "all"
+        )
+
+    assert "Traceback" not in bounded.home.log()
+
+
+def test_many_calls_with_closed_windows(bounded: Server) -> None:
+    """The same for calls of gRPC that are computed at the same time."""
+    before = bounded.memory()
+    port = int(str(bounded.settings["grpc_inference_port"]))
+    with unread.call(port, CLIENTS):
+        dropped = CLIENTS - LIMIT // unread.SIZE - 1
+        watch(bounded, before, lambda: bounded.home.log().count("reads too little") >= dropped)
+        watch(bounded, before, lambda: is_served(bounded))
+
+    assert "Traceback" not in bounded.home.log()

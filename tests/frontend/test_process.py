@@ -80,9 +80,11 @@ async def test_stalls_of_a_front_end() -> None:
 async def test_memory_of_a_front_end() -> None:
     """After large answers it is given back as after large requests."""
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
-    frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False))
-    assert frontend._listener is not None
-    assert frontend._forwarder.on_much == frontend._listener.intake.give_back
+    frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
+    listener = frontend._listener
+    assert listener is not None
+    assert frontend._forwarder.on_much == listener.outgoing.give_back == listener.intake.give_back
+    assert listener.outgoing.limit == 2000
     assert frontend._access is not None
     frontend._access.close()
 

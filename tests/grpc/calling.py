@@ -15,6 +15,7 @@ from modelserver.grpc.codes import StatusCode
 from modelserver.grpc.framing import framed
 from modelserver.grpc.heads import Head, read_head
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.http2 import frames
 from modelserver.http2.connection import Connection, Listener
 from modelserver.http2.limits import Limits
@@ -49,6 +50,7 @@ class FakeCall(Call):
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
         self.trace = None
+        self.held = 0
         self.initial: list[tuple[str, str]] = []
         self.sent: list[bytes] = []
         self.ending: tuple[StatusCode, str, tuple[tuple[str, str], ...]] | None = None
@@ -65,6 +67,12 @@ class FakeCall(Call):
     def write(self, message: bytes) -> None:
         assert self.ending is None
         self.sent.append(message)
+
+    def check_room(self) -> None:
+        """There is."""
+
+    def hold(self, size: int) -> None:
+        self.held += size
 
     async def room(self) -> None:
         await asyncio.sleep(0)
@@ -100,7 +108,7 @@ class Listening:
 @contextlib.asynccontextmanager
 async def listening(methods: Mapping[str, Serving], limits: Limits | None = None) -> AsyncIterator[Listening]:
     """A server of these methods on a port of its own, until the block is left."""
-    port = Port(methods, LARGEST, Intake(1 << 30))
+    port = Port(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
     listener = Listener(port.make, read_head, limits or Limits())
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(listener), "127.0.0.1", 0)

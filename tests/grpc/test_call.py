@@ -24,9 +24,10 @@ from tests.http2.talking import (
 
 from modelserver.grpc.call import Call, Port
 from modelserver.grpc.codes import StatusCode
-from modelserver.grpc.framing import framed
+from modelserver.grpc.framing import Unacceptable, framed
 from modelserver.grpc.heads import read_head
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.http2.connection import Connection, Listener
 from modelserver.http2.frames import Code
 from modelserver.http2.limits import Limits
@@ -86,11 +87,12 @@ class Caller(Client):
 
     def __init__(self, intake: int = 10 << 20, **limits: Any) -> None:
         self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
-        port = Port({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake)
+        self.outgoing = Outgoing(1 << 20)
+        port = Port({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
         self._port = port
         super().__init__(**limits)
         self.listener.make, self.listener.read = port.make, read_head
-        self.connection = Connection(Listener(port.make, read_head, Limits(**limits)))
+        self.connection = Connection(Listener(port.make, read_head, Limits(**limits), self.outgoing.count))
         self.connection.connection_made(self.transport)
         self.greet()
 
@@ -403,12 +405,26 @@ async def test_answers_that_are_not_read(caller: Caller, caplog: pytest.LogCaptu
     await caller.told()
     call = caller.connection.streams[1]
     assert call.unsent == 995
+    assert caller.outgoing.held == 1005
     with caplog.at_level(logging.WARNING):
         caller.connection.check(caller.connection.now() + 100)
 
     assert await caller.told() == [(1, Code.ENHANCE_YOUR_CALM)]
     assert call.unsent == 0
-    assert "The answer of s/unary to 127.0.0.1:5000 ends: its client reads nothing" in caplog.text
+    assert caller.outgoing.held == 0
+    assert "The answer of s/unary to 127.0.0.1:5000 ends: its client reads too little" in caplog.text
+
+
+async def test_no_room_for_answers(caller: Caller) -> None:
+    """A method that asks for room ends with a code on which clients come back."""
+    caller.say(caller.call(1, "s/talk"))
+    call: Any = caller.connection.streams[1]
+    call.check_room()
+    caller.outgoing.add(1 << 20)
+    with pytest.raises(Unacceptable, match="max_outgoing_bytes=1048576") as refused:
+        call.check_room()
+
+    assert refused.value.code is StatusCode.UNAVAILABLE
 
 
 async def test_a_server_that_stops(caller: Caller) -> None:

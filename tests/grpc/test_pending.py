@@ -106,7 +106,7 @@ async def test_parts(model: Any) -> None:
         assert backlog is not None
         made.on_part(made, Answer(3), b"one")
         made.on_part(made, Answer(3), b"two")
-        assert backlog() == 6
+        assert backlog() == CALL.held == 6
         parts = waiting.parts()
         assert await anext(parts) == b"one"
         made.deliver(0, [(Answer(4), b"last")])
@@ -171,3 +171,14 @@ def test_request_ids() -> None:
     assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
     assert len(of(("x-request-id", "a\nb"))) == 36
     assert len(of()) == 36
+
+
+async def test_parts_that_nobody_takes(model: Any) -> None:
+    """They do not count any more when the caller has left."""
+    call = FakeCall()
+    async with Pending(model, asked(), call, None, UNWATCHED, parts=True) as waiting:
+        assert waiting.request.on_part is not None
+        waiting.request.on_part(waiting.request, Answer(3), b"one")
+        assert call.held == 3
+
+    assert call.held == 0

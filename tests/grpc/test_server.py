@@ -30,6 +30,7 @@ def servers(settings: Settings) -> GrpcServers:
     registry = SimpleNamespace(healthy=True)
     services: Any = SimpleNamespace(
         intake=None,
+        outgoing=None,
         settings=settings,
         registry=registry,
         tokens=None,

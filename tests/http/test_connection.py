@@ -561,7 +561,7 @@ async def test_a_slow_reader_with_more_to_ask(wire: Wire) -> None:
     began = time.monotonic()
     for moment in range(0, 100, 5):
         wire.protocol.check(began + moment)
-        wire.transport.unsent -= MIN_PROGRESS
+        wire.transport.unsent -= 25_000
 
     assert not wire.transport.closed
 
@@ -596,15 +596,28 @@ async def test_shutdown(wire: Wire) -> None:
 
 
 async def test_an_answer_that_is_taken_slowly(wire: Wire) -> None:
-    """A client may take its answer as slowly as it likes while it takes it steadily."""
+    """A client that takes a tenth of what waits in the time to send, and 4 KiB at least, gets its answer."""
     wire.send(head("Content-Length: 1") + b"a")
     wire.transport.unsent = 1_000_000
     began = time.monotonic()
-    for moment in range(0, 300, 5):
+    for moment in range(0, 1000, 5):
         wire.protocol.check(began + moment)
-        wire.transport.unsent -= MIN_PROGRESS
+        wire.transport.unsent -= max(1024, wire.transport.unsent // 40)
 
     assert not wire.transport.closed
+
+
+async def test_an_answer_of_which_little_is_taken(wire: Wire) -> None:
+    """A client that takes less than that in the time to send is cut off."""
+    wire.send(head("Content-Length: 1") + b"a")
+    wire.transport.unsent = 1_000_000
+    began = time.monotonic()
+    for moment in range(0, 30, 5):
+        assert not wire.transport.closed
+        wire.protocol.check(began + moment)
+        wire.transport.unsent -= 15_000
+
+    assert wire.transport.aborted
 
 
 async def test_an_answer_that_grows_is_taken(wire: Wire) -> None:
@@ -903,6 +916,72 @@ async def test_nothing_outlives_its_connection(
         assert kept() == []
         assert wire.listener.state.connections == set()
         assert wire.listener.intake.held == 0
+        assert wire.listener.outgoing.held == 0
+
+
+async def test_what_clients_do_not_take_is_bounded(wire: Wire) -> None:
+    """Answers count whole until they are taken whole; above the limit the connection that has waited longest
+    ends.
+    """
+    held = wire.listener.outgoing
+    held.limit = 250_000
+    others = [Wire(wire.listener), Wire(wire.listener)]
+    for each in (wire, *others):
+        each.transport.unsent = 60_000
+        each.hot.at_once = False
+        wire.listener.hot = each.hot
+        each.send(head("Content-Length: 0"))
+        each.hot.exchanges[0].reply(200, b"x" * 100_000)
+        if each is not others[1]:
+            each.protocol.check(time.monotonic() - len(each.transport.written) % 2)
+
+    assert wire.transport.aborted
+    assert not any(each.transport.closed for each in others)
+    assert held.held == 200_000
+    others[0].transport.unsent = 0
+    others[0].protocol.check(time.monotonic())
+    assert held.held == 100_000
+    others[1].transport.unsent = 5
+    others[1].protocol.resume_writing()
+    assert held.held == 100_000
+    others[1].transport.unsent = 0
+    others[1].protocol.resume_writing()
+    assert held.held == 0
+
+
+async def test_parts_that_are_not_taken_count(wire: Wire) -> None:
+    """As those that wait for the client at the most, until it has taken all."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    exchange = wire.hot.exchanges[0]
+    exchange.begin(200)
+    exchange.send(b"x")
+    assert wire.listener.outgoing.held == 0
+    wire.transport.unsent = 70_000
+    wire.protocol.pause_writing()
+    wire.transport.unsent = 90_000
+    exchange.send(b"x")
+    wire.transport.unsent = 80_000
+    exchange.send(b"x")
+
+    assert wire.listener.outgoing.held == 90_000
+    wire.protocol.connection_lost(None)
+    assert wire.listener.outgoing.held == 0
+
+
+async def test_no_request_is_served_without_room_for_answers(wire: Wire) -> None:
+    """It is refused with 503 on a hot route, and the application still answers."""
+    wire.listener.outgoing.add(wire.listener.outgoing.limit)
+    refused = wire.send(head("Content-Length: 1") + b"a")
+    other = Wire(wire.listener)
+    other.send(head("Content-Length: 1", path="/cold") + b"a")
+    await settle()
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"max_outgoing_bytes=" in refused
+    assert b"retry-after: 1" in refused
+    assert wire.hot.exchanges == []
+    assert other.transport.written.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_bodies_end_with_their_answers(wire: Wire) -> None:

@@ -519,6 +519,23 @@ async def test_clients_that_read_nothing() -> None:
     assert client.transport.aborted
 
 
+async def test_what_a_connection_holds() -> None:
+    """What its transport has while the client does not read."""
+    held: dict[object, int] = {}
+    client = Client(send_timeout=10)
+    connection = client.greet().connection
+    connection.count = held.__setitem__
+    client.transport.unsent = 70_000
+    assert connection.waited() == 0
+    connection.pause_writing()
+    assert held == {connection: 70_000}
+    assert connection.waited() >= 0
+    connection.resume_writing()
+    assert held == {connection: 0}
+    connection.cut()
+    assert client.transport.aborted
+
+
 async def test_a_farewell_that_is_not_read(client: Client) -> None:
     """A connection that is over, but not gone, is ended after the time to send."""
     client.say(frame(PING, 0, 1, bytes(8)))

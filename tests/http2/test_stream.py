@@ -101,15 +101,61 @@ async def test_a_stream_fails_once(client: Client, stream: Noted) -> None:
 
 
 async def test_time(client: Client, stream: Noted) -> None:
-    """A client has the time anew with each part that it takes; a stream that has nothing to send has any."""
+    """A stream that has nothing to send has any time; one byte is no progress."""
     now = client.connection.now()
     stream.check(now + 1000)
     stream.send(b"\x88", bytes(20))
     stream.check(now + 9)
-    client.say(frame(WINDOW, 0, 1, number(1)))
-    stream._moved = now + 9
-    stream.check(now + 18)
     assert "gone" not in stream.calls
-    stream.check(now + 20)
+    stream._moved = now
+    client.say(frame(WINDOW, 0, 1, number(1)))
+    stream.check(now + 11)
 
     assert stream.calls[-2:] == ["stalled", "gone"]
+
+
+async def test_progress(client: Client, stream: Noted) -> None:
+    """A client has its time anew when it has taken a tenth of what waited, and 4 KiB at least."""
+    client.say(client.head(3, WHOLE | END))
+    for each, size, share in ((stream, 50_000, 5000), (client.streams[3], 5000, 4096)):
+        each.send(b"\x88", bytes(size))
+        now = each._moved = client.connection.now() - 1000
+        client.say(frame(WINDOW, 0, each.id, number(share - 11)))
+        assert each._moved == now
+        client.say(frame(WINDOW, 0, each.id, number(1)))
+        assert each._moved > now
+
+
+async def test_what_a_stream_holds(client: Client, stream: Noted) -> None:
+    """A piece counts whole until all of it is sent, with what waits behind it; after the end nothing does."""
+    held: dict[object, int] = {}
+    client.connection.count = held.__setitem__
+    stream.send(b"\x88", b"12345")
+    assert held == {}
+    stream.send(b"", b"12345678")
+    stream.hold(100)
+    assert held == {stream: 108}
+    client.say(frame(WINDOW, 0, 1, number(2)))
+    assert held == {stream: 108}
+    client.say(frame(WINDOW, 0, 1, number(1)))
+    assert held == {stream: 100}
+    assert stream.waited() == 0
+    stream.send(b"", b"", b"\x88")
+    assert held == {stream: 0}
+    stream.hold(-100)
+    assert held == {stream: 0}
+
+
+async def test_a_stream_is_cut(client: Client, stream: Noted) -> None:
+    """Its client hears of it, the stream that it waited, and nothing is held."""
+    held: dict[object, int] = {}
+    client.connection.count = held.__setitem__
+    stream.send(b"\x88", bytes(100), b"\x88")
+    client.hear()
+    stream._moved -= 7
+    assert stream.waited() >= 7
+    stream.cut()
+
+    assert client.hear() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
+    assert stream.calls[-2:] == ["stalled", "gone"]
+    assert held == {stream: 0}

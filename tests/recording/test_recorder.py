@@ -11,6 +11,7 @@ import pytest
 
 from modelserver.errors import BadRequest, Conflict
 from modelserver.http.exchange import Target
+from modelserver.http.outgoing import Outgoing
 from modelserver.inference.routes import Route
 from modelserver.recording import recorder as module
 from modelserver.recording.entries import Call, Ended, Frames, Lost, unpack
@@ -277,3 +278,22 @@ def test_what_cannot_be_wanted(wrong) -> None:
     """Values out of bounds and headers with credentials are refused."""
     with pytest.raises(BadRequest):
         Wanted(**wrong)
+
+
+async def test_a_recording_counts_as_outgoing() -> None:
+    """What waits for its client, of which there may be a quarter of all; nothing after its end."""
+    outgoing = Outgoing(4000)
+    recorder = Recorder(outgoing=outgoing)
+    recording = recorder.start(Wanted())
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    for _ in range(5):
+        hot.serve(inner())
+    assert 600 < outgoing.held <= 1000
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+    assert lost.full + len(calls) == 5
+    assert outgoing.held == 0
+    recording.hold(500)
+    recording.close()
+    recording.release(500)
+    assert outgoing.held == 0

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from modelserver.auth.keeper import TokenKeeper
     from modelserver.http.aside import Aside
     from modelserver.http.intake import Intake
+    from modelserver.http.outgoing import Outgoing
     from modelserver.models.registry import Registry
     from modelserver.payloads.log import PayloadLog
     from modelserver.recording.recorder import Recorder
@@ -45,6 +46,7 @@ class Services:
     recorder: Recorder | None = None
     shared: Regions = field(default_factory=lambda: Regions(None, 0))
     tracing: Tracing | None = None
+    outgoing: Outgoing | None = None
 
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -28,6 +28,7 @@ from modelserver.frontend.link import Link
 from modelserver.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.http.cors import Cors
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
 from modelserver.telemetry.stalls import LoopWatch
@@ -106,15 +107,17 @@ class Frontend:
         if setup.guarded:
             guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
         cors = Cors(setup.cors) if setup.cors else None
+        intake = Intake(setup.max_incoming)
         listener = self._listener = Listener(
             self._forwarder,
             setup.max_body,
             access.counting(self._forwarder.count),
             guard=guard,
             cors=cors,
-            intake=Intake(setup.max_incoming),
+            intake=intake,
+            outgoing=Outgoing(setup.max_outgoing, intake.give_back),
         )
-        self._forwarder.on_much = listener.intake.give_back
+        self._forwarder.on_much = intake.give_back
         context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
         acceptor = self._acceptor = Acceptor(
             self._socket, self._counts, self._seat, lambda: _Connection(config, listener, acceptor), context

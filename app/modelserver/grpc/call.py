@@ -11,6 +11,7 @@ from modelserver.grpc.codes import StatusCode
 from modelserver.grpc.framing import PREFIX, Inbox, Unacceptable, framed, unpacked
 from modelserver.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
 from modelserver.http.intake import IntakeFull
+from modelserver.http.outgoing import OutgoingFull
 from modelserver.http2.stream import Stream
 from modelserver.offload.turns import InTurns
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from modelserver.grpc.heads import Head
     from modelserver.http.intake import Intake
+    from modelserver.http.outgoing import Outgoing
     from modelserver.http2.stream import Carrier
 
 _log = logging.getLogger("modelserver.grpc")
@@ -56,12 +58,16 @@ class Port:
         methods: by `service/method`.
         largest: bytes that a message may have.
         intake: counts the bytes of messages that are not read yet.
+        outgoing: counts the bytes of answers that clients have not taken.
     """
 
-    def __init__(self, methods: Mapping[str, Serving], largest: int, intake: Intake) -> None:
+    def __init__(
+        self, methods: Mapping[str, Serving], largest: int, intake: Intake, outgoing: Outgoing
+    ) -> None:
         self.methods = methods
         self.largest = largest
         self.intake = intake
+        self.outgoing = outgoing
         # Cancels what calls run in, by when it has begun.
         self.endings = InTurns[asyncio.Task[None]](lambda task: task.cancel())
 
@@ -176,7 +182,7 @@ class Call(Stream):
     def stalled(self, seconds: float) -> None:
         self.is_unread = True
         _log.warning(
-            "The answer of %s to %s ends: its client reads nothing for %.0f s",
+            "The answer of %s to %s ends: its client reads too little for %.0f s",
             self.head.path,
             self.client,
             seconds,
@@ -279,6 +285,12 @@ class Call(Stream):
         """Seconds until the client's deadline; None if it has none."""
         timeout = self.head.timeout
         return None if timeout is None else timeout - (monotonic() - self.arrived)
+
+    def check_room(self) -> None:
+        """Raises Unacceptable if too many answers wait for their clients to serve another request."""
+        outgoing = self._port.outgoing
+        if not outgoing.has_room():
+            raise Unacceptable(StatusCode.UNAVAILABLE, OutgoingFull(outgoing.limit).message)
 
     def tell(self, metadata: Iterable[tuple[str, str]]) -> None:
         """Adds to the initial metadata; at most before the first message."""

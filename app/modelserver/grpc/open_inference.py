@@ -153,43 +153,47 @@ class OpenInferenceService:
         )
 
     async def infer(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        answer, batch_id = await self.infer_one(asked, call)
+        answer, batch_id, _ = await self.infer_one(asked, call)
         if batch_id is not None:
             tell_batch(call, batch_id)
         return answer
 
-    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None]:
-        """The answer to one request, alone or in a stream, and the batch id if clients are told one."""
+    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None, int]:
+        """The answer to one request, alone or in a stream, the batch id if clients are told one, and how many
+        bytes the model answered.
+        """
         version = asked.model_version or None
         with self._watches.begin(f"/{NAME}/ModelInfer", asked, call) as watched:
             model = self._registry.version_for(asked.model_name, version, call.head)
             read = await self._codec.read(asked, model)
             async with Pending(model, read, call, version, watched) as pending:
-                await pending.answers()
+                size = sum(map(len, await pending.answers()))
                 answer = await self._codec.encode(read, pending.model, pending.request)
             batch_id = pending.request.batch_id if model.batches else None
             watched.answered(answer, pending.request, batch_id)
-        return answer, batch_id
+        return answer, batch_id, size
 
     async def stream_infer(
         self, requests: AsyncIterator[AnyMessage], call: Call
     ) -> AsyncIterator[AnyMessage]:
         """Processes requests concurrently; answers, and failures, are in order."""
 
-        async def answer(asked: AnyMessage) -> AnyMessage:
+        async def answer(asked: AnyMessage) -> tuple[AnyMessage, int]:
             try:
-                answer, _ = await self.infer_one(asked, call)
+                answer, _, size = await self.infer_one(asked, call)
             except ModelServerError as error:
                 part = _Part(error_message=tell_open_inference(error)[1])
                 part.infer_response.id = asked.id
-                return part
+                return part, 0
+            call.hold(size)
             if isinstance(answer, Encoded):
-                return answer.within(_Part.DESCRIPTOR, "infer_response")
-            return _Part(infer_response=answer)
+                return answer.within(_Part.DESCRIPTOR, "infer_response"), size
+            return _Part(infer_response=answer), size
 
         async with contextlib.aclosing(in_order(requests, answer, WINDOW)) as parts:
-            async for part in parts:
+            async for part, size in parts:
                 yield part
+                call.hold(-size)
 
     async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
         """The loaded models, and those in the store."""

@@ -48,6 +48,7 @@ class Pending:
 
     Raises:
         ServiceUnavailable: the pool does not take it.
+        Unacceptable: too many answers wait for their clients.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Pending:
         *,
         parts: bool = False,
     ) -> None:
+        call.check_room()
         now, left = time.monotonic(), call.time_remaining()
         traffic = None if version is not None else model.traffic
         if traffic is not None and model.sequence_headers is not None:
@@ -69,6 +71,7 @@ class Pending:
             call.trace.queue(request, model)
         watched.queued(request)
         self.request = request
+        self._call = call
         self._where = asked.where
         self.model = model
         self._named = version is not None
@@ -105,6 +108,8 @@ class Pending:
             error.logged_id = request.id
             self.model.metrics.totals.fail(time.monotonic() - request.arrived, answered=self._answered)
         self.model.pool.cancel(request)
+        if self._unsent:
+            self._call.hold(-self._unsent)
 
     def _on_done(self, _: Request) -> None:
         self._news.set()
@@ -115,6 +120,7 @@ class Pending:
             self.model.pool.cancel(request)
         else:
             self._unsent += len(content)
+            self._call.hold(len(content))
             self._parts.append(content)
         self._news.set()
 
@@ -136,6 +142,7 @@ class Pending:
                 part = self._parts.popleft()
                 yield part
                 self._unsent -= len(part)
+                self._call.hold(-len(part))
             if request.done:
                 break
             self._news.clear()

@@ -29,6 +29,7 @@ from modelserver.grpc.statuses import (
 from modelserver.grpc.watched.payloads import PayloadWatch
 from modelserver.http.content import MAX_PARAMETERS_BODY
 from modelserver.http.intake import Intake
+from modelserver.http.outgoing import Outgoing
 from modelserver.http2.connection import Connection, Listener
 from modelserver.http2.limits import Limits
 from modelserver.tls.context import renew, server_context, tls_arguments
@@ -119,8 +120,9 @@ class GrpcServers:
             told = reflection.ReflectionService(name, names)
             served |= handlers(name, told.methods, tell_open_inference, around)
         intake = self._services.intake or Intake.of(self._services.settings)
-        port = Port(served, self._largest(address.side), intake)
-        listener = Listener(port.make, read_head, self._limits(address.side))
+        outgoing = self._services.outgoing or Outgoing.of(self._services.settings, intake.give_back)
+        port = Port(served, self._largest(address.side), intake, outgoing)
+        listener = Listener(port.make, read_head, self._limits(address.side), outgoing.count)
         context = None if self._certificate is None else server_context(self._certificate, ("h2",))
         own = socket.socket(fileno=held.detach())
         try:

@@ -32,6 +32,7 @@ from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import UNREAD, HotRoutes, Target, read_target
 from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
 from modelserver.http.intake import Intake, IntakeFull, too_large
+from modelserver.http.outgoing import Outgoing, OutgoingFull
 from modelserver.http.sockets import bytes_in_system, is_reset
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ _log = logging.getLogger("modelserver.api")
 
 # Methods that never predict, whatever the path.
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
-# Bytes that must move between two checks for the client to count as sending, or as reading its answer.
+# Bytes that must come between two checks for the client to count as sending.
 MIN_PROGRESS = 4096
+# The share of its answer that a client must take per ``send_timeout``, and the least bytes of it.
+SHARE, LEAST_SHARE = 10, 4096
 # Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
 _SLICE, _TURN = 1 << 14, 0.004
 # Tells clients that closed their side and are gone from those that wait for an answer.
@@ -71,6 +74,7 @@ class Listener:
     send_timeout: float = SEND_TIMEOUT
     keep_alive: float = KEEP_ALIVE
     intake: Intake = field(default_factory=lambda: Intake(1 << 29))
+    outgoing: Outgoing = field(default_factory=lambda: Outgoing(1 << 29))
     state: ServerState = field(default_factory=ServerState)
     guard: Guard | None = None
     cors: Cors | None = None
@@ -89,8 +93,8 @@ class HttpProtocol(HttpToolsProtocol):
     __slots__ = (
         "_came", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
         "_in_head", "_incoming", "_last_piece", "_listener", "_looking", "_offer", "_peer", "_raw_headers",
-        "_receiving", "_refused", "_seen", "_stalled_since", "_taken", "_unparsed", "_waiting_since",
-        "cors", "written",
+        "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_taken", "_unparsed", "_untaken",
+        "_waiting_since", "cors", "written",
     )  # fmt: skip
 
     def __init__(self, config: Config, listener: Listener) -> None:
@@ -118,10 +122,13 @@ class HttpProtocol(HttpToolsProtocol):
         # Bytes of the request that is being received, and how many of them the intake counts.
         self._came = 0
         self._counted = 0
-        # Bytes of answers, how many of them the client had read at the last progress, and when that was.
+        # Bytes of answers, how many of them the client had read at the last progress, when that was, and how
+        # many more are progress.
         self.written = 0
-        self._taken = 0
+        self._taken = self._share = 0
         self._stalled_since: float | None = None
+        # Bytes of answers that are counted: memory is freed when the client has taken the whole answer.
+        self._untaken = 0
         self._held = False
         # The client has closed its side: the timer of the next look whether it is there.
         self._looking: asyncio.TimerHandle | None = None
@@ -274,6 +281,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._count(0)
+        self._forget_untaken()
         exchange, self._exchange = self._exchange, None
         # These refer to the connection: break the reference cycle.
         self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
@@ -444,8 +452,12 @@ class HttpProtocol(HttpToolsProtocol):
             # A pipelined body: its size was not checked while it arrived.
             self._refuse(too_large(self._listener.max_body), exchange)
             return
-        assert self._listener.hot is not None  # noqa: S101 - there is no exchange without
-        self._listener.hot.serve(exchange)
+        listener = self._listener
+        if listener.outgoing.is_tight and not listener.outgoing.has_room():
+            exchange.fail(OutgoingFull(listener.outgoing.limit), kserve=is_kserve(exchange.target.path))
+            return
+        assert listener.hot is not None  # noqa: S101 - there is no exchange without
+        listener.hot.serve(exchange)
 
     # -- answers
 
@@ -468,12 +480,30 @@ class HttpProtocol(HttpToolsProtocol):
         transport.write(answer)
         if body:
             transport.write(body)
+            if transport.get_write_buffer_size():
+                self._count_untaken(len(body))
         self.written += len(answer) + len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()
             return
         self._answered(now)
+
+    def wrote(self, size: int) -> None:
+        """So many bytes of an answer in parts were written."""
+        self.written += size
+        if self.flow.write_paused:
+            self._count_untaken(self.transport.get_write_buffer_size())
+
+    def _count_untaken(self, size: int) -> None:
+        if size > self._untaken:
+            self._untaken = size
+            self._listener.outgoing.count(self, size)
+
+    def _forget_untaken(self) -> None:
+        if self._untaken:
+            self._untaken = 0
+            self._listener.outgoing.count(self, 0)
 
     def on_response_complete(self) -> None:
         """As uvicorn's, without a timer per answer."""
@@ -498,8 +528,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._held = True
         self.flow.pause_reading()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._count_untaken(self.transport.get_write_buffer_size())
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.waited()
         if self._held:
             self._held = False
             self._next()
@@ -556,7 +591,8 @@ class HttpProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Closes the connection if the client is gone, or does not send or read for too long."""
         unsent = self.transport.get_write_buffer_size()
-        if (unsent and self._is_stalled(unsent, now)) or (self.flow.read_paused and is_reset(self.transport)):
+        stalled = self._stalled(unsent, now) > self._listener.send_timeout
+        if stalled or (self.flow.read_paused and is_reset(self.transport)):
             # A regular close would wait for a client that does not read.
             self.transport.abort()
             return
@@ -569,8 +605,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
             self._seen = received
-        if not unsent:
-            self._stalled_since = None
+        if unsent:
+            self._count_untaken(unsent)
         limit = self._listener.receive_timeout if self._receiving else self._listener.keep_alive
         if now - self._waiting_since <= limit:
             return
@@ -579,15 +615,27 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _is_stalled(self, unsent: int, now: float) -> bool:
-        """Whether the client has read next to nothing of its answers for ``send_timeout``."""
+    def waited(self) -> float:
+        """Seconds since the client last read a share of its answers; counts none that it has read whole."""
+        return self._stalled(self.transport.get_write_buffer_size(), monotonic())
+
+    def cut(self) -> None:
+        """Drops what the client has not read, and its connection."""
+        self.transport.abort()
+
+    def _stalled(self, unsent: int, now: float) -> float:
+        if not unsent:
+            self._stalled_since = None
+            self._forget_untaken()
+            return 0.0
         # The system takes bytes from the transport in lumps of up to a megabyte: a steady reader would seem
         # to stand still between two of them.
         taken = self.written - unsent - bytes_in_system(self.transport)
         # Answers written by uvicorn are not counted: any change is progress.
-        if self._stalled_since is None or abs(taken - self._taken) >= MIN_PROGRESS:
+        if self._stalled_since is None or abs(taken - self._taken) >= self._share:
             self._taken, self._stalled_since = taken, now
-        return now - self._stalled_since > self._listener.send_timeout
+            self._share = max(LEAST_SHARE, unsent // SHARE)
+        return now - self._stalled_since
 
 
 def check_regularly(

@@ -43,12 +43,14 @@ class Connection(Protocol):
 
     transport: Any
     cors: Cors | None
-    written: int
 
     def finish(
         self, exchange: ConnectionExchange, status: int, answer: bytes, body: bytes = b"", *, keep: bool
     ) -> None:
         """Writes the rest of an answer, and starts the next request."""
+
+    def wrote(self, size: int) -> None:
+        """So many bytes of an answer in parts were written."""
 
 
 class ConnectionExchange(Exchange):
@@ -241,7 +243,7 @@ class ConnectionExchange(Exchange):
         transport = self.protocol.transport
         if not self.disconnected and not transport.is_closing():
             transport.write(data)
-            self.protocol.written += len(data)
+            self.protocol.wrote(len(data))
 
 
 @lru_cache(256)

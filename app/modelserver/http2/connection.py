@@ -51,12 +51,14 @@ _NOT_HERE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: clos
 class Listener:
     """What the connections of a port share.
 
-    ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields.
+    ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields. ``count`` is
+    called with a connection or stream and the bytes of answers that it holds; it may :meth:`cut` others.
     """
 
     make: Callable[[Carrier, int], Stream]
     read: Callable[[Fields], Any]
     limits: Limits = field(default_factory=Limits)
+    count: Callable[[Any, int], None] = lambda *_: None
     connections: set[Connection] = field(default_factory=set)
     closing: bool = False
 
@@ -85,6 +87,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.limits = listener.limits
+        self.count = listener.count
         self.peer = ""
         self.window = self.peer_window = frames.DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
@@ -153,6 +156,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._over_since = self.now()
         self.listener.connections.discard(self)
+        self.count(self, 0)
         for timer in self._timers:
             timer.cancel()
         for stream in list(self.streams.values()):
@@ -165,9 +169,11 @@ class Connection(asyncio.Protocol):
         self._paused_since = self.now()
         if self._transport is not None:
             self._transport.pause_reading()
+            self.count(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._paused_since = None
+        self.count(self, 0)
         if self._postponed:
             self._loop.call_soon(self._go_on)
         elif self._transport is not None:
@@ -549,6 +555,14 @@ class Connection(asyncio.Protocol):
         silent = (self._have or not self._begun) and now - self._heard > limits.receive_timeout
         if stuck or silent:
             self.abort()
+
+    def waited(self) -> float:
+        """Seconds for which the client has not read what was sent."""
+        return 0.0 if self._paused_since is None else self.now() - self._paused_since
+
+    def cut(self) -> None:
+        """Drops what the client has not read, with all streams."""
+        self.abort()
 
     def drain(self) -> None:
         """Ends with the last stream, and takes no new ones from a moment on."""

@@ -10,22 +10,27 @@ from modelserver.http2 import frames
 from modelserver.http2.frames import Code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from modelserver.http2.limits import Limits
 
 # A client that reads so many bytes per second has not stalled. Its buffers may hold so many, which we do not
 # see it read.
 _SLOWEST = 64 << 10
 _BUFFERED = 8 << 20
+# The share of what waits that a client must take in its time, and the least bytes of it.
+_SHARE, _LEAST = 10, 4096
 
 
 class Carrier(Protocol):
     """What a stream needs of its connection.
 
     ``peer`` is the client's address: `127.0.0.1:5000`. ``window`` is how many bytes the client takes over all
-    streams, ``peer_window`` over a new one.
+    streams, ``peer_window`` over a new one. ``count`` gets the bytes that a stream holds.
     """
 
     limits: Limits
+    count: Callable[[Any, int], None]
     peer: str
     window: int
     peer_window: int
@@ -58,9 +63,12 @@ class Stream:
     """
 
     __slots__ = (
+        "_behind",
         "_credit",
+        "_due",
         "_moved",
         "_queue",
+        "_queued",
         "_room",
         "_sent",
         "_trailers",
@@ -81,11 +89,14 @@ class Stream:
         # Bytes that the client may still send, and that we have taken since we last said so.
         self.receives = connection.limits.window
         self._credit = 0
-        # What waits: pieces of the body, then the trailers; when some was last sent, and how much in all.
+        # What waits: pieces of the body, then the trailers; when the client last made progress, how much was
+        # sent in all, and how much will have been sent when it makes progress again.
         self._queue: deque[memoryview] = deque()
         self._trailers: bytes | None = None
         self._moved = 0.0
-        self._sent = 0
+        self._sent = self._due = 0
+        # Bytes in memory: of the queue since it was last empty, as pieces are freed whole, and behind it.
+        self._queued = self._behind = 0
         self.unsent = 0
         self._room: asyncio.Event | None = None
         # Whether our side of the stream is closed, and whether the client's is.
@@ -107,7 +118,7 @@ class Stream:
         raise NotImplementedError
 
     def stalled(self, seconds: float) -> None:
-        """The client has not taken anything of the answer for so long; the stream ends."""
+        """The client has not taken a share of the answer for so long; the stream ends."""
 
     def closing(self) -> None:
         """The server stops: who waits for more from the client need not go on."""
@@ -150,16 +161,21 @@ class Stream:
             return
         if head:
             connection.write(head)
-        if not self._queue:
-            self._moved = connection.now()
+        is_first = not self._queue
         if body:
             self._queue.append(memoryview(body))
             self.unsent += size
+            self._queued += size
+            self.hold(0)
+        if is_first:
+            self._progressed()
         self._trailers = trailers
         connection.wait(self)
 
     def _last(self, trailers: bytes) -> bytes:
         self.ended = True
+        if self._behind:
+            self.hold(0)
         self.connection.forget(self)
         last = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers)
         # A client that still sends need not go on.
@@ -183,13 +199,27 @@ class Stream:
         connection.window -= size
         self.unsent -= size
         self._sent += size
-        self._moved = connection.now()
+        if self._sent >= self._due:
+            self._progressed()
         if size < len(first):
             self._queue.appendleft(first[size:])
-        elif self._trailers is not None and not self._queue:
-            connection.write(self._last(self._trailers))
+        elif not self._queue:
+            self._queued = 0
+            self.hold(0)
+            if self._trailers is not None:
+                connection.write(self._last(self._trailers))
         if self._room is not None and not self.unsent:
             self._room.set()
+
+    def _progressed(self) -> None:
+        """The client has its time anew, in which it must take a share of what waits."""
+        self._moved = self.connection.now()
+        self._due = self._sent + max(_LEAST, self.unsent // _SHARE)
+
+    def hold(self, size: int) -> None:
+        """So many bytes more, or less, wait behind what is being sent."""
+        self._behind += size
+        self.connection.count(self, 0 if self.ended else self._queued + self._behind)
 
     async def room(self) -> None:
         """Returns when nothing waits to be sent, or nothing can be."""
@@ -204,10 +234,18 @@ class Stream:
     # -- the end
 
     def check(self, now: float) -> None:
-        """Ends the stream if its client takes nothing of what waits."""
+        """Ends the stream if its client takes too little of what waits."""
         if self._queue and now - self._moved > self._patience():
-            self.stalled(now - self._moved)
-            self.fail(Code.ENHANCE_YOUR_CALM)
+            self.cut()
+
+    def waited(self) -> float:
+        """Seconds since the client last took a share of what waits."""
+        return self.connection.now() - self._moved if self._queue else 0.0
+
+    def cut(self) -> None:
+        """Ends the stream, whose client takes too little of what waits."""
+        self.stalled(self.waited())
+        self.fail(Code.ENHANCE_YOUR_CALM)
 
     def _patience(self) -> float:
         """The time that a client may take to read what was sent, in seconds."""
@@ -229,6 +267,7 @@ class Stream:
         self.ended = True
         self._queue.clear()
         self.unsent = 0
+        self.hold(0)
         self.connection.forget(self)
         if self._room is not None:
             self._room.set()

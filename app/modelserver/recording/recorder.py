@@ -17,6 +17,7 @@ import msgspec
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.http.exchange import Watcher
+from modelserver.http.outgoing import Outgoing
 from modelserver.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
 from modelserver.settings.checks import holds_credentials, is_header_name
 
@@ -36,8 +37,9 @@ HEADERS: Final = (
     "x-request-timeout-ms",
 )
 # Bytes of requests with their answers, and requests, that wait for the client; parts of answers that have
-# not ended are among the bytes.
+# not ended are among the bytes. They count as outgoing, of which they may be this share.
 MOST_BYTES: Final = 1 << 26
+SHARE: Final = 4
 MOST_CALLS: Final = 20_000
 # Bytes of one request with its answer.
 LARGEST: Final = 1 << 25
@@ -88,18 +90,21 @@ class Wanted:
 
 
 class Recorder:
-    """Has at most one recording, which ``now`` is, otherwise None."""
+    """Has at most one recording, which ``now`` is, otherwise None; its bytes count in ``outgoing``."""
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, clock: Callable[[], int] = time.perf_counter_ns, outgoing: Outgoing | None = None
+    ) -> None:
         self.now: Recording | None = None
         self._clock = clock
+        self._outgoing = outgoing or Outgoing(SHARE * MOST_BYTES)
         self._closed = False
 
     def start(self, wanted: Wanted) -> Recording:
         """Starts to record. Raises Conflict if somebody else records."""
         if self.now is not None or self._closed:
             raise Conflict("Another client is recording; its recording must end first.")
-        self.now = Recording(wanted, self._clock, self._forget)
+        self.now = Recording(wanted, self._clock, self._forget, self._outgoing)
         return self.now
 
     def _forget(self) -> None:
@@ -117,11 +122,15 @@ class Recording:
     ``headers`` says which of a request are kept.
     """
 
-    def __init__(self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None]) -> None:
+    def __init__(
+        self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None], outgoing: Outgoing
+    ) -> None:
         self.clock = clock
         self.began = clock()
         self._wanted = wanted
         self._forget = forget
+        self._outgoing = outgoing
+        self._most = min(MOST_BYTES, outgoing.limit // SHARE)
         self.headers = KeptNames({*HEADERS, *wanted.headers})
         self._chance = Random()  # noqa: S311 - a sample, no secret
         self._pieces = [_Piece()]
@@ -155,14 +164,19 @@ class Recording:
 
     def hold(self, nbytes: int) -> bool:
         """Counts bytes of an answer that has not ended, until :meth:`release`; False if there is no room."""
-        if self._closed or self._bytes + nbytes > MOST_BYTES:
+        if self._closed or self._bytes + nbytes > self._most:
             return False
-        self._bytes += nbytes
+        self._count(nbytes)
         return True
 
     def release(self, nbytes: int) -> None:
         """These bytes are not held any more."""
-        self._bytes -= nbytes
+        self._count(-nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        if not self._closed:
+            self._bytes += nbytes
+            self._outgoing.add(nbytes)
 
     def drop(self) -> None:
         """A call has ended, for whose answer there was no room."""
@@ -177,7 +191,7 @@ class Recording:
         self._pending -= 1
         if nbytes > LARGEST:
             self._large += 1
-        elif self._calls >= MOST_CALLS or self._bytes + nbytes > MOST_BYTES:
+        elif self._calls >= MOST_CALLS or self._bytes + nbytes > self._most:
             self._full += 1
         else:
             # At once, while all of it is in the processor's cache, and so that nothing else is kept.
@@ -187,7 +201,7 @@ class Recording:
             piece.size += len(content)
             self._calls += 1
             # With the headers and the query, which may be most of it.
-            self._bytes += len(content)
+            self._count(len(content))
             if piece.size > _PIECE:
                 self._pieces.append(_Piece())
                 self._urgent.set()
@@ -201,6 +215,7 @@ class Recording:
 
     def close(self) -> None:
         """Stops recording, as nobody takes it any more."""
+        self._count(-self._bytes)
         self._closed = True
         self._forget()
 
@@ -249,7 +264,7 @@ class Recording:
             if piece.calls:
                 yield framed_list(piece.calls)
                 self._calls -= len(piece.calls)
-                self._bytes -= piece.size
+                self._count(-piece.size)
 
 
 class _Piece:

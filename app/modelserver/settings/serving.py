@@ -240,6 +240,12 @@ class ServingSettings:
         "Bytes of incoming requests, over all connections at once; a single request is always accepted.",
         minimum=1,
     )
+    max_outgoing_bytes: int = setting(
+        512 * 1024 * 1024,
+        LIMITS,
+        "Bytes of answers that wait for clients, over all connections at once; a single answer always may.",
+        minimum=1,
+    )
     max_request_instances: int = setting(
         10_000,
         LIMITS,

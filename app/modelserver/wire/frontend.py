@@ -121,7 +121,7 @@ class Stalled(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Server, once: maximum bytes of one body, and of all bodies being received.
+    """Server, once: maximum bytes of one body, of all bodies being received, of all answers not yet taken.
 
     ``access``, ``stamped``, ``names_failures``: whether access lines are wanted, have their own time, and
     end with the id of a failed request.
@@ -139,6 +139,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     ping_token: bool = False
     tls: tuple[bytes, bytes, bytes] | None = None
     names_failures: bool = True
+    max_outgoing: int = 1 << 29
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
