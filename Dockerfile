@@ -73,7 +73,7 @@ RUN python -m venv /cyclonedx \
 FROM ${BASE}
 # Group 0 may do what the owner may: OpenShift runs containers as a user without a name, in that group.
 RUN useradd --uid 1000 --user-group --create-home --home-dir /home/model-server model-server \
-    && mkdir /home/model-server/model-store \
+    && mkdir /home/model-server/model-store /home/model-server/logs \
     && chown -R 1000:0 /home/model-server \
     && chmod -R g=u /home/model-server
 COPY --from=environment /opt/venv /opt/venv

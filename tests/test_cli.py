@@ -119,6 +119,20 @@ def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(build_parser().parse_args(flags)).settings.model_store == temp / "s"
 
 
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a read-only container without a volume: the line names the folders that were tried."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+
+    assert refusal() == (
+        "No usable temporary directory found in ['/tmp', '/var/tmp']: one must be writable, "
+        "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
+    )
+
+
 def test_refused_start(capsys: pytest.CaptureFixture[str]) -> None:
     """A start that is refused prints why and ends with status 1."""
     assert main([]) == 1

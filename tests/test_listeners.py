@@ -57,7 +57,7 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
     ],
 )
 def test_only_loopback_addresses_ask_for_the_name(address: Address, is_refused: bool) -> None:
-    """A page can be made to lead to loopback; elsewhere all clients are allowed, and pages reach no socket."""
+    """A page can be made to lead to loopback; elsewhere all clients are allowed; pages reach no socket."""
     check = check_of_pages(address, Settings(management_address=address))
     try:
         check("GET", "/models", [(b"host", b"evil.example")])

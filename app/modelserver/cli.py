@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -171,6 +172,13 @@ def check(options: argparse.Namespace) -> LoadedSettings:
     temp = os.environ.get("TEMP")
     if temp and not Path(temp).is_dir():
         raise ConfigError(f"Invalid temp directory: {temp}, please check TEMP environment variable.")
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise ConfigError(
+            f"{error.strerror}: one must be writable, "
+            "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
+        ) from None
     loaded = load(setting_flags(options), snapshots=not options.no_config_snapshots)
     if loaded.settings.model_store is None:
         raise ConfigError("Missing mandatory parameter --model-store")
@@ -219,6 +227,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
     logs = setup_logging(
         log_dir,
         metrics_dir=metrics_dir,
+        files=loaded.settings.log_files,
         console=options.foreground,
         log_config=Path(options.log_config) if options.log_config else None,
         as_json=loaded.settings.log_format == "json",

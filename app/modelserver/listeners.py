@@ -201,6 +201,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         else None,
         names_failures=not settings.as_torchserve,
         max_outgoing=Outgoing.of(settings, processes=count + 1).limit,
+        probes=settings.log_probes,
     )
     edge = make_edge(address, app, services, on_response)
     fleet = Fleet(count, bound, setup, hot, edge, services.metrics.response, services.metrics.stalled)

@@ -230,7 +230,7 @@ class Server:
             *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
         )
         registry = Registry(preparation, tells_names=settings.tells_names)
-        access = AccessLog(stamped=self._stamped_log, names_failures=not settings.as_torchserve)
+        access = self._access_log()
         access.start(loop)
         tracing = None if self._otel is None else self._otel.start(access.traced)
         metrics.on_render(lambda: show_pools(registry))
@@ -370,6 +370,12 @@ class Server:
             return watch_collector(self._collector, metrics, settings.metric_time_interval)
         monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
         return watch_system(monitor, metrics, settings.metric_time_interval)
+
+    def _access_log(self) -> AccessLog:
+        settings = self._settings
+        return AccessLog(
+            stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
+        )
 
     async def _load(self, registry: Registry) -> None:
         registry.workflows.update(self._given.workflows)
@@ -526,7 +532,9 @@ def places(settings: Settings) -> list[str]:
     pages = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
     if (console := settings.console_url) is not None:
         pages += f"Console: {console}, "
-    return [*lines, f"{pages}Logs: {log_directories()[0].absolute()}"]
+    if settings.log_files:
+        pages += f"Logs: {log_directories()[0].absolute()}"
+    return [*lines, pages.removesuffix(", ")]
 
 
 def log_notice(settings: Settings) -> None:

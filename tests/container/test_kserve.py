@@ -109,8 +109,15 @@ def test_addresses_are_those_of_a_pod(tmp_path: Path) -> None:
         "grpc_inference_port": "7075",
         "enable_envvars_config": "true",
         "load_models": "a.mar",
+        "log_files": "false",
+        "log_probes": "false",
         "batch": "1",
     }
+
+
+def test_logs_can_be_files(tmp_path: Path) -> None:
+    """Where the configuration says so; else they are only printed, without probes."""
+    assert made(tmp_path, "log_files=true\n")["log_files"] == "true"
 
 
 def test_ports_can_be_chosen(tmp_path: Path) -> None:

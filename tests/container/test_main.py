@@ -137,6 +137,19 @@ def test_a_folder_without_models_ends_the_container(tmp_path: Path, temp: Path) 
     assert list(temp.iterdir()) == []
 
 
+def test_a_temporary_folder_that_is_missing_ends_the_container(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folders that were tried, as where the container is read-only and has no volume."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    with pytest.raises(ConfigError, match=r"properties cannot be written: .* found in \['/tmp'\]$"):
+        prepare([f"--model-dir={models}"], {})
+
+
 @pytest.mark.parametrize("word", ["tune", "check", "migrate", "record", "replay"])
 def test_other_commands_of_modelserver_are_no_start(word: str) -> None:
     """``docker run IMAGE tune …``, or ``IMAGE modelserver tune …``."""

@@ -87,6 +87,28 @@ def test_line(logger, loop, recorder):
     )
 
 
+def test_probes(logger, loop, recorder):
+    """Where health checks are not wanted, those that fail still have their line, and so has all else."""
+    log = AccessLog(logger=logger, probes=False)
+    log.start(loop)
+    for target, status in (
+        ("/ping", 200),
+        ("/v2/health/ready", 200),
+        ("/v2/health/ready", 503),
+        ("/pin", 200),
+    ):
+        log.log("c", "GET", target, "1.1", status, 0)
+    log.log("c", "gRPC", "grpc.health.v1.Health/Check", "2.0", 0, 0)
+    log.close()
+
+    (record,) = recorder.records
+    assert re.findall(r'"(.*) HTTP/1.1" (\d+)', record.getMessage()) == [
+        ("GET /v2/health/ready", "503"),
+        ("GET /pin", "200"),
+    ]
+    assert "gRPC" not in record.getMessage()
+
+
 def test_grpc_line(logger, loop, recorder):
     """A gRPC call is an HTTP/2.0 line with the code's number."""
     log = access_log(logger, loop)

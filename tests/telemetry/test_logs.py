@@ -160,6 +160,16 @@ def test_console_off_prints_nothing(logs, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_no_files(tmp_path, capsys):
+    """Lines are only printed, and no folder is made."""
+    logs = setup_logging(tmp_path / "logs", files=False, console=False)
+    print_as("W-9000-m_1.0-stdout", "a line of a worker")
+    logs.close()
+
+    assert capsys.readouterr().out.endswith("a line of a worker\n")
+    assert not (tmp_path / "logs").exists()
+
+
 def test_metrics_directory(tmp_path):
     """Metrics logs may have a directory of their own."""
     setup_logging(tmp_path / "a", metrics_dir=tmp_path / "b", console=False).close()

@@ -114,11 +114,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(text: bytes) -> Path:
-    path = Path(tempfile.gettempdir()) / WRITTEN
     try:
+        path = Path(tempfile.gettempdir()) / WRITTEN
         path.write_bytes(text)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{error.filename or WRITTEN} cannot be written: {error.strerror}") from None
     return path
 
 

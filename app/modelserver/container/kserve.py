@@ -29,6 +29,7 @@ METRICS_PORT: Final = 8082
 MANAGEMENT_PORT: Final = 8085  # as TorchServe's under KServe, where 8081 is a port for gRPC
 
 _MANIFESTS = "MAR-INF"
+_PRINTED = ("log_files", "log_probes")  # off, unless the configuration says otherwise
 _ANY_MODELS = ("load_models", "model_snapshot")
 
 
@@ -102,6 +103,7 @@ def configuration(layout: Layout, ports: Ports) -> bytes:
     }
     if ports.grpc is not None:
         here["grpc_inference_port"] = str(ports.grpc)
+    here |= {key: "false" for key in _PRINTED if key not in given}
     if not any(given.get(key, "").strip() for key in _ANY_MODELS):
         here["load_models"] = layout.load
     # The last of repeated keys takes effect; the empty line ends a line that a backslash would continue.

@@ -97,7 +97,9 @@ class Frontend:
 
     def _set_up(self, setup: messages.Setup) -> None:
         logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
-        access = self._access = AccessLog(stamped=setup.stamped, names_failures=setup.names_failures)
+        access = self._access = AccessLog(
+            stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
+        )
         access.start(self._loop)
         config = Config(
             self._forwarder, log_config=None, lifespan="off", ws="none", loop="none", access_log=False

@@ -121,6 +121,8 @@ class Settings(ClusterSettings):
     log_format: Literal["text", "json"] = setting(
         "text", LOGS, "The format of lines in log files and on the console."
     )
+    log_files: bool = setting(True, LOGS, "Write log files; false: only print their lines.")
+    log_probes: bool = setting(True, LOGS, "Log health checks that succeed in the access log, too.")
     async_logging: bool = setting(
         False, LOGS, "Write logs in a separate thread, so that a slow disk does not hold up requests."
     )

@@ -25,6 +25,11 @@ MAX_TARGET = 4096  # characters
 # Cached request and status texts, most of which repeat.
 MAX_KNOWN = 256
 
+_HEALTH = {
+    *("/ping", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"),
+    "grpc.health.v1.Health/Check",
+}
+
 OnResponse: TypeAlias = "Callable[[str, str, str, str, int, float, str], None]"
 """Called for each answer with the arguments of :meth:`AccessLog.log`."""
 _Entry: TypeAlias = tuple[float, str, str, str, str, int, float, str]
@@ -37,7 +42,7 @@ class AccessLog:
 
     ``stamped``: lines begin with their time and are written as one record (Logs.stamped); otherwise, under
     the user's logging configuration, each line is a separate record. ``names_failures``: lines of failures
-    end with the request id.
+    end with the request id. Without ``probes``, health checks that succeed have no line.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class AccessLog:
         *,
         stamped: bool = True,
         names_failures: bool = True,
+        probes: bool = True,
         logger: logging.Logger = _access,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -53,6 +59,7 @@ class AccessLog:
         self._stamp = Stamps()
         self._stamped = stamped
         self._names_failures = names_failures
+        self._probes = probes
         self._entries: list[_Entry] = []
         # Of answers whose lines are not written yet, by request id.
         self._traces: dict[str, str] = {}
@@ -111,6 +118,8 @@ class AccessLog:
             self._timer = None
         entries, self._entries = self._entries, []
         traces, self._traces = self._traces, {}
+        if not self._probes:
+            entries = [entry for entry in entries if entry[3] not in _HEALTH or entry[5] >= 400]
         if not entries or not self._logger.isEnabledFor(logging.INFO):
             return
         if self._stamped:

@@ -230,12 +230,13 @@ def setup_logging(
     log_dir: Path,
     *,
     metrics_dir: Path | None = None,
+    files: bool = True,
     console: bool = True,
     log_config: Path | None = None,
     as_json: bool = False,
     in_background: bool = False,
 ) -> Logs:
-    """Sends every logger to its file and, with ``console``, to standard output.
+    """Sends every logger to its file and, with ``console`` or without ``files``, to standard output.
 
     With ``as_json`` each line is a JSON object; with ``in_background`` a separate thread writes them. A
     ``log_config`` of Python's logging (.json, .yaml, .ini) replaces all of this; log4j files are ignored with
@@ -251,7 +252,7 @@ def setup_logging(
     problems: list[str] = []
     writer = LogWriter() if in_background else None
     for name, file, text in _SINKS:
-        path = (metrics_dir if name in _METRICS else log_dir) / file
+        path = (metrics_dir if name in _METRICS else log_dir) / file if files else None
         handlers = _handlers(path, JsonFormatter if as_json else text, console=console, problems=problems)
         if writer is not None:
             handlers = [InBackground(handler, writer) for handler in handlers]
@@ -277,12 +278,13 @@ def set_log_level(name: str) -> None:
 
 
 def _handlers(
-    path: Path, formatter: Callable[[], logging.Formatter], *, console: bool, problems: list[str]
+    path: Path | None, formatter: Callable[[], logging.Formatter], *, console: bool, problems: list[str]
 ) -> list[logging.Handler]:
     handlers: list[logging.Handler] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(LogFile(path, formatter()))
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handlers.append(LogFile(path, formatter()))
     except OSError as error:
         problems.append(str(error))
     return [*handlers, Console(formatter())] if console or not handlers else handlers

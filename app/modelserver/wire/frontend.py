@@ -123,8 +123,8 @@ class Stalled(msgspec.Struct, frozen=True, array_like=True, tag=9):
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """Server, once: maximum bytes of one body, of all bodies being received, of all answers not yet taken.
 
-    ``access``, ``stamped``, ``names_failures``: whether access lines are wanted, have their own time, and
-    end with the id of a failed request.
+    ``access``, ``stamped``, ``names_failures``, ``probes``: whether access lines are wanted, have their own
+    time, end with the id of a failed request, and are written of health checks that succeed.
     ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are required,
     with ``ping_token`` also for ``/ping``; none are valid before :class:`Tokens`. ``tls`` is the
     certificate chain, its key and the client authorities, all PEM; None: no TLS.
@@ -140,6 +140,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     tls: tuple[bytes, bytes, bytes] | None = None
     names_failures: bool = True
     max_outgoing: int = 1 << 29
+    probes: bool = True
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
