@@ -45,6 +45,44 @@ def variables(holder: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry["value"] for entry in holder.get("env", [])}
 
 
+def not_restricted(pod: dict[str, Any]) -> list[str]:
+    """What the Pod Security Standard "restricted" would refuse of a pod, or of a runtime's part of one."""
+    around = pod.get("securityContext", {})
+    wrong = []
+    for found in [*pod["containers"], *pod.get("initContainers", [])]:
+        security = {**around, **found["securityContext"]}
+        kept = security.get("seccompProfile"), security.get("runAsNonRoot"), security.get("privileged", False)
+        if kept != ({"type": "RuntimeDefault"}, True, False):
+            wrong.append(f"{found['name']}: seccompProfile, runAsNonRoot, privileged are {kept}")
+        if security["allowPrivilegeEscalation"] or security["capabilities"] != {"drop": ["ALL"]}:
+            wrong.append(f"{found['name']} can gain rights")
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+    return wrong + [v["name"] for v in pod.get("volumes", []) if not allowed & v.keys()]
+
+
+def unbounded_disk(pod: dict[str, Any]) -> list[str]:
+    """What of a pod may fill its node's disk: volumes without a limit, containers with less than these."""
+    empty = {v["name"]: v["emptyDir"] for v in pod.get("volumes", []) if "emptyDir" in v}
+    wrong = [f"{name} has no sizeLimit" for name, volume in empty.items() if "sizeLimit" not in volume]
+    containers = [*pod["containers"], *pod.get("initContainers", [])]
+    wrong += [
+        f"{found['name']} has no {bound} of the disk"
+        for found in containers
+        for bound in ("requests", "limits")
+        if "ephemeral-storage" not in found["resources"][bound]
+    ]
+    if not wrong:
+        volumes = sum(gibibytes(v["sizeLimit"]) for v in empty.values() if v.get("medium") != "Memory")
+        limit = sum(gibibytes(found["resources"]["limits"]["ephemeral-storage"]) for found in containers)
+        wrong += [f"{volumes} GiB of volumes, a limit of {limit}"] if limit <= volumes else []
+    return wrong
+
+
+def gibibytes(quantity: str) -> int:
+    """A quantity like ``8Gi``."""
+    return int(quantity.removesuffix("Gi"))
+
+
 def walk(value: Any) -> Iterator[tuple[str, Any]]:
     """All keys with their values, however deep."""
     if isinstance(value, dict):

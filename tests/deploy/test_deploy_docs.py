@@ -45,7 +45,8 @@ def test_every_manifest_is_told_about() -> None:
     """By its name, or as the folder that is applied whole."""
     kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
     told = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
-    files = [path.name for folder in (KUBERNETES, KSERVE) for path in folder.glob("*.yaml")]
+    folders = (KUBERNETES, KSERVE, ROOT / "deploy" / "queue-metric")
+    files = [path.name for folder in folders for path in folder.glob("*.yaml")]
     texts = _DOCKER + _KSERVE
 
     assert [name for name in files if name not in told and name not in texts] == ["secret.yaml"]

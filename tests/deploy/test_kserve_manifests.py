@@ -13,7 +13,9 @@ from tests.deploy.manifests import (
     container,
     gauges,
     in_folder,
+    not_restricted,
     resources,
+    unbounded_disk,
     variables,
     walk,
 )
@@ -141,6 +143,12 @@ def test_concurrency_lets_batches_fill(name: str) -> None:
     assert limit == 0 or limit >= _CONFIG["batcher"]["maxBatchSize"]
 
 
+@pytest.mark.parametrize("name", _SERVICES)
+def test_other_services_are_no_variables_of_a_pod(name: str) -> None:
+    """One that is called ``ts-…`` would look like settings."""
+    assert _SERVICES[name]["spec"]["predictor"]["enableServiceLinks"] is False
+
+
 # Runtimes
 
 
@@ -180,11 +188,12 @@ def test_a_runtime_takes_the_place_of_kserves() -> None:
 def test_containers_are_what_kserve_expects(name: str) -> None:
     """One with KServe's name, and one port, which Knative insists on."""
     spec = container(_RUNTIMES[name])
-    security = spec["securityContext"]
 
     assert spec["name"] == "kserve-container"
     assert len(spec["ports"]) == 1
-    assert (security["runAsNonRoot"], security["readOnlyRootFilesystem"]) == (True, True)
+    assert spec["securityContext"]["readOnlyRootFilesystem"]
+    assert not_restricted(_RUNTIMES[name]) == []
+    assert unbounded_disk(_RUNTIMES[name]) == []
     assert [mount["name"] for mount in spec["volumeMounts"]] == [
         v["name"] for v in _RUNTIMES[name]["volumes"]
     ]
@@ -241,6 +250,7 @@ def test_a_torchserve_layout_is_served_on_the_runtimes_port(
     assert '"mnist.mar"' in (settings.model_snapshot or "")
     assert settings.load_models == ()
     assert settings.disable_token_authorization
+    assert (settings.log_files, settings.log_probes) == (False, False)
     assert settings.service_envelope == ("kserve" if name == _KSERVES_OWN else None)
 
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from tests.deploy.manifests import KUBERNETES, ROOT, container, gauges, in_folder, resources, variables
+from tests.deploy.manifests import (
+    KUBERNETES,
+    ROOT,
+    container,
+    gauges,
+    in_folder,
+    not_restricted,
+    resources,
+    unbounded_disk,
+    variables,
+)
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
@@ -16,7 +28,6 @@ from modelserver.auth.scopes import Scope, needed_scope
 from modelserver.cli import build_parser
 from modelserver.errors import ConfigError
 from modelserver.settings.load import load_settings
-from modelserver.telemetry.logs import ROTATE_BYTES, ROTATED_FILES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,9 +97,7 @@ def test_the_kustomization_names_files_that_are_there() -> None:
     files = {path.name for path in KUBERNETES.glob("*.yaml")}
 
     assert named <= files
-    assert files - named == {
-        *("kustomization.yaml", "secret.yaml", "scaledobject.yaml", "prometheus-adapter.yaml")
-    }
+    assert files - named == {"kustomization.yaml", "secret.yaml", "scaledobject.yaml"}
     assert sorted(path.name for path in KUBERNETES.iterdir() if path.name not in files) == [
         "config.properties"
     ]
@@ -121,6 +130,51 @@ def test_the_variant_for_openshift_fixes_no_user() -> None:
     assert container(pod())["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup"})
 
 
+def overlay(folder: str) -> dict[str, Any]:
+    """A variant of deploy/kubernetes, as kustomize makes it; its resources by kind."""
+    command = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {found["kind"]: found for found in yaml.safe_load_all(made)}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+@pytest.mark.parametrize("folder", ["kubernetes", "gpu", "openshift", "queue-metric"])
+def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
+    """Of each variant; all have the same kinds of resources."""
+    made = overlay(folder)
+
+    assert [problem for found in made.values() for problem in problems(found)] == []
+    assert set(made) == {
+        *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget"),
+        "Service",
+    }
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_variant_for_gpus_can_be_rolled_out_with_one() -> None:
+    """A new pod waits for no GPU beside the old one, which has the only one."""
+    made = overlay("gpu")
+    spec = made["Deployment"]["spec"]
+
+    assert spec["strategy"] == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    limits = container(spec["template"]["spec"])["resources"]["limits"]
+    assert limits == {**container(pod())["resources"]["limits"], "nvidia.com/gpu": 1}
+    assert container(spec["template"]["spec"])["image"] == "modelserver:cuda"
+    assert made["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == 1
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_variant_for_the_queue_scales_by_both() -> None:
+    """The metric is the one of the adapter's rule, which lies beside it."""
+    plain, both = (
+        found["HorizontalPodAutoscaler"]["spec"]["metrics"]
+        for found in (overlay("kubernetes"), overlay("queue-metric"))
+    )
+
+    assert both[:-1] == plain
+    assert both[-1]["pods"]["metric"]["name"] == "modelserver_queue_requests"
+
+
 def test_the_network_policy_opens_the_ports_of_the_service() -> None:
     """Inference for all, metrics for Prometheus alone; a pod calls nobody."""
     policy = one("networkpolicy.yaml")["spec"]
@@ -139,11 +193,12 @@ def test_the_network_policy_opens_the_ports_of_the_service() -> None:
 
 
 def test_the_settings_are_the_servers(tmp_path: Path) -> None:
-    """Each key is known and has an effect."""
+    """Each key is known and has an effect; logs are only printed, without probes."""
     loaded = configured(tmp_path)
 
     assert loaded.warnings == ()
     assert loaded.settings.load_all
+    assert (loaded.settings.log_files, loaded.settings.log_probes) == (False, False)
     assert loaded.settings.token_file == tmp_path / "tokens"
 
 
@@ -222,32 +277,27 @@ def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     around, inside = pod()["securityContext"], container(pod())["securityContext"]
 
-    assert around["runAsNonRoot"]
+    assert not_restricted(pod()) == []
     assert f"USER {around['runAsUser']}:{around['runAsGroup']}\n" in dockerfile
-    assert around["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert (inside["allowPrivilegeEscalation"], inside["readOnlyRootFilesystem"]) == (False, True)
-    assert inside["capabilities"] == {"drop": ["ALL"]}
-    assert pod()["automountServiceAccountToken"] is False
+    assert inside["readOnlyRootFilesystem"]
+    assert (pod()["automountServiceAccountToken"], pod()["enableServiceLinks"]) == (False, False)
 
 
 def test_what_the_server_writes_lies_in_volumes() -> None:
-    """Temporary files, logs and the cache; the rest is mounted read only."""
+    """Temporary files and the cache; logs are printed, and the rest is mounted read only."""
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in container(pod())["volumeMounts"]}
     writable = {path for path, mount in mounts.items() if "emptyDir" in volumes[mount["name"]]}
 
     assert writable == {"/tmp", *variables(container(pod())).values()}
-    assert set(variables(container(pod()))) == {"LOG_LOCATION", "METRICS_LOCATION", "XDG_CACHE_HOME"}
+    assert set(variables(container(pod()))) == {"XDG_CACHE_HOME"}
     assert all(mount.get("readOnly") for path, mount in mounts.items() if path not in writable)
     assert {mount["name"] for mount in mounts.values()} == set(volumes)
 
 
-def test_the_volume_of_logs_holds_them_all() -> None:
-    """A pod is evicted for more: five files, and what is put aside of each."""
-    (logs,) = [volume for volume in pod()["volumes"] if volume["name"] == "logs"]
-    gibibytes = int(logs["emptyDir"]["sizeLimit"].removesuffix("Gi"))
-
-    assert gibibytes * 2**30 > 5 * (1 + ROTATED_FILES) * ROTATE_BYTES
+def test_the_pod_cannot_fill_its_nodes_disk() -> None:
+    """Its volumes and its containers have limits."""
+    assert unbounded_disk(pod()) == []
 
 
 # Tokens
@@ -299,13 +349,20 @@ def test_both_autoscalers_scale_the_deployment() -> None:
     assert one("poddisruptionbudget.yaml")["spec"]["maxUnavailable"] < hpa["spec"]["minReplicas"]
 
 
+def test_the_autoscaler_needs_nothing_installed() -> None:
+    """A metric that nobody provides would keep it from removing pods."""
+    metrics = one("horizontalpodautoscaler.yaml")["spec"]["metrics"]
+
+    assert [metric["type"] for metric in metrics] == ["Resource"]
+
+
 def test_autoscalers_look_at_gauges_that_there_are() -> None:
     """The server shows them, and pods' gauges can be summed."""
-    hpa = one("horizontalpodautoscaler.yaml")["spec"]["metrics"]
-    asked = {metric["pods"]["metric"]["name"] for metric in hpa if metric["type"] == "Pods"}
+    folder = ROOT / "deploy" / "queue-metric"
+    asked = set(re.findall(r"modelserver_\w+", (folder / "kustomization.yaml").read_text(encoding="utf-8")))
     for trigger in one("scaledobject.yaml")["spec"]["triggers"]:
         asked |= set(re.findall(r"modelserver_\w+", trigger["metadata"]["query"]))
-    adapter = yaml.safe_load((KUBERNETES / "prometheus-adapter.yaml").read_text(encoding="utf-8"))
+    adapter = yaml.safe_load((folder / "prometheus-adapter.yaml").read_text(encoding="utf-8"))
     (rule,) = adapter["rules"]["custom"]
 
     assert asked == {"modelserver_queue_requests", "modelserver_batches_in_flight"}

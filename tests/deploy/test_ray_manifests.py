@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.deploy.manifests import RAY, ROOT, container, in_folder, resources
+from tests.deploy.manifests import RAY, ROOT, container, in_folder, not_restricted, resources, unbounded_disk
 from tests.deploy.schemas import problems
 
 from modelserver.cli import build_parser
@@ -234,12 +234,13 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
         "grpc": settings.grpc_inference_port,
     }
     workers = int(settings.worker_address.rpartition(":")[2])
-    open_to_all = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"][0]
+    ingress = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"]
+    opened = {port["port"] for rule in ingress for port in rule.get("ports", ())}
 
     found = {port["name"]: port["containerPort"] for port in container(pod())["ports"]}
     assert found == {**clients, "workers": workers}
     assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == clients
-    assert {port["port"] for port in open_to_all["ports"]} == set(clients.values())
+    assert opened == set(clients.values())
 
 
 def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
@@ -251,9 +252,25 @@ def test_only_pods_of_the_cluster_reach_ray_and_the_workers_address() -> None:
     rays = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-ray"]["spec"]
 
     assert ours["podSelector"] == server["podSelector"]
-    assert ours["ingress"][1:] == [{"from": [nodes]}]
+    assert ours["ingress"][2:] == [{"from": [nodes]}]
     assert rays["podSelector"] == nodes["podSelector"]
     assert rays["ingress"] == [{"from": [nodes, server]}]
+
+
+def test_only_prometheus_reads_metrics() -> None:
+    """As of the plain Deployment."""
+    (plain,) = resources(ROOT / "deploy" / "kubernetes" / "networkpolicy.yaml")
+    inference, metrics, _ = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"]
+
+    assert [port["port"] for port in inference["ports"]] == [8080, 7070]
+    assert [port["port"] for port in metrics["ports"]] == [8082]
+    assert metrics["from"] == plain["spec"]["ingress"][1]["from"]
+
+
+def test_pods_cannot_fill_their_nodes_disks() -> None:
+    """Their volumes and containers have limits."""
+    for spec in (pod(), *(group["template"]["spec"] for group in groups())):
+        assert unbounded_disk(spec) == []
 
 
 def test_pods_have_no_rights_that_they_do_not_need() -> None:
@@ -261,10 +278,7 @@ def test_pods_have_no_rights_that_they_do_not_need() -> None:
     specs = [pod(), *(group["template"]["spec"] for group in groups())]
 
     for spec in specs:
-        assert spec["securityContext"]["runAsNonRoot"]
+        assert not_restricted(spec) == []
         assert spec["securityContext"]["runAsUser"] == 1000
-        for found in [*spec["containers"], *spec.get("initContainers", [])]:
-            assert found["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            }
+        assert spec["enableServiceLinks"] is False
+    assert cluster()["autoscalerOptions"]["securityContext"] == container(pod())["securityContext"]

@@ -49,6 +49,7 @@ NOT_RUN = {
     "docs/check.md: A client for tests of your own: python 1": "tests/checking/test_page.py",
     "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
+    "docs/docker.md: Build arguments: dockerfile 1": "there is no Docker here",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",

@@ -87,7 +87,7 @@ def archive(folder: Path) -> None:
 def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     """The Deployment's command with the ConfigMap's file, in a folder of the test's, with good tokens."""
     base = tmp_path_factory.mktemp("pod")
-    for name in ("home/model-store", "etc/config", "etc/tokens", "log", "cache"):
+    for name in ("home/model-store", "etc/config", "etc/tokens", "cache"):
         (base / name).mkdir(parents=True)
     archive(base / "home" / "model-store")
     for scope, token in _TOKENS.items():
@@ -109,8 +109,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     deployment = yaml.safe_load((ROOT / "deploy/kubernetes/deployment.yaml").read_text("utf-8"))
     (spec,) = deployment["spec"]["template"]["spec"]["containers"]
     arguments = [word.replace("/etc/modelserver", str(base / "etc")) for word in spec["args"]]
-    folders = {name: str(base / "log") for name in ("LOG_LOCATION", "METRICS_LOCATION")}
-    folders["XDG_CACHE_HOME"] = str(base / "cache")
+    folders = {"XDG_CACHE_HOME": str(base / "cache")}
     assert {entry["name"] for entry in spec["env"]} == set(folders)
     with Container(Home(base, folders), ports, arguments).running() as started:
         yield started
@@ -143,12 +142,16 @@ def test_the_image_finds_itself_healthy(pod: Container) -> None:
 
 
 def test_nothing_is_written_beside_the_volumes(pod: Container) -> None:
-    """Neither into the working directory nor beside the archives: both may be read only."""
+    """Neither into the working directory, as logs are only printed, nor beside the archives: both may be
+    read only. Probes are not in what is printed.
+    """
     store = pod.home.path / "home" / "model-store"
 
     assert list(pod.work.iterdir()) == []
     assert {path.name for path in store.iterdir()} == {"rows.mar", "rows.py"}
-    assert (pod.home.path / "log" / "ts_log.log").is_file()
+    printed = pod.home.output()
+    assert "/predictions/rows" in printed
+    assert "/v2/health" not in printed
 
 
 # KServe

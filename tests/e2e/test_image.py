@@ -59,6 +59,12 @@ request.add_header("Authorization", "Bearer token-of-a-test")
 request.add_header("Content-Type", "application/octet-stream")
 print(urllib.request.urlopen(request, timeout=60).read().decode())
 """
+UNREGISTER = """
+import urllib.request
+request = urllib.request.Request("http://127.0.0.1:8081/models/sleeper", method="DELETE")
+request.add_header("Authorization", "Bearer token-of-a-test")
+print(urllib.request.urlopen(request, timeout=60).status)
+"""
 TOKENS = [f"MODELSERVER_{scope}_TOKEN=token-of-a-test" for scope in ("INFERENCE", "MANAGEMENT", "API")]
 
 
@@ -353,23 +359,17 @@ def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> 
 
 
 def test_any_user_of_group_0(engine: Engine, store: list[str]) -> None:
-    """As on OpenShift: it can write its logs at home."""
+    """As on OpenShift: it can write its snapshots at home."""
     started = Container(engine, "--user", "12345:0", *store, IMAGE).ready()
 
-    assert started.python("import os; print(os.getuid(), os.path.exists('logs/ts_log.log'))") == "12345 True"
+    assert started.python("import os; print(os.getuid(), os.listdir('logs'))") == "12345 ['config']"
     engine.run("rm", "--force", "--time", 0, started.id)
 
 
 def test_read_only(engine: Engine, store: list[str]) -> None:
     """As docs/docker.md starts it; what lies in the temporary folder can be run."""
-    places = ("LOG_LOCATION=/tmp/logs", "METRICS_LOCATION=/tmp/logs", "XDG_CACHE_HOME=/tmp/cache")
-    options = [
-        "--read-only",
-        "--read-only-tmpfs=false",
-        "--tmpfs",
-        "/tmp:exec",
-        *(f"--env={p}" for p in places),
-    ]
+    options = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:exec"]
+    options += ["--env=XDG_CACHE_HOME=/tmp/cache"]
     started = Container(engine, *options, *store, IMAGE, "--ncs").ready()
 
     assert started.python(ASK, "0") == "awake"
@@ -379,6 +379,41 @@ def test_read_only(engine: Engine, store: list[str]) -> None:
     assert started.python(copied) == ""
     engine.run("stop", started.id)
     assert started.ended() == 0
+
+
+def test_read_only_without_a_temporary_folder(engine: Engine, store: list[str]) -> None:
+    """It says which folders it needs one of."""
+    started = Container(engine, "--read-only", "--read-only-tmpfs=false", *store, IMAGE, "--ncs")
+
+    assert started.ended() == 1
+    said = engine.run("logs", started.id).stdout
+    assert said.startswith("No usable temporary directory found in ['/tmp', ")
+    assert said.endswith("in a read-only container a volume at /tmp (--tmpfs /tmp:exec).\n")
+
+
+def test_what_was_unregistered_stays_away(engine: Engine, store: list[str]) -> None:
+    """Also in a new container with the volume of the first one's snapshots, which its user can write."""
+    volume = "--volume=state:/home/model-server/logs"
+    first = Container(engine, volume, *store, IMAGE).ready()
+    assert first.python(ASK, "0") == "awake"
+    assert first.python(UNREGISTER) == "200"
+    engine.run("rm", "--force", "--time", 45, first.id)
+    second = Container(engine, volume, *store, IMAGE).ready()
+
+    log = engine.run("logs", second.id).stdout
+    assert "Not loaded, as the restored state does not have them: sleeper.mar. " in log
+    assert "/v2/health" not in log
+    engine.run("rm", "--force", "--time", 0, second.id)
+
+
+def test_the_repositorys_own_configuration(engine: Engine, store: list[str]) -> None:
+    """Mounted over the image's, it changes nothing, as all its lines are comments."""
+    mounted = f"--volume={ROOT}/config.properties:/home/model-server/config.properties:ro"
+    started = Container(engine, mounted, *store, IMAGE).ready()
+
+    assert started.python(ASK, "0") == "awake"
+    assert "http://0.0.0.0:8080" in engine.run("logs", started.id).stdout
+    engine.run("rm", "--force", "--time", 0, started.id)
 
 
 def test_as_kserve_starts_it(engine: Engine, store: list[str]) -> None:
