@@ -214,14 +214,16 @@ against its metrics. No container, cluster or Grafana was available.
   `MODELSERVER_INFERENCE_TOKEN` and the related variables ([Security](security.md)) set them, and
   `TS_DISABLE_TOKEN_AUTHORIZATION=true` turns them off. `tail -f /dev/null` after the command in your own
   entry point is not needed: `--foreground` stays, prints the log, and ends with the server. Without your
-  own configuration, this image only exposes inference; TorchServe's also exposed management and metrics.
+  own configuration, this image only exposes inference; TorchServe's also exposed management and metrics. It
+  writes no log files; `TS_LOG_FILES=true` and `TS_LOG_PROBES=true` do as TorchServe's does. Keys that your
+  configuration leaves out are [the image's](docker.md#arguments-and-settings).
 - **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` only needs another
   image. Probes on `/ping` keep working; `/v2/health/live` and `/v2/health/ready` distinguish a process that
   must be restarted from one that should get no requests yet. [deploy/kubernetes](docker.md#in-kubernetes) has
   a manifest with all of it. The metric of `kubernetes/adapter.yaml` and `hpa.yaml`,
   `ts_queue_latency_microseconds`, has the same name here; but on both servers it is a sum that only grows, so
   pods are never removed again, and `autoscaling/v2beta1` was removed in Kubernetes 1.26: scale by waiting
-  requests instead, as [our manifests](docker.md#in-kubernetes) do.
+  requests instead, as [deploy/queue-metric](docker.md#in-kubernetes) does.
 - **Helm.** In the chart in `kubernetes/Helm`, `torchserve_image` is the only value to change. Its volume is
   mounted unchanged: the model store and `config/config.properties` are in the same place. Its `args` are
   understood, the ports are the same.
