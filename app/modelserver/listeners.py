@@ -200,7 +200,7 @@ def make_fleet(  # noqa: PLR0917 - mostly those of Listeners
         if certificate is not None and address.scheme == "https"
         else None,
         names_failures=not settings.as_torchserve,
-        max_outgoing=Outgoing.of(settings, processes=count + 1).limit,
+        max_outgoing=Outgoing.of(settings, front_ends=count).limit,
         probes=settings.log_probes,
     )
     edge = make_edge(address, app, services, on_response)

@@ -69,8 +69,7 @@ class Reception:
         """``sockets`` are bound to the addresses; front ends are started if the settings want some."""
         recorder, intake = None, Intake.of(settings)
         count = front_ends(settings.frontend_processes, usable_cpus())
-        # Of front ends, each has a share, and so has the server.
-        outgoing = Outgoing.of(settings, intake.give_back, count + 1 if count > 1 else 1)
+        outgoing = Outgoing.of(settings, intake.give_back, count)
         if settings.allow_recording:
             recorder = import_module("modelserver.recording.recorder").Recorder(outgoing=outgoing)
         services = Services(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import Any
 
-from modelserver.frontend.link import make_pair
+import pytest
+
+from modelserver.frontend.link import Link, make_pair
 from modelserver.frontend.server_end import ServerEnd
-
-if TYPE_CHECKING:
-    import pytest
+from modelserver.http.exchange import Target
+from modelserver.wire import frontend as messages
+from modelserver.wire.arena import LARGE
 
 
 async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,3 +28,27 @@ async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> No
     assert "invalid data" in caplog.text
     with contextlib.suppress(asyncio.CancelledError):
         await end.ready
+
+
+@pytest.mark.parametrize(
+    ("unsent", "size", "status"), [(11, LARGE, 503), (10, LARGE, 200), (11, LARGE - 1, 200)]
+)
+async def test_large_answers_for_a_front_end_that_is_behind(
+    monkeypatch: pytest.MonkeyPatch, unsent: int, size: int, status: int
+) -> None:
+    """They become refusals while more waits for it than may; others are sent."""
+    monkeypatch.setattr(Link, "unsent", property(lambda _: unsent))
+    statuses: list[int] = []
+    hot: Any = SimpleNamespace(
+        find=lambda _: Target("/predictions/m", b"", "/predictions/m"),
+        serve=lambda exchange: exchange.reply(200, b"x" * size),
+    )
+    end = ServerEnd(hot, None, statuses.append, print, most=10)  # type: ignore[arg-type]
+    sent: list[tuple[Any, bytes]] = []
+    end.link.send = lambda message, body=b"": sent.append((message, body))  # type: ignore[method-assign]
+    end._ask(messages.Ask(1, 0, b"/predictions/m", b"POST", "1.1", b"\x90", "", b"", 0, "id", False), b"")
+    ((message, body),) = sent
+
+    assert [message.status] == statuses == [status]
+    assert (b"max_outgoing_bytes=10" in body) is (status == 503)
+    assert end.exchanges == {}

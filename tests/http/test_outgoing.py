@@ -30,12 +30,12 @@ class Client:
 
 
 def test_shares() -> None:
-    """Each of several processes has its share of the setting, but room for one prediction."""
+    """Server, front ends and their links have equal shares of the setting, but room for one prediction."""
     settings = Settings(max_outgoing_bytes=30_000_000, max_response_size=6_000_000)
 
     assert Outgoing.of(settings).limit == 30_000_000
-    assert Outgoing.of(settings, processes=3).limit == 10_000_000
-    assert Outgoing.of(settings, processes=10).limit == 6_000_000
+    assert Outgoing.of(settings, front_ends=2).limit == 6_000_000
+    assert Outgoing.of(Settings(max_outgoing_bytes=50_000_000), front_ends=2).limit == 10_000_000
 
 
 def test_sizes_are_those_of_the_moment() -> None:

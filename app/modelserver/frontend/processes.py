@@ -205,7 +205,7 @@ class Fleet:
 
     async def _live(self, seat: _Seat) -> str:
         """Runs one front end; returns how it ended."""
-        end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall)
+        end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall, self._setup.max_outgoing)
         try:
             process = seat.process = await self._launch(end, seat.number)
         except OSError as error:

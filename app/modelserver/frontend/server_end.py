@@ -12,8 +12,10 @@ from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.frontend.link import Link
 from modelserver.http.answers import is_kserve
 from modelserver.http.exchange import UNREAD, Exchange, with_header
+from modelserver.http.outgoing import OutgoingFull
 from modelserver.telemetry.logs import MULTILINE
 from modelserver.wire import frontend as messages
+from modelserver.wire.arena import LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,6 +47,7 @@ class ServerEnd:
         app: the ASGI application of the address, for all other requests.
         count: called with the status of each answer that the application does not count itself.
         on_stall: called with the seconds for which the front end's event loop was blocked.
+        most: bytes that may wait for the front end before a large answer becomes a refusal.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class ServerEnd:
         app: Application,
         count: Callable[[int], None],
         on_stall: Callable[[float], None],
+        most: int = MAX_UNSENT,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -62,6 +66,7 @@ class ServerEnd:
             messages.from_frontend_decoder, self._on_message, self._on_lost
         )
         self.count = count
+        self.most = most
         self.exchanges: dict[int, RemoteExchange] = {}
         self._hot = hot
         self._app = app
@@ -199,11 +204,14 @@ class RemoteExchange(Exchange):
     ) -> None:
         if self.answered:
             return
+        end = self._end
+        if len(body) >= LARGE and end.link.unsent > end.most:
+            self.fail(OutgoingFull(end.most), kserve=is_kserve(self.target.path))
+            return
         self.answered = True
         self.on_disconnect = None
         if self.watcher is not None:
             self.watcher.replied(status, body, content_type, extra)
-        end = self._end
         end.exchanges.pop(self._number, None)
         end.count(status)
         if not self.disconnected:

@@ -53,10 +53,13 @@ class Outgoing:
 
     @classmethod
     def of(
-        cls, settings: Settings, give_back: Callable[[], None] = lambda: None, processes: int = 1
+        cls, settings: Settings, give_back: Callable[[], None] = lambda: None, front_ends: int = 1
     ) -> Outgoing:
-        """That of one of several processes: its share, but room for at least one prediction."""
-        return cls(max(settings.max_outgoing_bytes // processes, settings.max_response_size), give_back)
+        """That of the server or of a front end. Several front ends, their links and the server have equal
+        shares; there is room for at least one prediction.
+        """
+        shares = 2 * front_ends + 1 if front_ends > 1 else 1
+        return cls(max(settings.max_outgoing_bytes // shares, settings.max_response_size), give_back)
 
     def count(self, holder: Holder, size: int) -> None:
         """The holder has ``size`` bytes now; 0: it is forgotten."""
