@@ -602,7 +602,7 @@ async def test_an_answer_that_is_taken_slowly(wire: Wire) -> None:
     began = time.monotonic()
     for moment in range(0, 1000, 5):
         wire.protocol.check(began + moment)
-        wire.transport.unsent -= max(1024, wire.transport.unsent // 40)
+        wire.transport.unsent -= max(1024, wire.transport.unsent // 30)
 
     assert not wire.transport.closed
 
