@@ -24,7 +24,8 @@ class ModelServerError(Exception):
     ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
     status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there.
     A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
-    it had reached a model, over gRPC.
+    it had reached a model, over gRPC. ``cause`` is what operators are told: the class of a handler's
+    exception, its message and place.
     """
 
     status: int = 500
@@ -33,6 +34,7 @@ class ModelServerError(Exception):
     type: str = "InternalServerException"
     request_id: str | None = None
     logged_id: str = ""
+    cause: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str) -> None:
@@ -181,6 +183,9 @@ class FailedRow(Protocol):
     @property
     def error_type(self) -> str: ...
 
+    @property
+    def cause(self) -> str: ...
+
 
 class HandlerError(InternalError):
     """A failure that a worker reports, with its message and any status."""
@@ -197,7 +202,7 @@ class HandlerError(InternalError):
         """
         kserve_status = 500 if whole and answer.status == 503 else None
         error = cls(content.decode("utf-8", "replace"), answer.status, kserve_status)
-        error.type = answer.error_type
+        error.type, error.cause = answer.error_type, answer.cause
         return error
 
 

@@ -219,8 +219,7 @@ class Server:
             mode=settings.metrics_mode,
             config=self._metrics_config,
             auto_detect=settings.model_metrics_auto_detect,
-            trailing_comma=settings.as_torchserve,
-            known_only=settings.as_torchserve,
+            as_torchserve=settings.as_torchserve,
         )
         devices = DeviceRing(gpu_count(settings.number_of_gpu))
         spawner = self._spawner

@@ -47,7 +47,7 @@ def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
     def on_call(  # noqa: PLR0917 - as OnCall has them
         client: str, path: str, code: int, like: int, seconds: float, request_id: str
     ) -> None:
-        metrics.response(like)
+        metrics.response(like, path)
         access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
 
     return on_call
@@ -67,6 +67,7 @@ def show_pools(registry: Registry) -> None:
         model.metrics.worker_overhead(model.pool.last_overhead)
         model.metrics.set_queue(statistics.pending, statistics.instances)
         model.metrics.set_in_flight(statistics.batches_in_flight)
+        model.metrics.set_failing(model.pool.failing)
         model.metrics.set_workers(
             {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
         )

@@ -12,6 +12,7 @@ from tests.documents import describe_listener, exactly
 from modelserver.api.describe import describe, describe_autoscaling, describe_failure, describe_worker
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequenceStatistics
+from modelserver.errors import HandlerError, InternalError
 from modelserver.http.answers import pretty
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.options.resolve import BatchPolicy, ModelOptions
@@ -19,12 +20,13 @@ from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent,
 from modelserver.pools.spec import Node, PoolStatistics, WorkerState
 from modelserver.rollout.plan import Plan, patched
 from modelserver.rollout.traffic import Traffic
+from modelserver.telemetry.metrics import ServerMetrics
 
 
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
-        "failure": "", "precision": {}, "process": None,
+        "failure": "", "precision": {}, "process": None, "load_failures": 0, "next_try": 0.0,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -40,6 +42,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         warnings=[],
         statistics=lambda: statistics,
         sequences=sequences,
+        failing=False,
     )
     return SimpleNamespace(
         name="m",
@@ -51,6 +54,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         loaded_at_startup=True,
         replacement=None,
         traffic=None,
+        metrics=ServerMetrics().model("m", "1.0"),
     )
 
 
@@ -71,6 +75,44 @@ def test_worker_without_process() -> None:
 
     assert (described["pid"], described["memoryUsage"], described["status"]) == (-1, 0, "FAILED")
     assert described["failure"] == "No module named x"
+
+
+def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
+    """How often it has failed in a row, and the time of the next try."""
+    described = describe_worker(
+        worker(pid=-1, state=WorkerState.LOADING, failure="why", load_failures=3, next_try=1727877233.034)
+    )
+
+    assert (described["failedLoads"], described["nextTry"]) == (3, "2024-10-02T13:53:53.034Z")
+    assert describe_worker(worker())["failedLoads"] is describe_worker(worker())["nextTry"] is None
+
+
+def test_errors_of_requests_are_told() -> None:
+    """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
+    shown = model(ModelOptions(), worker())
+    shown.metrics.failed(HandlerError("no", 404), "client")
+    assert describe(shown)["errors"] is None
+    for request_id in ("first", "second"):
+        error = HandlerError("Prediction failed", 503)
+        error.cause = "KeyError: 'x' (handler.py, line 3, in handle)"
+        shown.metrics.failed(error, request_id)
+    told = describe(shown)["errors"]
+
+    assert {**told, "last": {**told["last"], "time": ""}} == {
+        "count": 2,
+        "failing": False,
+        "types": {"KeyError": 2},
+        "last": {
+            "time": "",
+            "type": "KeyError",
+            "status": 503,
+            "message": "KeyError: 'x' (handler.py, line 3, in handle)",
+            "requestId": "second",
+        },
+    }
+    quiet = model(ModelOptions())
+    quiet.pool.failing = True
+    assert b'"failing": true' in pretty(describe(quiet))
 
 
 def test_queue_and_deadline() -> None:
@@ -230,7 +272,13 @@ async def test_all_that_is_told_is_documented() -> None:
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
     shown = model(
         full,
-        worker(failure="why", precision=precision, process=SimpleNamespace(node=Node("n", "h"))),
+        worker(
+            failure="why",
+            load_failures=2,
+            next_try=1727877233.0,
+            precision=precision,
+            process=SimpleNamespace(node=Node("n", "h")),
+        ),
         sequences=SequenceStatistics(living=1, waiting=1),
     )
     shown.pool.warnings = ["no weights"]
@@ -240,6 +288,7 @@ async def test_all_that_is_told_is_documented() -> None:
     shown.replacement = Replacement("new.mar", version="2.0")
     shown.replacement.failed("why")
     shown.traffic = promoting()
+    shown.metrics.failed(InternalError("no"), "r")
     failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
     told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
     schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from modelserver.console.facts import State, facts_of, figures_of
+from modelserver.errors import InternalError
 from modelserver.options.resolve import ModelOptions
 from modelserver.pools.spec import PoolStatistics, WorkerState
 from modelserver.telemetry.metrics import ServerMetrics
@@ -20,7 +21,7 @@ FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast l
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu_id": None,
-        "failure": "", "precision": {}, "node": None,
+        "failure": "", "precision": {}, "node": None, "load_failures": 0, "next_try": 0.0,
         "process": SimpleNamespace(last_output=lambda count: "x" * 5000 + f"\n{count} lines", node=None),
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
@@ -36,7 +37,7 @@ def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, w
     pool = SimpleNamespace(
         min_workers=wanted, max_workers=wanted, workers=list(workers), warnings=[], sequences=None,
         statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
-        failure=next((each.failure for each in workers if each.failure), ""),
+        failing=False, failure=next((each.failure for each in workers if each.failure), ""),
     )  # fmt: skip
     return SimpleNamespace(
         name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options or ModelOptions(),
@@ -84,6 +85,9 @@ def test_figures_are_the_servers_own_counts() -> None:
     assert told["size"] == [3.0, 1]
     assert told["fill"] == [0.375, 1]
     assert (told["handler"][0], told["unanswered"], told["waiting"]) == (0.015, 2, 3)
+    assert told["errors"] == 0
+    shown.metrics.failed(InternalError("no"), "r")
+    assert figures_of(shown)["errors"] == 1
 
 
 @pytest.mark.parametrize(
@@ -93,12 +97,27 @@ def test_figures_are_the_servers_own_counts() -> None:
         ([worker(), worker(state=WorkerState.LOADING)], 2, "degraded"),
         ([worker(state=WorkerState.LOADING)], 1, "loading"),
         ([worker(state=WorkerState.FAILED, failure="why")], 1, "failed"),
+        ([worker(state=WorkerState.LOADING, failure="why")], 1, "retrying"),
         ([], 0, "empty"),
     ],
 )
 def test_the_state_of_a_version(workers: list[Any], wanted: int, state: str) -> None:
     """In one word, from the states of its workers."""
     assert facts_of(model(*workers, wanted=wanted), is_default=True)["state"] == state
+
+
+def test_a_version_whose_batches_fail_is_failing() -> None:
+    """Although its workers are ready; the last error is there with its time, request and type."""
+    shown = model(worker())
+    shown.pool.failing = True
+    shown.metrics.failed(InternalError("no"), "r")
+    told = facts_of(shown, is_default=True)
+
+    assert told["state"] == "failing"
+    assert (told["errors"]["count"], told["errors"]["types"]) == (1, {"InternalError": 1})
+    assert {**told["errors"]["last"], "time": ""} == {
+        "time": "", "type": "InternalError", "status": 500, "message": "no", "requestId": "r"
+    }  # fmt: skip
 
 
 def test_a_failed_worker_tells_why_and_what_it_printed() -> None:

@@ -52,6 +52,12 @@ def handle(data, context):
     return data
 '''
 
+RAISES = """def handle(data, context):
+    if data is None:
+        return None
+    return {}["weights"]
+"""
+
 # Loads only while there is no file of that name; a request takes until it is killed.
 MORTAL = """import os, time
 print("at your service", flush=True)
@@ -219,22 +225,24 @@ def test_figures_are_differences_of_counts(page: Page) -> None:
           const bounds = { latency: [0.01, 0.02], parts: [0.01, 0.02] };
           const counts = (n) => ({
             latency: [n / 100, n, 0, 0], queue: [0, n, 0, 0], handler: [n / 50, 0, n, 0],
-            size: [2 * n, n], fill: [n / 4, n], unanswered: n,
+            size: [2 * n, n], fill: [n / 4, n], unanswered: n, errors: n / 2,
           });
           const history = new History();
           for (const [at, n] of [[1, 4], [2, 14], [4, 14]]) history.add(at, counts(n), bounds, 2);
           history.interrupt();
           history.add(5, counts(0), bounds, 2);
           history.add(6, counts(5), bounds, 2);
-          const { rate, p50, size, busy } = history.series;
+          const { rate, errors, p50, size, busy } = history.series;
           const quantiles = [[0.5, [2, 2, 0]], [0.75, [2, 2, 0]], [0.5, [0, 0, 3]], [0.5, [0, 0, 0]]]
             .map(([share, each]) => quantile(share, bounds.parts, each));
-          return { rate, p50, size, busy, quantiles };
+          return { rate, errors, lately: history.errorRate(), p50, size, busy, quantiles };
         })"""
     )
 
     assert found["quantiles"] == [10, 15, 20, None]
     assert found["rate"] == [10, 0, None, 5]
+    assert found["errors"] == [5, 0, None, 2.5]
+    assert found["lately"] == 2.5
     assert found["p50"] == [5, None, None, 5]
     assert found["size"] == [2, None, None, 2]
     assert found["busy"] == [10, 0, None, 5]
@@ -251,6 +259,51 @@ def test_a_failed_worker_tells_why(page: Page) -> None:
     assert f"reading the labels of <b>cats</b>{EVIL}" in lines
     assert "ModuleNotFoundError" in lines
     assert page.evaluate("typeof hacked") == "undefined"
+
+
+def test_a_version_that_does_not_load_says_how_often_and_when_again(
+    page: Page, server: Server, store: Path
+) -> None:
+    """Version and worker are being retried, with the number of attempts and the time of the next one; what
+    was printed is in sight.
+    """
+    (store / "flaky.py").write_text('print("no disk", flush=True)\nraise OSError("not yet")\n')
+    assert server.register("flaky.py", synchronous=False).status_code == 202
+    select(page, "flaky")
+    page.locator(".title-row .state[data-state=retrying]").wait_for()
+    tries = page.locator("tr.output .reason", has_text="times in a row; the next try is at ")
+    tries.wait_for()
+    described = server.describe("flaky")["workers"][0]
+    lines = page.get_by_label("Last output of worker")
+
+    assert page.locator("tr:not(.output) .state[data-state=retrying]").count() == 1
+    assert described["failedLoads"] >= 2
+    assert lines.is_visible()
+    assert "no disk" in lines.inner_text()
+    server.unregister("flaky")
+
+
+def test_errors_of_requests_are_red(page: Page, server: Server, store: Path) -> None:
+    """Although the worker is ready: a rate in the list and in the head; the last error names its request."""
+    (store / "raises.py").write_text(RAISES)
+    server.registered("raises.py")
+    select(page, "raises")
+    page.locator(".title-row .state[data-state=ready]").wait_for()
+    for number in range(12):
+        server.inference.post("/predictions/raises", content=b"x", headers={"x-request-id": f"mine-{number}"})
+    page.locator(".title-row .state[data-state=failing]").wait_for()
+    head, entry = page.locator(".title-row .rate.bad"), page.locator("#models .rate.bad")
+    entry.wait_for()
+    head.wait_for()
+    told = page.get_by_role("group", name="Errors")
+    told.get_by_text("request mine-11: KeyError: 'weights' (raises.py, line 4, in handle)").wait_for()
+
+    assert "errors/s" in head.inner_text()
+    assert "errors/s" in entry.inner_text()
+    assert "12 KeyError" in told.inner_text()
+    colour = "(each) => getComputedStyle(each).color"
+    assert head.evaluate(colour) == entry.evaluate(colour) == "rgb(194, 47, 47)"
+    server.unregister("raises")
 
 
 def test_a_killed_worker_is_shown_until_another_is_ready(
@@ -271,8 +324,8 @@ def test_a_killed_worker_is_shown_until_another_is_ready(
     banner = page.get_by_role("alert")
     banner.wait_for()
     page.locator(".answer td.result", has_text="500").wait_for()
-    worker.locator(".state[data-state=loading]").wait_for()
-    page.locator(".title-row .state[data-state=failed]").wait_for()
+    worker.locator(".state[data-state=retrying]").wait_for()
+    page.locator(".title-row .state[data-state=retrying]").wait_for()
     told, lines = banner.locator("p").inner_text(), banner.locator("pre").inner_text()
     hold.unlink()
     worker.locator(".state[data-state=ready]").wait_for()
@@ -296,7 +349,9 @@ def test_a_name_of_markup_is_a_name(page: Page) -> None:
 
 
 def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path: Path) -> None:
-    """Each is an entry that says whether it is the default; one that is gone is shown no more."""
+    """Each is an entry that says whether it is the default. Of a shown one that is removed the page says so,
+    until the reader chooses another, or it is back.
+    """
     (tmp_path / "twin.py").write_text(STEADY)
     for version in ("1.0", "2.0"):
         made = ArchiveConfig("twin", str(tmp_path / "twin.py"), version, export_path=store, force=True)
@@ -316,7 +371,16 @@ def test_versions_come_and_go(page: Page, server: Server, store: Path, tmp_path:
     for version in ("1.0", "2.0"):
         server.management.delete(f"/models/twin/{version}")
     entries.first.wait_for(state="detached")
+    page.get_by_role("alert").filter(has_text="twin 2.0 was removed at ").wait_for()
 
+    assert page.get_by_role("heading", level=2).inner_text() == "twin 2.0"
+    assert page.locator("[aria-current]").count() == 0
+    server.registered("twin.mar")
+    page.get_by_text("default version · twin").wait_for()
+    server.management.delete("/models/twin")
+    page.get_by_role("alert").filter(has_text="twin 2.0 was removed at ").wait_for()
+    select(page, "steady")
+    assert page.get_by_role("alert").filter(has_text="removed").count() == 0
     assert (before.partition(" · ")[0], after.partition(" · ")[0]) == (
         "not the default version",
         "default version",

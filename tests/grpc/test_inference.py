@@ -15,7 +15,7 @@ from modelserver.errors import ModelNotFound
 from modelserver.grpc.inference import InferenceService
 from modelserver.grpc.messages import message
 from modelserver.grpc.statuses import Refused
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.messages import Answer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Registry:
         self.model = SimpleNamespace(
             name="m",
             pool=Pool(),
-            metrics=SimpleNamespace(answered=lambda *_: None, request=lambda _: None, totals=Totals()),
+            metrics=ServerMetrics().model("m", "1.0"),
             options=SimpleNamespace(request_timeout=None),
             sequence_headers=None,
             batches=False,

@@ -23,7 +23,7 @@ from modelserver.http.aside import Aside
 from modelserver.http.intake import Intake
 from modelserver.options.signature import Signature
 from modelserver.settings.settings import Settings
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.messages import Answer
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def pool() -> Pool:
 @pytest.fixture
 async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     """Connected with a server of both services."""
-    metrics = SimpleNamespace(answered=lambda *_: None, request=lambda _: None, totals=Totals())
+    metrics = ServerMetrics().model("m", "1.0")
     options = SimpleNamespace(request_timeout=None, signature=Signature())
     model = SimpleNamespace(
         name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from modelserver.grpc.statuses import tell_prediction
 from modelserver.grpc.watched.watching import Watched
 from modelserver.inference.codec import Parsed
 from modelserver.inference.v2 import Inference
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.messages import TENSORS, Answer
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ class Pool:
 
     def __init__(self) -> None:
         self.cancelled: list[Request] = []
+        self.refusal: Exception | None = None
 
     def submit(self, request: Request, version: str | None) -> None:
         assert version is None
+        if self.refusal is not None:
+            raise self.refusal
 
     def cancel(self, request: Request) -> None:
         if not request.done:
@@ -45,7 +49,7 @@ class Pool:
 @pytest.fixture
 def model() -> Any:
     """A model version that goes nowhere."""
-    metrics = SimpleNamespace(answered=lambda *_: None, totals=Totals())
+    metrics = ServerMetrics().model("m", "1.0")
     return SimpleNamespace(
         name="m",
         pool=Pool(),
@@ -55,6 +59,21 @@ def model() -> Any:
         exposes_errors=False,
         traffic=None,
     )
+
+
+def outcomes(model: Any) -> list[str]:
+    """The classes of status of the requests that were answered."""
+    model.metrics.count_answers()
+    series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics._by_class[2:], strict=False))
+    return [name for name, one in series.items() for _ in range(int(one.value))]
+
+
+async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
+    """A request whose answer is a failure."""
+    with contextlib.suppress(HandlerError):
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+            waiting.request.deliver(0, [answer])
+            await waiting.answers()
 
 
 def asked(rows: int = 1) -> Parsed:
@@ -95,6 +114,21 @@ async def test_leaving_cancels(model: Any) -> None:
         await task
 
     assert model.pool.cancelled == waiting
+    assert outcomes(model) == []
+
+
+async def test_outcomes_are_counted(model: Any) -> None:
+    """An answer, a failure of the handler, and a refusal."""
+    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+        waiting.request.deliver(0, [(Answer(1), b"a")])
+        await waiting.answers()
+    await fails(model, failed("bad"))
+    model.pool.refusal = ServiceUnavailable("full")
+    with pytest.raises(ServiceUnavailable):
+        Pending(model, asked(), CALL, None, UNWATCHED)
+
+    assert outcomes(model) == ["2xx", "5xx", "5xx"]
+    assert model.metrics.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
 
 
 async def test_parts(model: Any) -> None:

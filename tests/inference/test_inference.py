@@ -70,8 +70,8 @@ def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counte
     traffic = SimpleNamespace(refused=lambda _, status: told.append(status))
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
     exchange, model, codec = (cast("Any", SimpleNamespace(**each)) for each in (
-        {"target": api.find(path.encode())},
-        {"traffic": traffic},
+        {"target": api.find(path.encode()), "request_id": "r"},
+        {"traffic": traffic, "metrics": ServerMetrics().model("m", "1.0")},
         {"fail": lambda *_: None},
     ))  # fmt: skip
     _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))

@@ -14,7 +14,7 @@ from modelserver.http.exchange import Exchange, Target
 from modelserver.inference.replies import Reply
 from modelserver.inference.routes import Route
 from modelserver.inference.v1 import V1, Instances
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.tensors.limits import RequestLimits
 from modelserver.wire.messages import BODY, INSTANCE, Answer, Row
 
@@ -60,18 +60,22 @@ def exchange() -> Kept:
 
 
 @pytest.fixture
-def broken_off() -> list[None]:
-    """Has one element for each answer that was broken off."""
-    return []
+def metrics() -> ServerMetrics:
+    """Those of the server."""
+    return ServerMetrics()
+
+
+def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
+    """The series of a counter that have counted anything, by their last label."""
+    lines = [line for line in metrics.render([name]).decode().splitlines() if not line.startswith("#")]
+    series = (line.removesuffix(".0").rpartition(" ") for line in lines)
+    return {labels.split('"')[-2]: float(value) for labels, _, value in series if float(value)}
 
 
 @pytest.fixture
-def reply(exchange: Kept, broken_off: list[None], monkeypatch: pytest.MonkeyPatch) -> Reply:
+def reply(exchange: Kept, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatch) -> Reply:
     """To a request of V1, which is answered two seconds after it came."""
-    metrics = SimpleNamespace(
-        answered=lambda *_: None, broken_off=lambda: broken_off.append(None), totals=Totals()
-    )
-    model: Any = SimpleNamespace(metrics=metrics, exposes_errors=False, batches=False)
+    model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.inference.replies.monotonic", lambda: 2.0)
     aside: Any = None
     return Reply(exchange, model, V1(RequestLimits(), aside), Instances([]), aside)
@@ -138,7 +142,7 @@ def test_parts_come_before_the_last(reply: Reply, exchange: Kept) -> None:
 
 
 def test_a_late_failure_breaks_off(
-    reply: Reply, exchange: Kept, broken_off: list[None], caplog: pytest.LogCaptureFixture
+    reply: Reply, exchange: Kept, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that can be done; the log says why, and it is counted."""
     request = ended((Answer(3, 500, failed=True), b"bad"))
@@ -146,4 +150,46 @@ def test_a_late_failure_breaks_off(
     reply.whole(request)
 
     assert exchange.parts[-1] is False
-    assert (len(broken_off), "broke off after its first part: bad" in caplog.text) == (1, True)
+    assert "broke off after its first part: bad" in caplog.text
+    assert counted(metrics, "modelserver_broken_off_total") == {"1.0": 1}
+    assert counted(metrics, "modelserver_requests_total") == {"5xx": 1}
+
+
+def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMetrics) -> None:
+    """Whole, joined and in parts; the status of parts is that of the first."""
+    reply.whole(ended((Answer(2, 201), b"ok")))
+    reply.whole(ended((Answer(2, 302), b"ok")))
+    reply.joined(ended((Answer(1), b"1"), (Answer(1, 404), b"1"), kind=INSTANCE))
+    request = ended((Answer(1), b"c"))
+    reply.part(request, Answer(1, 202), b"a")
+    reply.whole(request)
+
+    assert counted(metrics, "modelserver_requests_total") == {"2xx": 2, "3xx": 1, "4xx": 1}
+    assert counted(metrics, "modelserver_errors_total") == {}
+
+
+def test_errors_are_counted_by_type(reply: Reply, metrics: ServerMetrics) -> None:
+    """By the class of the handler's exception, or of the server's error; the last one is kept."""
+    raised = Answer(3, 503, failed=True, cause="KeyError: 'x' (handler.py, line 3, in handle)")
+    reply.whole(ended((raised, b"bad")))
+    reply.whole(ended((Answer(3, 507, failed=True), b"bad")))
+    reply.whole(ended((Answer(3, 400, failed=True, cause="PredictionException: no"), b"bad")))
+    lost = Request("lost", [Row("lost", 0)], [b""], 0.0)
+    lost.fail(DeadlineExceeded("too late"))
+    reply.whole(lost)
+    errors = reply.model.metrics.errors
+
+    assert counted(metrics, "modelserver_requests_total") == {"4xx": 1, "5xx": 3}
+    assert counted(metrics, "modelserver_errors_total") == {
+        "KeyError": 1, "HandlerError": 1, "DeadlineExceeded": 1
+    }  # fmt: skip
+    assert errors.last is not None
+    assert (errors.last.status, errors.last.message, errors.last.request_id) == (504, "too late", "lost")
+
+
+def test_statuses_that_handlers_choose_are_errors_too(reply: Reply, metrics: ServerMetrics) -> None:
+    """An answer with a status of 500 or more that is no exception has a type of its own."""
+    reply.whole(ended((Answer(2, 599), b"no")))
+
+    assert counted(metrics, "modelserver_errors_total") == {"Status": 1}
+    assert reply.model.metrics.errors.last.message == "The handler answered with status 599."

@@ -101,14 +101,22 @@ class PlayedProcess:
         self.say(LoadFailed(message, **fields))
         self.exit("exited with status 1")
 
-    def answer(self, *contents: bytes, seconds: float = 0.01, **fields: Any) -> None:
-        """Answers its oldest batch: with these, or with the rows' own bytes."""
+    def answer(self, *contents: bytes, seconds: float = 0.01, status: int = 200, **fields: Any) -> None:
+        """Answers its oldest batch: with these, or with the rows' own bytes; from 400 on with failures."""
         index, (batch, bodies) = next(
             (i, item) for i, item in enumerate(self.received) if isinstance(item[0], Predict)
         )
         del self.received[index]
         sent = list(contents) or bodies
-        self.say(Result(batch.sequence, [Answer(len(body)) for body in sent], seconds, **fields), sent)
+        self.say(
+            Result(
+                batch.sequence,
+                [Answer(len(body), status, failed=status >= 400) for body in sent],
+                seconds,
+                **fields,
+            ),
+            sent,
+        )
         if any(isinstance(message, Stop) for message, _ in self.received) and not self.batches:
             self.exit("exited with status 0")
 

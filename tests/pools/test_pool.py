@@ -21,7 +21,7 @@ from modelserver.errors import (
 from modelserver.pools import pool as pool_module
 from modelserver.pools.devices import DeviceRing
 from modelserver.pools.gate import StartGate
-from modelserver.pools.pool import BACKLOG, Pool
+from modelserver.pools.pool import BACKLOG, FAILING, Pool
 from modelserver.pools.spec import PoolLimits, WorkerState, WorkerTimes
 from modelserver.wire.frames import ProtocolError
 from modelserver.wire.messages import Answer, Cancelled, Measurement, Parts, Proceed, Returned, Row
@@ -908,3 +908,36 @@ async def test_what_has_no_time_is_passed_on(make: Any, stage: Any) -> None:
     assert (contents(running), contents(waiting), contents(leaving)) == ([b"a", b"b"], [b"c"], [None])
     assert not old._deadlines
     assert not new._deadlines
+
+
+async def test_a_version_is_failing_after_batches_that_all_failed(pool: Pool, stage: Any) -> None:
+    """One good row ends the run; refusals of the handler, such as 400, are no failures."""
+    process = stage.processes[0]
+
+    async def ask(status: int) -> None:
+        pool.submit(request(b"a"))
+        await stage.settle()
+        process.answer(status=status)
+
+    for status in (503, 400, *[503] * (FAILING - 1)):
+        await ask(status)
+    assert not pool.failing
+
+    await ask(507)
+    assert pool.failing
+
+    await ask(200)
+    assert not pool.failing
+
+
+async def test_lost_batches_count_as_failed(make: Any, stage: Any) -> None:
+    """A worker that dies of each batch makes its version a failing one."""
+    made = make(batch_size=1)
+    for number in range(1, FAILING + 1):
+        (process := (await stage.enter(number), stage.processes[-1])[1]).load()
+        made.submit(request(b"a"))
+        await stage.settle()
+        process.exit()
+        await stage.settle()
+
+    assert made.failing

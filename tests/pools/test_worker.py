@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -199,6 +200,21 @@ async def test_third_try(make: Any, stage: Any) -> None:
     assert stage.sleeps == [1.0, 1.0]
     assert (worker.failure, worker.failing_since) == ("", None)
     assert worker.first_load.exception() is not None
+
+
+async def test_the_time_of_the_next_try_is_known(
+    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a worker waits for it."""
+    monkeypatch.setattr(worker_module, "backoff", lambda: iter([0.0, 60.0]))
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(time=lambda: 1000.0))
+    worker = make()
+    (await stage.enter()).fail_to_load("not yet")
+    (await stage.enter(2)).fail_to_load("not yet")
+    assert worker.next_try == 0.0
+    await stage.settle()
+
+    assert (worker.next_try, worker.load_failures) == (1060.0, 2)
 
 
 async def test_given_up(make: Any, stage: Any) -> None:

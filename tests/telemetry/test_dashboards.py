@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from modelserver.errors import InternalError
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.system import GpuReading, SystemReading
 
@@ -19,8 +20,8 @@ RULES = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text(encoding=
 SCRAPE = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 
 # What Prometheus adds to each series, and its own metric.
-ADDED_LABELS = {"instance", "job"}
-OWN = {"up": {"instance", "job"}}
+ADDED_LABELS = {"instance", "job", "namespace", "pod"}
+OWN = {"up": {"instance", "job", "app_kubernetes_io_name"}}
 
 
 def shown() -> dict[str, set[str]]:
@@ -28,9 +29,10 @@ def shown() -> dict[str, set[str]]:
     metrics = ServerMetrics(hostname="h")
     metrics.system(SystemReading(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, (GpuReading(0, 1.0, 1.0, 1.0, 1.0),)))
     metrics.response(200)
+    metrics.response(200, "/livez")
     model = metrics.model("m", "1.0")
     model.request(explicit_version=True)
-    model.rejected("queue_full")
+    model.failed(InternalError("no"), "r")
     model.set_workers({"ready": 1})
     model.wished(2)
     model.scaled("up", "queue_wait")
@@ -169,7 +171,7 @@ def test_rules_are_loaded_and_alerts_explained() -> None:
 
     assert SCRAPE["rule_files"] == ["rules.yml"]
     assert job["static_configs"] == [{"targets": ["127.0.0.1:8082"]}]
-    assert 'job="modelserver"' in EXPRESSIONS["ModelserverDown"]
+    assert 'job=~"modelserver' in EXPRESSIONS["ModelserverDown"]
     assert job["job_name"] == "modelserver"
     for rule in rules("alert"):
         assert rule["labels"]["severity"] in {"critical", "warning"}

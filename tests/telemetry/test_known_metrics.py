@@ -25,7 +25,7 @@ def shown(metrics: ServerMetrics) -> set[str]:
 )
 def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, words: bool) -> None:
     """Ours are all kept; TorchServe's are those of its own list, and others where they are to be detected."""
-    found = shown(ServerMetrics(known_only=known_only, auto_detect=auto_detect))
+    found = shown(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
 
     assert found == {"HandlerTime", "PredictionTime"} | ({"Words"} if words else set())
 
@@ -34,7 +34,7 @@ def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, wo
 def test_metrics_beyond_the_list_in_the_log(known_only: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The same holds for the lines of the log mode."""
     caplog.set_level("INFO", logger="modelserver.model_metrics")
-    shown(ServerMetrics(mode="log", known_only=known_only))
+    shown(ServerMetrics(mode="log", as_torchserve=known_only))
     names = [record.getMessage().partition(".")[0] for record in caplog.records]
 
     assert names == ["HandlerTime", "PredictionTime", *([] if known_only else ["Words"])]

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from modelserver.telemetry.metrics import MAX_WORKERS_SHOWN, MOST_NEW, ServerMetrics, host_name
+import modelserver
+from modelserver.errors import InternalError
+from modelserver.telemetry.metrics import (
+    MAX_WORKERS_SHOWN,
+    MOST_NEW,
+    REJECTION_REASONS,
+    ServerMetrics,
+    host_name,
+)
 from modelserver.telemetry.system import GpuReading, SystemReading
 
 HOST = '{Level="Host",Hostname="h"}'
@@ -321,7 +330,7 @@ def test_legacy_mode_shows_three_counters(caplog):
 
 def test_torchserves_own_regex_matches():
     """With the compat flag the text satisfies the pattern that TorchServe's test suite uses."""
-    metrics = ServerMetrics(trailing_comma=True)
+    metrics = ServerMetrics(as_torchserve=True)
     metrics.response(200)
 
     assert re.search(r'Requests2XX\{Level="Host",Hostname=".+",\} \d+\.\d+', metrics.render().decode())
@@ -353,3 +362,68 @@ def test_autoscaling():
     assert "modelserver_workers_wished{" not in metrics.render().decode()
     metrics.forget("m", "1.0")
     assert "modelserver_scalings_total{" not in metrics.render().decode()
+
+
+def test_health_checks_are_counted_apart(metrics):
+    """What kubelet sees while a model loads is no error of a request."""
+    metrics.response(503, "/v2/health/ready")
+    metrics.response(200, "/v2/models/m/ready")
+    metrics.response(200, "/predictions/m")
+    found = samples(metrics)
+
+    assert (found[f"Requests2XX{HOST}"], found[f"Requests5XX{HOST}"]) == (1, 0)
+    checks = "modelserver_health_checks_total"
+    assert found[f'{checks}{{path="/v2/health/ready",code="5xx"}}'] == 1
+    assert found[f'{checks}{{path="/v2/models/{{name}}/ready",code="2xx"}}'] == 1
+
+
+def test_torchserve_counts_health_checks_as_requests():
+    """Under its defaults they are among the others, as it counts them (reference 15.3)."""
+    metrics = ServerMetrics(hostname="h", as_torchserve=True)
+    metrics.response(500, "/ping")
+    found = samples(metrics)
+
+    assert found[f"Requests5XX{HOST[:-1]},}}"] == 1
+    assert found['modelserver_health_checks_total{path="/ping",code="5xx",}'] == 1
+
+
+def test_series_of_a_version_exist_from_the_start(metrics):
+    """The first error, or refusal, is an increase for Prometheus; an unregistered version shows none."""
+    metrics.model("m", "1.0")
+    found = samples(metrics, "modelserver_requests_total", "modelserver_rejected_total")
+
+    assert set(found.values()) == {0}
+    assert {f'modelserver_requests_total{MODEL},code="{digit}xx"}}' for digit in (2, 3, 4, 5)} <= set(found)
+    reasons = {key.split('reason="')[1].split('"')[0] for key in found if "rejected" in key}
+    assert reasons == {*REJECTION_REASONS}
+    metrics.model("m", "1.0").failed(InternalError("no"), "r")
+    metrics.forget("m", "1.0")
+    assert samples(metrics, "modelserver_requests_total", "modelserver_errors_total") == {}
+
+
+def test_every_reason_of_a_refusal_is_listed():
+    """Those that the queues and pools give."""
+    code = Path(modelserver.__file__).parent
+    given = [
+        reason
+        for folder in ("batching", "pools")
+        for path in (code / folder).glob("*.py")
+        for reason in re.findall(r'(?:QueueFull|rejected)\("(\w+)"\)', path.read_text())
+    ]
+
+    assert set(given) == {*REJECTION_REASONS}
+
+
+def test_counted_answers_do_not_become_fewer(metrics):
+    """A scrape may count an answer whose encoding then fails; for Prometheus, less means a restart."""
+    model = metrics.model("m", "1.0")
+    found = []
+    for outcome in ("answered", "failed", "answered"):
+        if outcome == "answered":
+            model.answered(0.1, 0.0, explicit_version=False)
+        else:
+            model.totals.fail(0.1, answered=True)
+            model.failed(InternalError("no"), "r")
+        found.append(samples(metrics)[f'modelserver_requests_total{MODEL},code="2xx"}}'])
+
+    assert found == [1, 1, 1]

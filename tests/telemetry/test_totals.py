@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.totals import MOST_TYPES, Errors, Totals
 
 
 def test_batches_by_size() -> None:
@@ -28,3 +28,17 @@ def test_failures() -> None:
 
     assert (totals.failed.count, totals.failed.seconds) == (2, 1.5)
     assert (totals.failed_answers.count, totals.failed_answers.seconds) == (1, 0.5)
+
+
+def test_types_of_errors_are_bounded() -> None:
+    """A handler that makes up names of exceptions does not make types without end."""
+    errors = Errors()
+    for number in range(100):
+        errors.add(f"Error{number}", 503, "no", f"r{number}")
+    errors.add("Error3", 503, "again", "last")
+
+    assert errors.count == 101
+    assert len(errors.by_type) == MOST_TYPES + 1
+    assert (errors.by_type["other"], errors.by_type["Error3"]) == (100 - MOST_TYPES, 2)
+    assert errors.last is not None
+    assert (errors.last.type, errors.last.message, errors.last.request_id) == ("Error3", "again", "last")

@@ -12,7 +12,7 @@ import pytest
 
 from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
 from modelserver.settings.settings import Settings
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.wire.messages import BODY, FIELDS, Answer
 from modelserver.workflows.graph import make_graph
 from modelserver.workflows.run import Run, join_ends
@@ -56,7 +56,7 @@ class Model:
         self.sequence_headers = self.traffic = None
         self.exposes_errors = exposes
         self.options = SimpleNamespace(request_timeout=None)
-        self.metrics = SimpleNamespace(request=lambda _: None, answered=lambda *_: None, totals=Totals())
+        self.metrics = ServerMetrics().model("m", "1.0")
 
     def submit(self, request: Request) -> None:
         if self.refusal is not None:
@@ -155,6 +155,8 @@ async def test_a_failing_branch_cancels_the_other() -> None:
     assert (error.status, error.message) == (500, "Error executing b")
     assert models["c"].cancelled == models["c"].sent
     assert flow.ended == [flow.run]
+    assert models["b"].metrics.errors.by_type == {"HandlerError": 2}
+    assert models["a"].metrics.errors.by_type == models["c"].metrics.errors.by_type == {}
 
 
 async def test_a_second_attempt_answers() -> None:
@@ -186,6 +188,7 @@ async def test_refusals_are_not_repeated() -> None:
     await flow.models["a"].answer(b"one")
     assert flow.exchange.error is not None
     assert (flow.exchange.error.status, flow.exchange.error.message) == (503, "Error executing b: full")
+    assert flow.models["b"].metrics.errors.by_type == {"ServiceUnavailable": 1}
 
     flow = Flow({"a": ["b"]}, retry_attempts=5)
     del flow.models["b"]

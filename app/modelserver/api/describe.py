@@ -10,6 +10,7 @@ from modelserver.api import descriptions as oas
 from modelserver.api.shares import SHARE, describe_share, moment
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
+from modelserver.pools.pool import FAILING
 from modelserver.telemetry.system import NO_GPU, gpu_usage, worker_memory
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         **described(options),
         "loadedAtStartup": model.loaded_at_startup,
         **describe_failure(model),
+        "errors": describe_errors(model),
         "warnings": pool.warnings or None,
         "precision": next((worker.precision for worker in pool.workers if worker.precision), None),
         "autoscaling": describe_autoscaling(model),
@@ -73,6 +75,21 @@ def describe(model: ModelVersion) -> dict[str, Any]:
 def describe_failure(model: ModelVersion) -> dict[str, Any]:
     """Why a version from a snapshot could not be restored; empty for others."""
     return {"status": "FAILED", "failure": model.failure} if isinstance(model, FailedVersion) else {}
+
+
+def describe_errors(model: ModelVersion) -> dict[str, Any] | None:
+    """The requests that were answered with a status of 500 or more; None if there were none."""
+    errors, failing = model.metrics.errors, model.pool.failing
+    if errors.last is None and not failing:
+        return None
+    last = errors.last and {
+        "time": moment(errors.last.at),
+        "type": errors.last.type,
+        "status": errors.last.status,
+        "message": errors.last.message,
+        "requestId": errors.last.request_id,
+    }
+    return {"count": errors.count, "failing": failing, "types": dict(errors.by_type), "last": last}
 
 
 def describe_replacement(model: ModelVersion) -> dict[str, Any] | None:
@@ -142,6 +159,8 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "status": worker.state.value,
         **_whereabouts(worker),
         "failure": worker.failure or None,
+        "failedLoads": worker.load_failures or None,
+        "nextTry": moment(worker.next_try) if worker.next_try else None,
     }
 
 
@@ -223,7 +242,30 @@ _WORKER = oas.record(
             "The other machine that it runs on; absent if none.",
         ),
         "failure": oas.told(oas.TEXT, "Why it failed."),
+        "failedLoads": oas.told(oas.COUNT, "How often in a row its model could not be loaded."),
+        "nextTry": oas.told(oas.TIME, "When its next process starts; absent unless it waits for that."),
     }
+)
+_ERRORS = oas.record(
+    {
+        "count": oas.COUNT,
+        "failing": oas.told(oas.FLAG, f"Whether the last {FAILING} batches all failed."),
+        "types": {
+            "type": "object",
+            "description": "By type: the class of a handler's exception, or of an error of the server.",
+            "additionalProperties": oas.COUNT,
+        },
+        "last": oas.record(
+            {
+                "time": oas.TIME,
+                "type": oas.TEXT,
+                "status": oas.COUNT,
+                "message": oas.TEXT,
+                "requestId": oas.TEXT,
+            }
+        ),
+    },
+    description="Requests that were answered with a status of 500 or more; absent if there were none.",
 )
 _SETTING = oas.record({"value": {}, "source": oas.told(oas.TEXT, "Where the value comes from.")})
 SCHEMAS: oas.Document = {
@@ -250,6 +292,7 @@ SCHEMAS: oas.Document = {
             "autoscaling": _AUTOSCALING,
             "replacement": _REPLACEMENT,
             "traffic": SHARE,
+            "errors": _ERRORS,
             "warnings": oas.WARNINGS,
             "precision": oas.told(
                 oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),

@@ -127,6 +127,7 @@ def figures_of(model: ModelVersion) -> dict[str, Any]:
         "size": _summed(metrics.batch_sizes),
         "fill": _summed(metrics.fill_ratios),
         "unanswered": metrics.unanswered,
+        "errors": metrics.errors.count,
         "waiting": statistics.pending,
         "running": statistics.batches_in_flight,
     }
@@ -160,12 +161,16 @@ def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
 
 
 def _state(model: ModelVersion) -> str:
-    """Ready, loading or failed; degraded with fewer workers than wanted, empty without any."""
+    """In one word: degraded with fewer workers than wanted, failing while these work in vain, retrying while
+    they fail to load, empty without any.
+    """
     statistics, pool = model.pool.statistics(), model.pool
     if statistics.ready:
+        if pool.failing:
+            return "failing"
         return "ready" if statistics.ready >= min(pool.min_workers, len(pool.workers)) else "degraded"
     if pool.failure:
-        return "failed"
+        return "retrying" if statistics.loading else "failed"
     return "loading" if statistics.loading else "empty"
 
 

@@ -174,7 +174,7 @@ class Forwarder:
         if self._is_telling:
             asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
 
-    def count(self, status: int) -> None:
+    def count(self, status: int, _target: str = "") -> None:
         """Tells the server about an answer that this front end gave itself."""
         if not self._relaying:
             self._send(messages.Refused(status))

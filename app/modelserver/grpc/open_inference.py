@@ -20,7 +20,7 @@ from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.grpc.encoded import Encoded
 from modelserver.grpc.management import Finishing
 from modelserver.grpc.messages import message
-from modelserver.grpc.pending import Pending, tell_batch
+from modelserver.grpc.pending import Pending, id_of, tell_batch
 from modelserver.grpc.reading import ModelInfer
 from modelserver.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.grpc.watched.watching import Watches
@@ -165,7 +165,12 @@ class OpenInferenceService:
         version = asked.model_version or None
         with self._watches.begin(f"/{NAME}/ModelInfer", asked, call) as watched:
             model = self._registry.version_for(asked.model_name, version, call.head)
-            read = await self._codec.read(asked, model)
+            try:
+                read = await self._codec.read(asked, model)
+            except ModelServerError as error:
+                error.logged_id = id_of(call)
+                model.metrics.failed(error, error.logged_id)
+                raise
             async with Pending(model, read, call, version, watched) as pending:
                 size = sum(map(len, await pending.answers()))
                 answer = await self._codec.encode(read, pending.model, pending.request)

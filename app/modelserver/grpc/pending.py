@@ -90,6 +90,8 @@ class Pending:
         except Exception as error:
             if traffic is not None:
                 traffic.refused(model, getattr(error, "status", 500))
+            if isinstance(error, ModelServerError):
+                model.metrics.failed(error, request.id)
             # The request never ends: it and this object would keep each other.
             request.on_done = request.on_part = request.backlog = None
             raise
@@ -107,6 +109,7 @@ class Pending:
         if isinstance(error, ModelServerError):
             error.logged_id = request.id
             self.model.metrics.totals.fail(time.monotonic() - request.arrived, answered=self._answered)
+            self.model.metrics.failed(error, request.id)
         self.model.pool.cancel(request)
         if self._unsent:
             self._call.hold(-self._unsent)

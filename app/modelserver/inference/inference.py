@@ -160,8 +160,11 @@ class InferenceApi:
 
 def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:
     """Answers a request that was not queued."""
-    if model is not None and model.traffic is not None and exchange.target.route.version is None:
-        model.traffic.refused(model, error.status)
+    route: Route = exchange.target.route
+    if model is not None:
+        model.metrics.failed(error, exchange.request_id, kserve=route.kserve)
+        if model.traffic is not None and route.version is None:
+            model.traffic.refused(model, error.status)
     codec.fail(exchange, error, model)
 
 

@@ -28,14 +28,14 @@ _log = logging.getLogger("modelserver.api")
 
 
 class Reply(msgspec.Struct, eq=False):
-    """Answers an exchange when its request has ended."""
+    """Answers an exchange when its request has ended. ``begun`` is the status of an answer in parts."""
 
     exchange: Exchange
     model: ModelVersion
     codec: Codec
     asked: Parsed
     aside: Aside
-    begun: bool = False
+    begun: int = 0
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
         """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, eq=False):
         Unlike in TorchServe, the internal ``ts_stream_next`` is not among the headers.
         """
         if not self.begun:
-            self.begun = True
+            self.begun = answer.status
             queue = 0.0 if request.began is None else request.began - request.arrived
             heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
             extra = heads.encode("latin-1") + header_block(answer.headers or ())
@@ -58,10 +58,12 @@ class Reply(msgspec.Struct, eq=False):
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
             self.model.metrics.broken_off()
             self.model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
+            self.model.metrics.failed(failure, request.id)
             self.exchange.end(complete=False)
             return
         self.exchange.send(*contents_of(request))
         self._extra(request)
+        self.model.metrics.ended(self.begun, request.id)
         self.exchange.end()
 
     def whole(self, request: Request) -> None:
@@ -77,6 +79,8 @@ class Reply(msgspec.Struct, eq=False):
         extra = self._extra(request)
         if answer.headers:
             extra += header_block(answer.headers)
+        if answer.status != 200:
+            self.model.metrics.ended(answer.status, request.id)
         self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
 
     def joined(self, request: Request) -> None:
@@ -109,10 +113,13 @@ class Reply(msgspec.Struct, eq=False):
         status = next((answer.status for answer in reversed(answers) if answer.status != 200), 200)
         headers = next((answer.headers for answer in answers if answer.headers), ())
         extra = self._extra(request) + header_block(headers) + lines
+        if status != 200:
+            self.model.metrics.ended(status, request.id)
         self.exchange.reply(status, body, content_type, extra)
 
     def _fail(self, request: Request, error: ModelServerError) -> None:
         self.model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
+        self.model.metrics.failed(error, request.id, kserve=self.exchange.target.route.kserve)
         if request.error is None:
             extra = self._extra(request)
             if self.model.exposes_errors and isinstance(error, HandlerError):

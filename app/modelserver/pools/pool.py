@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.workers")
 # Bytes of parts that a client may have unread, and how many seconds a worker waits for it to catch up.
 BACKLOG, PATIENCE = 1 << 20, 5.0
+FAILING = 10  # batches in a row without a good row, from which on a version counts as failing
 _EARLY = 0.002  # seconds: timers count in milliseconds
 
 
@@ -70,8 +71,8 @@ class Pool:
     __slots__ = (
         "__weakref__", "_crowded", "_deadlines", "_late", "_leaving", "_loop", "_next_id", "_passed_on",
         "_quiet", "_recycler", "_reserve", "_soon", "_successor", "_timer", "_times", "autoscaling", "clock",
-        "closing", "devices", "label", "last_handler_time", "last_overhead", "last_phases", "limits",
-        "max_workers", "metrics", "min_workers", "name", "queue", "spec", "warnings", "workers",
+        "closing", "devices", "failed_in_row", "label", "last_handler_time", "last_overhead", "last_phases",
+        "limits", "max_workers", "metrics", "min_workers", "name", "queue", "spec", "warnings", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class Pool:
         self._late = InTurns(self._expire)
         self.last_handler_time = self.last_overhead = 0.0
         self.last_phases = (0.0, 0.0, 0.0)
+        self.failed_in_row = 0
         self.closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._leaving: dict[Worker, asyncio.Task[None]] = {}
@@ -299,6 +301,10 @@ class Pool:
             return
         if batch.trace is not None:
             batch.trace.answered(batch, result, began, now)
+        if answers[0].failed and all(answer.failed and answer.status >= 500 for answer in answers):
+            self.failed_in_row += 1
+        else:
+            self.failed_in_row = 0
         # Refill the worker first, before delivering answers.
         self.pump()
         self._deliver(batch, result, tail, began)
@@ -381,6 +387,7 @@ class Pool:
         self._check_quiet()
 
     def _fail_batch(self, batch: Batch, error: Exception) -> None:
+        self.failed_in_row += 1
         for request in batch.failed(error):
             self._end(request, error)
 
@@ -565,6 +572,11 @@ class Pool:
     def ready(self) -> bool:
         """Whether any worker is loaded."""
         return any(worker.state is WorkerState.READY for worker in self.workers)
+
+    @property
+    def failing(self) -> bool:
+        """Whether all rows of the last batches failed, by exceptions or lost workers."""
+        return self.failed_in_row >= FAILING
 
     @property
     def splits(self) -> bool:

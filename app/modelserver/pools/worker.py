@@ -77,7 +77,7 @@ class Worker:
         "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote", "_sequence", "_spec",
         "_stopping", "_task", "_times", "_verdict", "_watchdog", "annotations", "capacity", "cost", "created",
         "expectation", "failing_since", "failure", "first_load", "foreseen", "freed_at", "gpu_id", "id",
-        "in_flight", "label", "load_failures", "pid", "precision", "round_trip", "served",
+        "in_flight", "label", "load_failures", "next_try", "pid", "precision", "round_trip", "served",
         "shared_capacity", "splits", "state", "warnings",
     )  # fmt: skip
 
@@ -93,6 +93,7 @@ class Worker:
         self.failure = ""
         self.failing_since: float | None = None
         self.load_failures = 0
+        self.next_try = 0.0  # time of it, while this waits for it
         self.capacity = self.shared_capacity = 1
         self.freed_at = self.round_trip = 0.0
         self.cost, self.expectation = REST, Expectation()
@@ -279,7 +280,9 @@ class Worker:
             pause = min(pause, max(1.0, pause - (now - began))) if waited else pause
             self.state = WorkerState.LOADING
             _log.info("Retry worker: %d in %g seconds.", self.id, pause)
+            self.next_try = time.time() + pause
             await asyncio.sleep(pause)
+            self.next_try = 0.0
 
     async def _live(self) -> bool:
         """One process from start to end. Returns whether its failure is permanent."""

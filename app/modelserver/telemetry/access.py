@@ -95,14 +95,18 @@ class AccessLog:
         if len(entries) >= FLUSH_ENTRIES:
             self.flush()
 
-    def counting(self, count: Callable[[int], None]) -> OnResponse:
-        """Logs each response, and counts its status."""
+    def counting(self, count: Callable[..., None]) -> OnResponse:
+        """Logs each response, and counts its status; with its target where it may be a health check's."""
         log = self.log
 
         def on_response(  # noqa: PLR0917 - called for each answer
             client: str, method: str, target: str, version: str, status: int, seconds: float, request_id: str
         ) -> None:
-            count(status)
+            # Checks come by GET: most predictions do not, and need no look at their path.
+            if method == "GET" or method == "HEAD":  # noqa: PLR1714 - the quickest for the others
+                count(status, target)
+            else:
+                count(status)
             log(client, method, target, version, status, seconds, request_id)
 
         return on_response

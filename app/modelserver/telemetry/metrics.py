@@ -7,6 +7,7 @@ registered versions have series, so clients cannot create any by requesting name
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -19,6 +20,7 @@ from modelserver.telemetry.handler_metrics import (
     torchserve_help,
 )
 from modelserver.telemetry.metric_log import LoggedCounter, LoggedGauge, log_model_metric
+from modelserver.telemetry.probes import probe_path
 from modelserver.telemetry.prometheus import (
     FAMILY_KINDS,
     SECONDS_BOUNDS,
@@ -33,11 +35,12 @@ from modelserver.telemetry.prometheus import (
     Registry,
     Value,
 )
-from modelserver.telemetry.totals import Totals
+from modelserver.telemetry.totals import Errors, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from modelserver.errors import ModelServerError
     from modelserver.telemetry.collector import Reading
     from modelserver.telemetry.metrics_config import MetricsConfig
     from modelserver.telemetry.system import SystemReading
@@ -55,6 +58,10 @@ REQUEST_BOUNDS = (
 STALL_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 RATIO_BOUNDS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DISPATCH_REASONS = ("size", "delay", "idle", "flush")
+REJECTION_REASONS = (
+    *("requests", "bytes", "no_worker", "no_ticket"),
+    *("sequences", "sequence_closed", "sequence_queue", "sequence_lost"),
+)
 MOST_NEW = 256  # requests whose observations are counted together
 MAX_WORKERS_SHOWN = 256  # per model version, as every restart creates a new worker name
 
@@ -68,6 +75,8 @@ _TS_MODEL = ("model_name", "model_version", "hostname")
 _MODEL = ("model_name", "model_version")
 _DEFAULT_VERSION = "default"
 _REJECTED = "modelserver_rejected_total"
+# At the beginning of what is said about a handler's exception.
+_CLASS = re.compile(r"\w+")
 
 _log = logging.getLogger(__name__)
 
@@ -140,8 +149,12 @@ class _Families:
         memory = "Resident memory of workers on another machine."
         self.node_memory = self._gauge("node_worker_memory_bytes", memory, "node")
         self.workers_wished = self._gauge("workers_wished", "Workers that autoscaling wants.")
+        self.failing = self._gauge("failing", "Whether all of the last batches failed.")
 
     def _outcomes(self) -> None:
+        self.ended = self._counter("requests_total", "Answered requests, by class of status.", "code")
+        errors = "Requests answered with a status of 500 or more, by type of the error."
+        self.errors = self._counter("errors_total", errors, "type")
         self.dispatch = self._counter("dispatch_total", "Batches sent, by reason.", "reason")
         self.rejected = self._counter("rejected_total", "Requests refused before queueing.", "reason")
         changes = "Changes of the number of workers by autoscaling."
@@ -213,8 +226,8 @@ class _Families:
 class ModelMetrics:
     """The metrics of one model version, created by :meth:`ServerMetrics.model`.
 
-    ``request_seconds``, ``queue_seconds``, ``batch_sizes``, ``fill_ratios``, ``handler_seconds`` and
-    ``totals`` are what was observed so far, for reading.
+    ``request_seconds``, ``queue_seconds``, ``batch_sizes``, ``fill_ratios``, ``handler_seconds``,
+    ``totals`` and ``errors`` are what was observed so far, for reading.
     """
 
     def __init__(
@@ -239,7 +252,7 @@ class ModelMetrics:
         self._workers: dict[str, Value] = {}
         self._nodes: set[str] = set()
         self._wished: Value | None = None
-        self.totals = Totals()
+        self.totals, self.errors = Totals(), Errors()
         f = families
         self._requests = self._own(f.requests, self._hostname)
         self._latency = self._own(f.latency, self._hostname)
@@ -259,20 +272,30 @@ class ModelMetrics:
         self.fill_ratios = self._own(f.fill_ratio)
         self._phases = [self._own(f.preprocess), self._own(f.inference), self._own(f.postprocess)]
         self.handler_seconds = self._own(f.handler)
-        self._new_requests = 0
+        self._new_requests = self._others = 0
         self._of_requests = (
             *(self.request_seconds, self.queue_seconds, self.batch_sizes, self._batch_requests),
             *(self.fill_ratios, *self._phases, self.handler_seconds),
         )
+        self._queue_requests = self._own(f.queue_requests)
+        self._queue_instances = self._own(f.queue_instances)
+        self._in_flight = self._own(f.in_flight)
+        self._failing = self._own(f.failing)
+        self._own_outcomes(families)
+
+    def _own_outcomes(self, f: _Families) -> None:
+        classes = [self._own(f.ended, f"{digit}xx") for digit in (2, 3, 4, 5)]
+        self._ended_2xx = classes[0]
+        # By the first digit of a status: handlers may answer with any up to 999.
+        self._by_class = (*classes[-1:] * 2, *classes, *classes[-1:] * 4)
+        for reason in REJECTION_REASONS:
+            self._counted[f.rejected.name, reason] = self._own(f.rejected, reason)
         self._dispatch = {reason: self._own(f.dispatch, reason) for reason in DISPATCH_REASONS}
         self._cancelled = self._own(f.cancelled)
         self._expired = self._own(f.expired)
         self._split = self._own(f.split)
         self._isolated = self._own(f.isolated)
         self._broken_off = self._own(f.broken_off)
-        self._queue_requests = self._own(f.queue_requests)
-        self._queue_instances = self._own(f.queue_instances)
-        self._in_flight = self._own(f.in_flight)
 
     def request(self, explicit_version: bool) -> None:
         """A request reached this version, whatever its outcome."""
@@ -288,6 +311,35 @@ class ModelMetrics:
             self._default_queue_latency.add(queue_s * 1e6)
         self.request_seconds.new.append(latency_s)
         self._queue_time.set(queue_s * 1e3 // 1.0)
+
+    def ended(self, status: int, request_id: str) -> None:
+        """A request that counts as ``answered`` was, with another status than 200."""
+        if not 200 <= status < 300:
+            self._count_status(status)
+            self._others += 1
+        if status >= 500:
+            self._note("Status", status, f"The handler answered with status {status}.", request_id)
+
+    def failed(self, error: ModelServerError, request_id: str, *, kserve: bool = False) -> None:
+        """A request was answered with this error; ``kserve``: on a V1 or V2 route."""
+        status = (error.kserve_status or error.status) if kserve else error.status
+        self._count_status(status)
+        if status >= 500:
+            message = error.cause or error.message
+            named = _CLASS.match(error.cause)
+            self._note(type(error).__name__ if named is None else named[0], status, message, request_id)
+
+    def _count_status(self, status: int) -> None:
+        self._by_class[status // 100].add(1.0)
+
+    def count_answers(self) -> None:
+        """Counts those with a status of 2xx: the answers that are left, so that they need no counting."""
+        left = sum(self.request_seconds.counts) - self.totals.failed_answers.count - self._others
+        # One whose encoding fails was there before it was known to fail; a counter never goes back.
+        self._ended_2xx.set(max(self._ended_2xx.value, left))
+
+    def _note(self, kind: str, status: int, message: str, request_id: str) -> None:
+        self._count(self._families.errors, self.errors.add(kind, status, message, request_id))
 
     def batch(  # noqa: PLR0917 -- positional calls are quicker, and this runs for each batch
         self,
@@ -407,12 +459,15 @@ class ModelMetrics:
             self._handler_metrics.record(name, value, unit, kind, dimensions)
 
     def set_queue(self, requests: int, instances: int) -> None:
-        """What is waiting; for a :meth:`ServerMetrics.on_render` callback, as are the next two."""
+        """What is waiting; for a :meth:`ServerMetrics.on_render` callback, as are the next three."""
         self._queue_requests.set(requests)
         self._queue_instances.set(instances)
 
     def set_in_flight(self, batches: int) -> None:
         self._in_flight.set(batches)
+
+    def set_failing(self, failing: bool) -> None:
+        self._failing.set(failing)
 
     def set_workers(self, counts: Mapping[str, int]) -> None:
         """Workers by state; missing states have none."""
@@ -458,8 +513,9 @@ class ServerMetrics:
 
     ``mode`` is TorchServe's `metrics_mode`: prometheus shows everything, log writes TorchServe's metrics to
     the logs and shows nothing, legacy shows the three `ts_` counters and logs the rest. ``config`` lists the
-    accepted metrics (reference 15.4); with ``auto_detect`` handlers may add others. ``known_only``: without a
-    ``config``, TorchServe's own list applies.
+    accepted metrics (reference 15.4); with ``auto_detect`` handlers may add others. ``as_torchserve``:
+    without a ``config``, TorchServe's own list applies; lists of labels end with a comma; answers to health
+    checks are among ``Requests2XX`` and its relatives, not only in a counter of their own.
     """
 
     def __init__(
@@ -467,17 +523,16 @@ class ServerMetrics:
         *,
         mode: MetricsMode = "prometheus",
         hostname: str | None = None,
-        trailing_comma: bool = False,
         config: MetricsConfig | None = None,
         auto_detect: bool = False,
-        known_only: bool = False,
+        as_torchserve: bool = False,
     ) -> None:
         self.hostname = hostname or host_name()
         self._mode = mode
-        self._registry = Registry(trailing_comma=trailing_comma)
+        self._registry = Registry(trailing_comma=as_torchserve)
         self._families = _Families(self._registry, mode, config)
         self._handler_families = HandlerFamilies(
-            self._registry, config, accepts_all=auto_detect, known_only=known_only
+            self._registry, config, accepts_all=auto_detect, known_only=as_torchserve
         )
         self._handler_metrics: dict[str, HandlerMetrics] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
@@ -486,13 +541,23 @@ class ServerMetrics:
         self._requests_2xx = self._families.requests_2xx.labels(*host)
         self._requests_4xx = self._families.requests_4xx.labels(*host)
         self._requests_5xx = self._families.requests_5xx.labels(*host)
+        checks = "Answers to health checks, by class of status."
+        self._probes = self.add(Counter("modelserver_health_checks_total", checks, ("path", "code")))
+        self._as_torchserve = as_torchserve
         blocked = "CPU time for which an event loop was blocked, if 10 ms or more."
         stalls = self.add(Histogram("modelserver_loop_stall_seconds", blocked, bounds=STALL_BOUNDS))
         # Counts the seconds of a stall of the server or of a front end.
         self.stalled: Callable[[float], None] = stalls.labels().observe
 
-    def response(self, status: int) -> None:
-        """An HTTP response was sent by any listener; statuses other than 2xx and 4xx count as 5xx."""
+    def response(self, status: int, target: str = "") -> None:
+        """An HTTP response was sent by any listener; statuses other than 2xx and 4xx count as 5xx.
+
+        ``target``: path and query, or service and method of gRPC, where it may have been a health check.
+        """
+        if target and (path := probe_path(target)):
+            self._probes.labels(path, f"{status // 100}xx").add(1.0)
+            if not self._as_torchserve:
+                return
         if 200 <= status < 300:
             self._requests_2xx.add(1.0)
         elif 400 <= status < 500:
@@ -568,6 +633,9 @@ class ServerMetrics:
                 callback()
             except Exception:  # noqa: BLE001, PERF203 -- one broken gauge must not cost the whole scrape
                 _log.warning("A metrics callback failed", exc_info=True)
+        for versions in self._models.values():
+            for model in versions.values():
+                model.count_answers()
         return self._registry.families
 
     def render(self, names: Sequence[str] = ()) -> bytes:

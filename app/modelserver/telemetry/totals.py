@@ -1,9 +1,14 @@
-"""What became of a version's requests and batches so far, as sums: for Triton's statistics."""
+"""What became of a version's requests and batches so far: sums for Triton's statistics, and errors."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
+
+# Types of errors that are counted by name: handlers may make exceptions of any name.
+MOST_TYPES: Final = 20
+_OTHERS: Final = "other"
 
 
 @dataclass(slots=True)
@@ -71,3 +76,34 @@ class Totals:
             totals.inference += handler_s
             totals.each_inference += requests * handler_s
         self.last_batch = time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The last request that ended with a status of 500 or more; ``at`` is its time."""
+
+    at: float
+    type: str
+    status: int
+    message: str
+    request_id: str
+
+
+@dataclass(slots=True)
+class Errors:
+    """The requests of a version that ended with a status of 500 or more, by type of the error."""
+
+    by_type: dict[str, int] = field(default_factory=dict)
+    last: LastError | None = None
+
+    def add(self, kind: str, status: int, message: str, request_id: str) -> str:
+        """Counts one; returns the type that it counts as: further ones than ``MOST_TYPES`` are "other"."""
+        if kind not in self.by_type and len(self.by_type) >= MOST_TYPES:
+            kind = _OTHERS
+        self.by_type[kind] = self.by_type.get(kind, 0) + 1
+        self.last = LastError(time.time(), kind, status, message, request_id)
+        return kind
+
+    @property
+    def count(self) -> int:
+        return sum(self.by_type.values())

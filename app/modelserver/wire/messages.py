@@ -209,8 +209,9 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """One row's answer: ``size`` bytes of the frame's tail.
 
-    With ``failed`` the bytes are an error message in UTF-8 and ``error_type`` its type. ``parameters`` is a
-    JSON object, or empty: what the handler adds to the outputs of TENSORS.
+    With ``failed`` the bytes are an error message in UTF-8, ``error_type`` its type, and ``cause`` begins
+    with the class of the handler's exception, if there was one. ``parameters`` is a JSON object, or empty:
+    what the handler adds to the outputs of TENSORS.
     """
 
     size: Size
@@ -221,6 +222,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     failed: bool = False
     error_type: str = "InternalServerException"
     parameters: bytes = b""
+    cause: str = ""
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True, tag="parts"):

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from modelserver.tensors.datatypes import TensorError
 from modelserver.wire.messages import (
     BODY,
@@ -35,7 +37,7 @@ from modelserver.wire.messages import (
 )
 from modelserver.worker import tracing
 from modelserver.worker.answers import Unserializable, encode_body, encode_instance
-from modelserver.worker.failures import in_short, print_failure
+from modelserver.worker.failures import explain_failure, in_short, print_failure
 from modelserver.worker.hints import OUTPUTS, hint_for
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.rows.classes import Labels, NotClassifiable
@@ -273,8 +275,10 @@ class Service:
             return self.describe(error, row)
 
     def describe(self, error: Exception, row: Row) -> Encoded:
-        """The answer for an exception of the handler; a setting decides how much it says."""
-        return describe_failure(error, row, Path(self._load.model_dir) if self._load.expose else None)
+        """The answer for an exception of the handler; a setting decides how much it says to clients."""
+        model_dir = Path(self._load.model_dir)
+        answer, content = describe_failure(error, row, model_dir if self._load.expose else None)
+        return msgspec.structs.replace(answer, cause=explain_failure(error, model_dir)), content
 
     def collect(self) -> list[Measurement]:
         """The handler's metrics since the last call."""

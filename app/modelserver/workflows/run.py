@@ -137,8 +137,10 @@ class Run:
             model.pool.submit(request)
         except ModelServerError as error:
             self._live.pop(node, None)
-            if model is not None and model.traffic is not None:
-                model.traffic.refused(model, error.status)
+            if model is not None:
+                model.metrics.failed(error, self._exchange.request_id)
+                if model.traffic is not None:
+                    model.traffic.refused(model, error.status)
             self._fail(node, error)
 
     def _input(self, node: str) -> Parsed:
@@ -161,6 +163,7 @@ class Run:
             self._loop.call_soon(self._pass_on, node, content)
         else:
             model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
+            model.metrics.failed(failure, request.id)
             self._loop.call_soon(self._try_again, node, model, failure)
 
     def _try_again(self, node: str, model: ModelVersion, failure: ModelServerError) -> None:

@@ -1,8 +1,10 @@
 // From counts since the start to figures of each interval. The server sends the counts, nothing is kept there.
 
 const POINTS = 600;
+// Seconds over which errors are averaged: a single one stays visible for so long.
+const LATELY = 30;
 export const SERIES = [
-  "rate", "lost", "p50", "p99", "queue50", "queue99", "handler50", "handler99", "size", "fill", "busy",
+  "rate", "lost", "errors", "p50", "p99", "queue50", "queue99", "handler50", "handler99", "size", "fill", "busy",
 ];
 
 const minus = (now, before) => now.map((value, index) => value - before[index]);
@@ -57,6 +59,7 @@ export class History {
     this.push(now, {
       rate: answered / seconds,
       lost: lost / seconds,
+      errors: (figures.errors - before.errors) / seconds,
       p50: quantile(0.5, bounds.latency, latency.slice(1)),
       p99: quantile(0.99, bounds.latency, latency.slice(1)),
       queue50: quantile(0.5, bounds.parts, queue.slice(1)),
@@ -76,6 +79,13 @@ export class History {
       this.times.shift();
       for (const name of SERIES) this.series[name].shift();
     }
+  }
+
+  // Errors per second, on average of the last while.
+  errorRate() {
+    const from = (this.times.at(-1) ?? 0) - LATELY;
+    const lately = this.series.errors.filter((each, index) => each !== null && this.times[index] > from);
+    return lately.length ? sum(lately) / lately.length : 0;
   }
 
   latest(name) {

@@ -4,14 +4,15 @@ import { TokenRefused, hasToken, json, setToken } from "./api.js";
 import { byId, h, setText } from "./dom.js";
 import { History } from "./history.js";
 import { ModelView } from "./model.js";
-import { shown } from "./plots.js";
+import { errorText, shown } from "./plots.js";
 import { settingsView } from "./settings.js";
 import { listen } from "./stream.js";
 import { stateLabel } from "./workers.js";
 
 const versions = new Map(); // key -> { facts, history, entry }
 let life = "";
-let selected = "";
+let selected = ""; // a key; null: the settings; undefined: what was selected is removed
+let removed = "";
 let view = null;
 let summaries = {};
 let summariesAsked = false;
@@ -88,6 +89,7 @@ function take(event) {
     showEntry(each);
   }
   byId("none").hidden = versions.size > 0;
+  if (selected === undefined && versions.has(removed)) select(removed);
   if (selected === "" && versions.size) select([...versions.keys()][0]);
   show();
   if (!summariesAsked) askSummaries();
@@ -119,13 +121,18 @@ function add(key) {
 }
 
 function forget(key) {
-  versions.get(key).entry.item.remove();
+  const { entry, facts } = versions.get(key);
+  entry.item.remove();
   versions.delete(key);
   if (selected === key) {
     view?.close();
     view = null;
-    selected = "";
-    byId("main").replaceChildren();
+    selected = undefined;
+    removed = key;
+    const name = `${facts.modelName} ${facts.modelVersion}`;
+    document.title = `${name} was removed · modelserver`;
+    byId("main").replaceChildren(h("div", { class: "title-row" }, h("h2", {}, name)),
+      h("p", { class: "banner", role: "alert" }, `${name} was removed at ${new Date().toLocaleTimeString("en-GB")}.`));
   }
 }
 
@@ -134,7 +141,9 @@ function showEntry({ facts, history, entry }) {
   setText(entry.version, facts.modelVersion);
   if (entry.state.textContent !== facts.state) entry.state.replaceChildren(stateLabel(facts.state));
   const rate = history.latest("rate");
-  setText(entry.rate, rate ? shown(rate, "/s") : "");
+  const errors = history.errorRate();
+  entry.rate.className = errors ? "rate bad" : "rate quiet";
+  setText(entry.rate, errors ? errorText(errors) : rate ? shown(rate, "/s") : "");
 }
 
 // -- the view

@@ -3,7 +3,7 @@
 import { Change } from "./change.js";
 import { h, section, setText, table } from "./dom.js";
 import { Estimate } from "./estimate.js";
-import { Plots } from "./plots.js";
+import { Plots, errorText } from "./plots.js";
 import { Try } from "./try.js";
 import { Workers, splitFailure, stateLabel } from "./workers.js";
 
@@ -11,7 +11,12 @@ export class ModelView {
   constructor(guarded) {
     this.name = h("h2", {});
     this.state = h("span", {});
+    this.errors = h("span", { class: "rate bad", hidden: true });
     this.about = h("p", { class: "quiet about" });
+    this.lastError = h("p", {});
+    this.errorTypes = h("p", { class: "quiet" });
+    this.errorBanner = h("div", { class: "banner", role: "group", "aria-label": "Errors", hidden: true },
+      this.lastError, this.errorTypes);
     this.failure = h("p", {});
     this.lines = h("pre", { tabindex: "0", "aria-label": "Last output before the failure" });
     this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.failure, this.lines);
@@ -27,8 +32,8 @@ export class ModelView {
         this.options)));
     this.optionsShown = "";
     this.elements = [
-      h("div", { class: "title-row" }, this.name, this.state, this.about),
-      this.banner, this.plots.element,
+      h("div", { class: "title-row" }, this.name, this.state, this.errors, this.about),
+      this.banner, this.errorBanner, this.plots.element,
       h("div", { class: "pair" }, this.workers.element, this.change.element),
       this.try.element, this.estimate.element, section("Options", options),
     ];
@@ -42,6 +47,7 @@ export class ModelView {
     setText(this.about, `${facts.default ? "default version" : "not the default version"} · ${facts.modelUrl}`
       + ` · ${facts.deviceType}${coming}`);
     this.tellFailure(facts);
+    this.tellErrors(facts.errors);
     this.workers.update(facts);
     this.change.update(facts);
     this.try.update(facts);
@@ -58,6 +64,16 @@ export class ModelView {
     this.lines.hidden = !lines;
   }
 
+  tellErrors(errors) {
+    this.errorBanner.hidden = !errors?.last;
+    if (!errors?.last) return;
+    const { last, count, types } = errors;
+    setText(this.lastError, `Last error at ${new Date(last.time).toLocaleTimeString("en-GB")}, status ${last.status}, `
+      + `request ${last.requestId}: ${last.message}`);
+    const each = Object.entries(types).map(([type, number]) => `${number} ${type}`).join(", ");
+    setText(this.errorTypes, `${count} answered with a status of 500 or more since the version was registered: ${each}`);
+  }
+
   tellOptions(facts, summaries) {
     const text = JSON.stringify(facts.options);
     if (text === this.optionsShown) return;
@@ -69,6 +85,9 @@ export class ModelView {
   }
 
   figures(history) {
+    const errors = history.errorRate();
+    this.errors.hidden = !errors;
+    setText(this.errors, errorText(errors));
     this.plots.update(history);
   }
 

@@ -8,7 +8,7 @@ const SHORTEST = 60;
 const LONGEST = 300;
 const HEIGHT = 132;
 const PLOTS = [
-  { title: "Requests", unit: "/s", lines: [["rate", "answered"], ["lost", "lost", "bad"]] },
+  { title: "Requests/s", unit: "", lines: [["rate", "answered"], ["lost", "lost", "second"], ["errors", "errors", "bad"]] },
   { title: "Latency", unit: "ms", lines: [["p50", "p50"], ["p99", "p99", "second"]] },
   { title: "Queue wait", unit: "ms", lines: [["queue50", "p50"], ["queue99", "p99", "second"]] },
   { title: "Handling", unit: "ms", lines: [["handler50", "p50"], ["handler99", "p99", "second"]] },
@@ -23,6 +23,8 @@ export const shown = (value, unit) => {
   const text = value === 0 ? "0" : value.toFixed(digits);
   return unit ? `${text} ${unit}`.replace(" /s", "/s").replace(" %", "%") : text;
 };
+
+export const errorText = (rate) => `${shown(rate, "")} errors/s`;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

@@ -14,15 +14,26 @@ export function stateLabel(state) {
   return h("span", { class: "state", "data-state": state.toLowerCase() }, state.toLowerCase());
 }
 
+function triesOf(worker, state) {
+  if (state !== "RETRYING") return "";
+  const failed = worker.failedLoads
+    ? `It could not load its model ${worker.failedLoads === 1 ? "once" : `${worker.failedLoads} times in a row`}; ` : "";
+  const next = worker.nextTry ? `the next try is at ${new Date(worker.nextTry).toLocaleTimeString("en-GB")}.`
+    : "it is being tried again.";
+  const text = failed + next;
+  return text[0].toUpperCase() + text.slice(1);
+}
+
 class Row {
   constructor(worker) {
     this.cells = Array.from({ length: 6 }, () => h("td"));
     this.lines = h("pre", { tabindex: "0", "aria-label": `Last output of worker ${worker.id}` });
     this.reason = h("p", { class: "reason" });
+    this.tries = h("p", { class: "reason" });
     this.details = h("details", {}, h("summary", {}, "Last lines"), this.lines);
     this.rows = [
       h("tr", {}, ...this.cells),
-      h("tr", { class: "output" }, h("td", { colspan: "6" }, this.reason, this.details)),
+      h("tr", { class: "output" }, h("td", { colspan: "6" }, this.reason, this.tries, this.details)),
     ];
     this.state = "";
   }
@@ -35,10 +46,15 @@ class Row {
       worker.memoryUsage ? `${worker.memoryUsage} MiB` : "–", place,
       new Date(worker.startTime).toLocaleTimeString("en-GB")];
     texts.forEach((text, index) => text !== null && setText(this.cells[index], text));
-    if (this.state !== worker.status) {
-      this.cells[1].replaceChildren(stateLabel(worker.status));
-      this.state = worker.status;
+    const state = worker.status === "LOADING" && worker.failure ? "RETRYING" : worker.status;
+    if (this.state !== state) {
+      this.cells[1].replaceChildren(stateLabel(state));
+      this.state = state;
+      // What it printed is needed now; whoever folds it again is not disturbed.
+      if (worker.failure) this.details.open = true;
     }
+    setText(this.tries, triesOf(worker, state));
+    this.tries.hidden = state !== "RETRYING";
     setText(this.reason, reason);
     this.reason.hidden = !reason || worker.failure === failure;
     const lines = quoted || worker.output;

@@ -1,0 +1,173 @@
+"""A handler that raises on every request is seen: in the metrics, in its description."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.grpc_client import (
+    INFERENCE,
+    PATIENCE,
+    channel,
+    ending,
+    grpc_server,
+    oip,
+    predict,
+    stub,
+)
+from tests.e2e.serving import Home, Server, archived, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# As a network does that does not fit on its device: such failures are 507 (reference 6.5).
+RAISES = """
+def handle(data, context):
+    if data is None:
+        return None
+    raise RuntimeError("CUDA error: no kernel image is available")
+"""
+WORKS = """
+def handle(data, context):
+    return None if data is None else ["fine"] * len(data)
+"""
+
+
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="front ends: {}".format
+)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with REST and gRPC, a model whose handler raises and one that works."""
+    folder = tmp_path_factory.mktemp("counted")
+    store = folder / "store"
+    store.mkdir()
+    for name, source in (("raises", RAISES), ("works", WORKS)):
+        archived(store, name, source)
+    with serving(grpc_server(folder / "home", store, frontend_processes=request.param)) as started:
+        yield started.registered("raises.mar").registered("works.mar")
+
+
+def answers(server: Server, name: str) -> dict[str, float]:
+    """How many answers the model has given, by class of status."""
+    found = {
+        digit: server.metric("modelserver_requests_total", model_name=name, code=f"{digit}xx")
+        for digit in "2345"
+    }
+    return {f"{digit}xx": count for digit, count in found.items() if count}
+
+
+def rest_statuses(server: Server, name: str) -> list[int]:
+    """Those of a request for each protocol over REST."""
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
+    return [
+        server.predict(name, b"x").status_code,
+        server.inference.post(f"/predictions/{name}/1.0", content=b"x").status_code,
+        server.v1(name, [1]).status_code,
+        server.inference.post(f"/v2/models/{name}/infer", json={"inputs": [tensor]}).status_code,
+    ]
+
+
+def test_every_protocol_counts(server: Server) -> None:
+    """REST and gRPC, failures and answers, of this model and of no other."""
+    before = {name: answers(server, name) for name in ("raises", "works")}
+    assert rest_statuses(server, "raises") == [507] * 4
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32"}
+    with channel(server, "inference") as to:
+        torchserves, open_inference = (
+            stub(to, f"{INFERENCE}InferenceAPIsService"),
+            stub(to, "inference.GRPCInferenceService"),
+        )
+        ending(lambda: torchserves.Predictions(predict("raises", x=b"x"), timeout=PATIENCE))
+        asked = oip("ModelInferRequest", model_name="raises", inputs=[tensor], raw_input_contents=[b"abcd"])
+        ending(lambda: open_inference.ModelInfer(asked, timeout=PATIENCE))
+        torchserves.Predictions(predict("works", x=b"x"), timeout=PATIENCE)
+    assert server.predict("works", b"x").status_code == 200
+    assert server.v1("works", "no list").status_code == 400
+
+    assert before == {"raises": {}, "works": {}}
+    assert answers(server, "raises") == {"5xx": 6}
+    assert answers(server, "works") == {"2xx": 2, "4xx": 1}
+    errors = "modelserver_errors_total"
+    assert server.metric(errors, model_name="raises", model_version="1.0", type="RuntimeError") == 6
+    assert server.metric(errors, model_name="works") == 0
+
+
+def test_the_description_has_the_last_error(server: Server) -> None:
+    """With its request, time, message and place; after ten batches in a row the version counts as failing,
+    and is still served.
+    """
+    for number in range(10):
+        answer = server.inference.post(
+            "/predictions/raises", content=b"x", headers={"x-request-id": f"mine-{number}"}
+        )
+        assert answer.status_code == 507
+    errors = server.describe("raises")["errors"]
+    said = "RuntimeError: CUDA error: no kernel image is available (raises.py, line 5, in handle)"
+
+    assert (errors["failing"], errors["types"]) == (True, {"RuntimeError": errors["count"]})
+    assert (errors["last"]["requestId"], errors["last"]["status"]) == ("mine-9", 507)
+    assert errors["last"]["message"] == said
+    assert errors["last"]["time"] > server.describe("raises")["workers"][0]["startTime"]
+    assert server.metric("modelserver_failing", model_name="raises") == 1
+    assert server.metric("modelserver_failing", model_name="works") == 0
+    assert server.inference.get("/v2/models/raises/ready").status_code == 200
+    assert "errors" not in server.describe("works")
+
+
+def test_health_checks_are_no_errors(server: Server) -> None:
+    """Answers to probes are counted by themselves, over REST and gRPC; names of models that do not exist make
+    no series.
+    """
+    before = {name: server.metric(name) for name in ("Requests4XX", "Requests5XX")}
+    for path in (
+        "/ping",
+        "/livez",
+        "/readyz",
+        "/v2/health/ready",
+        "/v2/models/none/ready",
+        "/v1/models/none",
+    ):
+        server.inference.get(path)
+    with channel(server, "inference") as to:
+        stub(to, "grpc.health.v1.Health").Check(b"", timeout=PATIENCE)
+    for name in ("none", "never"):
+        assert server.predict(name).status_code == 404
+    text = server.metrics.get("/metrics").text
+    checks = "modelserver_health_checks_total"
+
+    assert server.metric("Requests5XX") == before["Requests5XX"]
+    assert server.metric("Requests4XX") == before["Requests4XX"] + 2
+    assert server.metric(checks, path="/v2/models/{name}/ready", code="4xx") == 1
+    assert server.metric(checks, path="/readyz", code="2xx") == 1
+    assert server.metric(checks, path="grpc.health.v1.Health/Check", code="2xx") == 1
+    assert "none" not in text
+    assert "never" not in text
+
+
+def test_a_version_that_is_gone_has_no_series(server: Server) -> None:
+    """Its counts end with it, and begin with zero when it is registered again."""
+    rest_statuses(server, "raises")
+    server.unregister("raises")
+    gone = server.metrics.get("/metrics").text
+    server.registered("raises.mar")
+
+    assert 'model_name="raises"' not in gone
+    assert answers(server, "raises") == {}
+    assert "errors" not in server.describe("raises")
+
+
+@pytest.mark.slow
+def test_torchserve_counts_health_checks_among_its_answers(tmp_path: Path) -> None:
+    """Under its defaults (reference 15.3)."""
+    (tmp_path / "store").mkdir()
+    settings = {
+        "compat_defaults": "torchserve",
+        "metrics_mode": "prometheus",
+        "disable_token_authorization": "true",
+    }
+    with serving(Server(Home(tmp_path / "home"), tmp_path / "store", settings=settings)) as server:
+        before = server.metric("Requests2XX")
+        assert server.inference.get("/ping").status_code == 200
+        # Each look at the metrics is an answer too.
+        assert server.metric("Requests2XX") >= before + 2
