@@ -1,9 +1,9 @@
 """Holds resources to published schemas.
 
 Those of Kubernetes come with ``kubernetes-validate``, and are taken strictly: no field that they do not name.
-Of KServe, KEDA and KubeRay no package carries schemas that could be used here, so the fields and types of
-their published models are recorded (``recorded/``; KServe's by ``record_kserve.py``). What these leave to
-Kubernetes, such as containers, is held to its schemas again.
+Of KServe, KEDA, KubeRay and the Prometheus operator no package carries schemas that could be used here, so
+the fields and types of their published models are recorded (``recorded/``; KServe's by
+``record_kserve.py``). What these leave to Kubernetes, such as containers, is held to its schemas again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _ROOTS = {
     ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"): "V1alpha1ClusterServingRuntime",
     ("keda.sh/v1alpha1", "ScaledObject"): "ScaledObject",
     ("ray.io/v1", "RayCluster"): "RayCluster",
+    ("monitoring.coreos.com/v1", "PodMonitor"): "PodMonitor",
+    ("monitoring.coreos.com/v1", "PrometheusRule"): "PrometheusRule",
 }
 _PLAIN = {"str": str, "int": int, "bool": bool}
 _QUANTITIES = ("V1beta1MetricQuantity", "ResourceQuantity")
@@ -120,8 +122,8 @@ def _definition(kind: str) -> jsonschema.Draft202012Validator:
 
 def _published_name(kind: str) -> str:
     """KServe's Python package calls types by the last parts of their names."""
-    if kind == "V1ObjectMeta":
-        return "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    if kind in ("V1ObjectMeta", "V1LabelSelector"):
+        return f"io.k8s.apimachinery.pkg.apis.meta.v1.{kind.removeprefix('V1')}"
     if found := re.fullmatch(r"K8sIoApi(Autoscaling|Apps)(V\d)(\w+)", kind):
         return f"io.k8s.api.{found[1].lower()}.{found[2].lower()}.{found[3]}"
     return f"io.k8s.api.core.v1.{kind.removeprefix('V1')}"
