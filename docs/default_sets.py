@@ -48,6 +48,11 @@ _RULES = (
         "`HandlerTime` and `PredictionTime` are kept, others with `model_metrics_auto_detect`",
     ),
     (
+        "the content type of bytes and text that a handler returns",
+        "`application/octet-stream`, `text/plain; charset=utf-8`",
+        "none, unless the handler sets one",
+    ),
+    (
         "system metrics in a container with limits",
         "are relative to the container's limits",
         "are those of the machine",

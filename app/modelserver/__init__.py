@@ -1,7 +1,7 @@
 """A model server for PyTorch with batching built in and TorchServe's APIs.
 
-``Handler`` is the base class for handlers, and ``serve`` serves one from a script. They are imported when
-they are first used: this package itself imports nothing.
+``Handler`` is the base class for handlers, ``ContentType`` what their annotations may declare, and ``serve``
+serves one from a script. They are imported when they are first used: this package itself imports nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modelserver.serving.script import serve as serve
     from modelserver_handlers.typed.handler import Handler as Handler
+    from modelserver_handlers.typed.signature import ContentType as ContentType
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"Handler": "modelserver_handlers.typed.handler", "serve": "modelserver.serving.script"}
+_PUBLIC = {
+    "ContentType": "modelserver_handlers.typed.signature",
+    "Handler": "modelserver_handlers.typed.handler",
+    "serve": "modelserver.serving.script",
+}
 
 
 def __getattr__(name: str) -> Any:

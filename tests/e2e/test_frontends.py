@@ -139,14 +139,19 @@ def alone(shared_server):
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 def test_answers_are_those_of_one_process(fronts, alone, conversation):
-    """Byte for byte, ids and times apart: answers, refusals, errors, other routes."""
+    """Byte for byte, ids and times apart: answers, refusals, errors, other routes; each has its type, and
+    browsers must not look for another.
+    """
     answer = plain(converse(fronts.port, conversation))
 
     if b"/v1/models HTTP" in conversation:
         assert b'["echo","obey"]' in answer
         answer = answer.replace(b'["echo","obey"]', b'["echo"]').replace(b"length: 26", b"length: 19")
     assert answer == plain(converse(alone.port, conversation))
-    assert answer
+    count = len(re.findall(rb"HTTP/1.1 [2-5]", answer))
+    assert count
+    assert answer.count(b"x-content-type-options: nosniff\r\n") == count
+    assert answer.count(b"content-type: ") == count
 
 
 def test_answers_in_parts(fronts, alone):

@@ -49,7 +49,7 @@ def test_raw_bytes(shared_server):
     answer = shared_server.predict("echo", b"\x00\xffhello")
 
     assert (answer.status_code, answer.content) == (200, b"\x00\xffhello")
-    assert "content-type" not in answer.headers
+    assert answer.headers["content-type"] == "application/octet-stream"
     assert shared_server.predict("tell", b"x").json()["types"] == {"body": "bytearray"}
 
 
@@ -59,6 +59,34 @@ def test_every_method_predicts(shared_server, method):
     answer = shared_server.inference.request(method, "/predictions/echo", content=b"same")
 
     assert (answer.status_code, answer.content) == (200, b"same")
+
+
+def test_no_answer_is_for_browsers_to_guess(shared_server):
+    """On every port each answer has a type, and browsers must not look for another."""
+    text = shared_server.predict("echo", b"<script>", headers={"content-type": "text/plain"})
+    answers = [
+        *(port.get("/nothing") for port in (shared_server.inference, shared_server.management)),
+        shared_server.management.get("/models"),
+        shared_server.metrics.get("/metrics"),
+        shared_server.metrics.get("/nothing"),
+        shared_server.inference.get("/ping"),
+    ]
+
+    assert text.headers["content-type"] == "text/plain; charset=utf-8"
+    assert all("content-type" in answer.headers for answer in answers)
+    assert {answer.headers["x-content-type-options"] for answer in (*answers, text)} == {"nosniff"}
+
+
+def test_torchserves_defaults_give_no_type(start_server):
+    """With them bytes and text have none, as in TorchServe (reference 6.4)."""
+    server = start_server(
+        compat_defaults="torchserve", disable_token_authorization="true", enable_model_api="true"
+    )
+    server.registered("echo.mar")
+    answer = server.predict("echo", b"x")
+
+    assert "content-type" not in answer.headers
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "QUERY"])

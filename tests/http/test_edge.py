@@ -69,6 +69,7 @@ async def test_headers_of_every_answer() -> None:
     assert call.headers[b"x-own"] == b"1"
     assert len(call.headers[b"x-request-id"]) == 36
     assert call.headers[b"pragma"] == b"no-cache"
+    assert call.headers[b"x-content-type-options"] == b"nosniff"
     assert call.headers[b"connection"] == b"keep-alive"
 
 

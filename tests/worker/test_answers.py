@@ -16,7 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.worker.answers import Unserializable, dump_indented, encode_body, encode_instance
+from modelserver.worker.answers import (
+    OCTETS,
+    TEXT,
+    Unserializable,
+    dump_indented,
+    encode_body,
+    encode_instance,
+)
 
 FLOATS = st.floats() | st.floats(-1e-3, 1e-3) | st.floats(1e14, 1e18)
 VALUES = st.recursive(
@@ -64,22 +71,22 @@ def test_numbers_and_empty_containers_are_written_as_python_does(value: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("value", "content"),
+    ("value", "content", "content_type"),
     [
-        (b"\xff\x00", b"\xff\x00"),
-        (bytearray(b"raw"), b"raw"),
-        ("grün", "grün".encode()),
-        ("", b""),
-        ("\udcff", b"\xff"),
-        (Name("a"), b"a"),
+        (b"\xff\x00", b"\xff\x00", OCTETS),
+        (bytearray(b"raw"), b"raw", OCTETS),
+        ("grün", "grün".encode(), TEXT),
+        ("", b"", TEXT),
+        ("\udcff", b"\xff", TEXT),
+        (Name("a"), b"a", TEXT),
     ],
 )
-def test_bytes_and_text_go_out_as_they_are(value: Any, content: bytes) -> None:
-    """Neither quotes nor a content type are added to bytes and strings."""
-    body, content_type = encode_body(value)
+def test_bytes_and_text_go_out_as_they_are(value: Any, content: bytes, content_type: str) -> None:
+    """Nothing is added to bytes and strings; their types are what no browser takes for a page or a script."""
+    encoded = encode_body(value)
 
-    assert (body, content_type) == (content, "")
-    assert type(body) is bytes
+    assert encoded == (content, content_type)
+    assert type(encoded[0]) is bytes
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_tensor_is_saved() -> None:
 
     body, content_type = encode_body(tensor)
 
-    assert content_type == ""
+    assert content_type == OCTETS
     assert torch.equal(torch.load(io.BytesIO(body), weights_only=True), tensor)
 
 

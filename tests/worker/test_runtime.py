@@ -22,6 +22,7 @@ from modelserver.wire.messages import (
     Row,
     Stop,
 )
+from modelserver.worker.answers import OCTETS
 from modelserver.worker.loader import HandlerNotUsable
 from modelserver.worker.runtime import is_permanent, load_service, read_config, read_manifest, serve
 
@@ -77,7 +78,7 @@ def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
     (pong, _), (result, bodies) = channel.sent
     assert pong == Pong()
     assert result.sequence == 3  # type: ignore[union-attr]
-    assert result.answers == [Answer(4), Answer(5)]  # type: ignore[union-attr]
+    assert result.answers == [Answer(4, 200, OCTETS), Answer(5, 200, OCTETS)]  # type: ignore[union-attr]
     assert bodies == [b"aone", b"bbtwo"]
     assert [m.request_id for m in result.metrics] == ["one,two"]  # type: ignore[union-attr]
     assert result.handler_time > 0.0  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from modelserver.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Answer, Load, Result, Row
+from modelserver.worker.answers import OCTETS, TEXT
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service
 from modelserver.worker.work import is_out_of_memory
@@ -97,11 +98,16 @@ def test_a_handler_may_turn_decoding_off(monkeypatch: pytest.MonkeyPatch) -> Non
     assert said == [b"bytearray", b"dict"]
 
 
+def octets(size: int) -> Answer:
+    """The answer that a handler's bytes are."""
+    return Answer(size, 200, OCTETS)
+
+
 def test_each_row_gets_its_own_answer_in_order() -> None:
     """Answer i belongs to row i (F23)."""
     answers = Bench(echo).run([b"a", b"", b"ccc"])
 
-    assert answers == [(Answer(1), b"a"), (Answer(0), b""), (Answer(3), b"ccc")]
+    assert answers == [(octets(1), b"a"), (octets(0), b""), (octets(3), b"ccc")]
 
 
 def test_result_names_its_batch() -> None:
@@ -126,7 +132,14 @@ def test_instances_are_answered_in_json() -> None:
     bench = Bench(lambda data, context: ["text"] * len(data))
 
     assert bench.run([b"1"], INSTANCE) == [(Answer(6, 200, "application/json"), b'"text"')]
-    assert bench.run([b"1"], BODY) == [(Answer(4, 200, ""), b"text")]
+    assert bench.run([b"1"], BODY) == [(Answer(4, 200, TEXT), b"text")]
+
+
+def test_text_and_bytes_have_no_type_where_torchserves_have_none() -> None:
+    """With TorchServe's defaults only what the server makes JSON of, or the handler types, has a type."""
+    bench = Bench(lambda data, context: ["text", b"bytes", [1]], types=False)
+
+    assert [answer.content_type for answer, _ in bench.run([b""] * 3)] == ["", "", "application/json"]
 
 
 def test_json_answers_say_so() -> None:
@@ -237,7 +250,7 @@ def test_all_rows_bad_all_fail_and_the_next_batch_works() -> None:
     bench = Bench(poisoned)
 
     assert failures(bench.run([b"poison"] * 8)) == list(range(8))
-    assert bench.run([b"good"]) == [(Answer(4), b"good")]
+    assert bench.run([b"good"]) == [(octets(4), b"good")]
 
 
 def test_isolation_can_be_turned_off() -> None:
@@ -322,7 +335,7 @@ def test_service_works_after_a_broken_contract() -> None:
     bench = Bench(lambda data, context: next(results))
 
     assert bench.run([b""])[0][0].failed
-    assert bench.run([b""]) == [(Answer(4), b"fine")]
+    assert bench.run([b""]) == [(octets(4), b"fine")]
 
 
 # -- exceptions with a meaning
@@ -645,7 +658,7 @@ def test_answer_over_the_limit_fails_alone() -> None:
 
     (fine, _), (answer, content) = bench.run([b"", b""])
 
-    assert fine == Answer(10)
+    assert fine == octets(10)
     assert (answer.failed, answer.status) == (True, 500)
     assert b"11 bytes, max_response_size allows 10" in content
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.wire.messages import BODY, Answer, Cancelled, Load, Parts, Row
+from modelserver.worker.answers import OCTETS, TEXT
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service
 from modelserver.worker.streaming import WINDOW
@@ -43,9 +44,10 @@ class Bench:
     def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
         self.sent.append((message, list(bodies)))
 
-    def run(self, count: int, kind: int = BODY) -> Work:
+    def run(self, count: int, kind: int = BODY, accept: str = "") -> Work:
         """A batch of rows with the bodies 0, 1, …"""
-        rows = [Row(f"id{i}", 1, kind) for i in range(count)]
+        headers = msgspec.Raw(msgspec.msgpack.encode([(b"Accept", accept.encode())] if accept else []))
+        rows = [Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
         work = self.service.receive(7, rows, memoryview("".join(map(str, range(count))).encode()))
         self.service.run(work)
         return work
@@ -91,10 +93,33 @@ def test_parts_go_out_in_one_message_per_step() -> None:
     work = bench.run(2)
 
     assert [(m.sequence, m.rows) for m, _ in bench.sent] == [(7, [0, 1]), (7, [0, 1])]
-    assert bench.sent[0][0].answers == [Answer(2), Answer(12, 202, "text/x")]
+    assert bench.sent[0][0].answers == [Answer(2, 200, TEXT), Answer(12, 202, "text/x")]
     assert bench.sent[1][0].answers == [Answer(2), Answer(2)]
     assert [content for _, _, content in answers(work)] == [b"a2", b"b2"]
     assert bench.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "first", "content_type"),
+    [
+        ("text/event-stream", "data: a\n\n", "text/event-stream"),
+        ("text/html, Text/Event-Stream;q=0.9", b": hello\n\n", "text/event-stream"),
+        ("text/event-stream", "a", TEXT),
+        ("*/*", "data: a\n\n", TEXT),
+        ("", b"data: a\n\n", OCTETS),
+    ],
+)
+def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any, content_type: str) -> None:
+    """Parts in the form of events are sent as such to a client that accepts these; other parts are not."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send(context, first)
+        return ["end"]
+
+    bench = Bench(handle)
+    bench.run(1, accept=accept)
+
+    assert bench.sent[0][0].answers[0].content_type == content_type
 
 
 def test_requests_are_found_by_their_ids() -> None:

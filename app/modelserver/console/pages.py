@@ -15,7 +15,6 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _ALWAYS: Final = {
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }

@@ -21,17 +21,18 @@ _LONGEST = 1 << 14
 
 JSON = "application/json"
 
-# Answers describe a moment: they must not be cached.
-NO_CACHE = (
+# Of every answer: it describes a moment and must not be cached, and what a model answers is no script.
+ALWAYS = (
     (b"pragma", b"no-cache"),
     (b"cache-control", b"no-cache; no-store, must-revalidate, private"),
     (b"expires", b"Thu, 01 Jan 1970 00:00:00 UTC"),
+    (b"x-content-type-options", b"nosniff"),
 )
-NO_CACHE_BLOCK = b"".join(name + b": " + value + b"\r\n" for name, value in NO_CACHE)
+ALWAYS_BLOCK = b"".join(name + b": " + value + b"\r\n" for name, value in ALWAYS)
 
 # Handlers cannot set these, as in TorchServe: they belong to the connection or are in every answer.
 _RESERVED = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}) | {
-    name.decode() for name, _ in NO_CACHE
+    name.decode() for name, _ in ALWAYS
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
-from modelserver.http.answers import NO_CACHE_BLOCK, clean, status_line
+from modelserver.http.answers import ALWAYS_BLOCK, clean, status_line
 from modelserver.http.exchange import MAX_UNSENT, Exchange, Target, with_header
 from modelserver.ids import accept_request_id, make_uuid
 
@@ -172,7 +172,7 @@ class ConnectionExchange(Exchange):
             b"x-request-id: ",
             self.request_id.encode("latin-1"),
             b"\r\n",
-            NO_CACHE_BLOCK,
+            ALWAYS_BLOCK,
             extra,
         ]
         if content_type:

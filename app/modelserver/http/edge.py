@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 
 from modelserver.errors import InternalError, ModelServerError
-from modelserver.http.answers import JSON, NO_CACHE, error_body, is_kserve
+from modelserver.http.answers import ALWAYS, JSON, error_body, is_kserve
 from modelserver.http.cors import is_preflight
 from modelserver.http.head import announced_length
 from modelserver.http.intake import too_large
@@ -132,7 +132,7 @@ class _Call:
         if message["type"] == "http.response.start":
             self._begun = True
             self.status = message["status"]
-            headers: list[Any] = [*message.get("headers", ()), *NO_CACHE]
+            headers: list[Any] = [*message.get("headers", ()), *ALWAYS]
             headers.append((b"x-request-id", self.request_id.encode()))
             headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
             if self._cors is not None:

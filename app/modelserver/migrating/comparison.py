@@ -47,7 +47,9 @@ _NEWER_PHRASES = {
 
 ADDED_FIELDS = frozenset({"batching", "failure", "nodes", "sequences"})
 """Descriptions have these besides."""
-ADDED_HEADERS = frozenset({"allow", "retry-after", "server-timing", "x-batch-id", "x-batch-size"})
+ADDED_HEADERS = frozenset(
+    {"allow", "retry-after", "server-timing", "x-batch-id", "x-batch-size", "x-content-type-options"}
+)
 """Answers may have these besides: no client of TorchServe looks for them."""
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RULES = Rules()
 
+_TYPES = {"application/json", "application/octet-stream", "text/plain; charset=utf-8"}
+
 
 @RULES.changing("phrase", OTHER)
 def _standard_phrase(_call: Call, theirs: Answer, _ours: Answer) -> Answer:
@@ -41,11 +43,11 @@ def _standard_phrase(_call: Call, theirs: Answer, _ours: Answer) -> Answer:
 
 @RULES.changing("content-type", BETTER)
 def _json_type(call: Call, theirs: Answer, ours: Answer) -> Answer:
-    """What the server itself converts to JSON is sent as `application/json`; TorchServe sends no content
-    type.
+    """What a handler returns is sent as `application/json`, `text/plain; charset=utf-8` or
+    `application/octet-stream`; TorchServe sends no content type. With its defaults, only JSON has one.
     """
     kind = ours.headers.get("content-type")
-    if "content-type" in theirs.headers or call.port != "inference" or kind != "application/json":
+    if "content-type" in theirs.headers or call.port != "inference" or kind not in _TYPES:
         return theirs
     return theirs.but(headers={"content-type": kind})
 

@@ -342,6 +342,7 @@ class Preparation:
             sequence_headers=self._sequence_headers,
             expose=settings.shows_errors,
             traces=settings.has_traces,
+            types=not settings.as_torchserve,
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )

@@ -81,8 +81,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     """Server to worker, once: what to load and how to treat requests.
 
     The worker has ``ranks`` processes, of which this is number ``rank``. ``outputs`` is empty if the model
-    does not declare any. ``expose``: clients are shown errors of the handler. ``traces``: spans of the
-    handler are exported.
+    does not declare any. ``expose``: clients are shown errors of the handler. ``types``: text and bytes in
+    answers have a content type. ``traces``: spans of the handler are exported.
     """
 
     model_name: str
@@ -105,6 +105,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     outputs: list[OutputSpec] = []
     expose: bool = False
     traces: bool = False
+    types: bool = True
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

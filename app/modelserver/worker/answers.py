@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _FAST = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
+# The content types of answers: of a value, a text, and bytes.
+JSON, TEXT, OCTETS = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
+
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -30,16 +33,16 @@ def encode_body(value: Any, *, lists: bool = False) -> tuple[bytes, str]:
     refused, as in TorchServe.
     """
     if isinstance(value, (bytes, bytearray)):
-        return bytes(value), ""
+        return bytes(value), OCTETS
     if isinstance(value, str):
-        return _encode_text(value), ""
+        return _encode_text(value), TEXT
     if lists:
-        return dump_indented(value, _as_lists), "application/json"
+        return dump_indented(value, _as_lists), JSON
     if is_tensor(value):
         buffer = io.BytesIO()
         sys.modules["torch"].save(value, buffer)
-        return buffer.getvalue(), ""
-    return dump_indented(value), "application/json"
+        return buffer.getvalue(), OCTETS
+    return dump_indented(value), JSON
 
 
 def dump_indented(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:

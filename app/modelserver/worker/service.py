@@ -36,7 +36,7 @@ from modelserver.wire.messages import (
     sendable,
 )
 from modelserver.worker import tracing
-from modelserver.worker.answers import Unserializable, encode_body, encode_instance
+from modelserver.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver.worker.failures import explain_failure, in_short, print_failure
 from modelserver.worker.hints import OUTPUTS, hint_for
 from modelserver.worker.metrics import HandlerMetrics
@@ -291,8 +291,10 @@ class Service:
     def encode_part(self, work: Work, index: int, part: Any, position: int, state: BatchState) -> Encoded:
         """A part of a row's answer; the first one sets status and headers."""
         encoded = self.encode(work.rows[index], {position: part}, position, state)
-        if index not in work.begun or encoded[0].failed:
+        if encoded[0].failed:
             return encoded
+        if index not in work.begun:
+            return _as_event(encoded, work.rows[index])
         # Status and headers have been sent; only the header that ends sequences is for the server.
         end = self._load.sequence_headers.end.lower()
         kept = [header for header in encoded[0].headers or () if header[0].lower() == end]
@@ -300,11 +302,14 @@ class Service:
 
     def _answer(self, row: Row, output: Any, touched: RequestProcessor | None) -> Encoded:
         if row.kind == INSTANCE:
-            content, content_type = encode_instance(output), "application/json"
+            content, content_type = encode_instance(output), JSON
         elif row.kind == TENSORS:
             content, content_type = encode_output(output, row, self._load.outputs, self._labels), ""
         else:
             content, content_type = encode_body(output, lists=self.lists)
+            if content_type != JSON and not self._load.types:
+                # As TorchServe (reference 6.4).
+                content_type = ""
         limit = self._load.max_response_size
         if len(content) > limit:
             return failure(f"The answer has {len(content)} bytes, max_response_size allows {limit}.", 500)
@@ -334,6 +339,16 @@ def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Wo
     return Work(sequence, rows, decoded, [None] * len(rows), tensors=tensors)
 
 
+def _as_event(first: Encoded, row: Row) -> Encoded:
+    """The first part of a stream, as one of events if the client asks for these and the part is one."""
+    answer, content = first
+    if answer.content_type in {TEXT, OCTETS} and content.startswith(_EVENT):
+        accepted = [value for name, value in request_headers(row, _NONE) if name.lower() == "accept"]
+        if any("text/event-stream" in value.lower() for value in accepted):
+            return msgspec.structs.replace(answer, content_type="text/event-stream"), content
+    return first
+
+
 def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
     """Prints an exception of the handler with the ids of its requests."""
     print_failure(
@@ -349,6 +364,8 @@ def timed(function: Callable[[], None]) -> float:
 
 
 _NONE: dict[str, str] = {}
+# How a line of a stream of events begins.
+_EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 _PLAIN = {"explain": "False", "url_path": ""}
 _EXPLAIN = {"explain": "True", "url_path": ""}
 _DESCRIBE = {"describe": "True"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import GeneratorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -16,7 +16,7 @@ from modelserver_handlers.near_misses import near_misses
 from modelserver_handlers.tensor_rows import TensorRows, rows_of
 from modelserver_handlers.typed.parts import by_row
 from modelserver_handlers.typed.reading import Read, is_pydantic, is_tensor, reader_of
-from modelserver_handlers.typed.signature import Described, described, element_of
+from modelserver_handlers.typed.signature import Described, declared_type, described, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -122,6 +122,9 @@ class Handler:
         rejected = context._ms_rejections
         answers: Any = []
         if (count := len(data) - len(rejected)) > 0:
+            if content_type := self._ms_types.content_type:
+                for idx in range(len(data)):
+                    context.set_response_content_type(idx, content_type)
             outputs = self.predict(prepared)
             inferred = time.perf_counter()
             answers = _listed(outputs, count)
@@ -165,7 +168,7 @@ class Types:
     """The types of a handler's rows and answers.
 
     ``row`` is that of a row; ``whole``: ``predict`` gets one array or tensor. ``prepares``: ``prepare`` is
-    overridden.
+    overridden. ``content_type``: of answers, if annotations declare it.
     """
 
     row: Any
@@ -173,6 +176,7 @@ class Types:
     prepares: bool
     read: Read
     signature: Signature
+    content_type: str
 
     @classmethod
     def of(cls, handler: type[Handler]) -> Types:
@@ -188,23 +192,33 @@ class Types:
             row, whole = element_of(batch)
         except TypeError as error:
             raise TypeError(f"{name} {error}") from None
-        answer, sent, reads = _answer_type(outputs), row, name
+        answer, content_type = _answer_type(outputs), declared_type(handler.predict)
         if handler.answer is not Handler.answer:
             answer = annotated_types(handler.answer, f"{handler.__name__}.answer")[1]
+            content_type = declared_type(handler.answer)
+        sent, reads = row, name
         prepares = handler.prepare is not Handler.prepare
         if prepares:
             reads = f"{handler.__name__}.prepare"
             sent = annotated_types(handler.prepare, reads)[0]
-        sides = Signature(described(sent, "input_0"), described(answer, "output_0"))
-        return cls(row, whole, prepares, _reader(sent, reads), sides)
+        sides = _signature(sent, answer, content_type)
+        return cls(row, whole, prepares, _reader(sent, reads), sides, content_type)
 
     @classmethod
     def of_function(cls, function: Any, name: str, batch: Any, outputs: Any) -> Types:
         """Those of a function with these annotations of a batch. Raises TypeError as :meth:`of`."""
         _check_synchronous(function, name)
         row, whole = element_of(batch)
-        sides = Signature(described(row, "input_0"), described(_answer_type(outputs), "output_0"))
-        return cls(row, whole, False, _reader(row, name), sides)
+        content_type = declared_type(function)
+        sides = _signature(row, _answer_type(outputs), content_type)
+        return cls(row, whole, False, _reader(row, name), sides, content_type)
+
+
+def _signature(row: Any, answer: Any, content_type: str) -> Signature:
+    answers = described(answer, "output_0")
+    if content_type:
+        answers = replace(answers, media=content_type)
+    return Signature(described(row, "input_0"), answers)
 
 
 def _check_synchronous(method: Any, name: str) -> None:

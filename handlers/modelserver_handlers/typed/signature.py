@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,13 @@ _LISTS: Final = (list, Sequence, Iterable)
 _ARRAY: Final[Schema] = {"description": "A number, or numbers in nested lists."}
 # Where names of numpy and torch differ from the protocol's by more than the case of their letters.
 _FLOATS: Final = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
+
+
+@dataclass(frozen=True, slots=True)
+class ContentType:
+    """What answers are sent as, in the annotation of one: ``Annotated[bytes, ContentType("image/png")]``."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,19 @@ def described(annotation: Any, name: str) -> Described:
     if is_array(annotation) or is_tensor(annotation):
         return Described(tensors, JSON, _ARRAY)
     return Described(tensors, JSON, *_schema_of(annotation))
+
+
+def declared_type(method: Any) -> str:
+    """The content type in the annotation of a method's answers, or of one; empty without one."""
+    try:
+        hint = get_type_hints(method, include_extras=True).get("return")
+    except NameError:
+        # The result's annotation is for type checkers only.
+        return ""
+    if get_origin(hint) is list:
+        hint = next(iter(get_args(hint)), None)
+    notes = getattr(hint, "__metadata__", ())
+    return next((note.name for note in notes if isinstance(note, ContentType)), "")
 
 
 def element_of(annotation: Any) -> tuple[Any, bool]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy
@@ -189,6 +189,41 @@ def test_answers_are_streamed() -> None:
 
     assert all(isinstance(answer, GeneratorType) for answer in answers)
     assert [list(answer) for answer in answers] == [["0", "1"], ["0", "1", "2"]]
+
+
+class Pictures(modelserver.Handler):
+    def predict(self, rows: list[str]) -> list[Annotated[bytes, modelserver.ContentType("image/png")]]:
+        if "svg" in rows:
+            self.context.set_response_content_type(rows.index("svg"), "image/svg+xml")
+        return [b"png"] * len(rows)
+
+
+class Finished(modelserver.Handler):
+    def predict(self, rows: list[str]) -> list[str]:
+        return rows
+
+    def answer(self, row: str) -> Annotated[bytes, modelserver.ContentType("image/png")]:
+        return row.encode()
+
+
+@pytest.mark.parametrize("handler", [Pictures, Finished])
+def test_annotations_declare_the_type_of_answers(handler: type[modelserver.Handler]) -> None:
+    """Of predict or answer: each answer has it, and so does the handler's description."""
+    bench = Bench(handler)
+    bench.run("a", b"\xff", "c")
+
+    types = [bench.context.get_response_content_type(idx) for idx in (0, 2)]
+    assert types == ["image/png", "image/png"]
+    assert bench.run("", describe="True")[0]["outputs"]["media"] == "image/png"
+
+
+def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
+    """An answer whose type predict sets keeps it."""
+    bench = Bench(Pictures)
+    bench.run("a", "svg")
+
+    types = [bench.context.get_response_content_type(idx) for idx in range(2)]
+    assert types == ["image/png", "image/svg+xml"]
 
 
 def test_a_generator_has_steps() -> None:
