@@ -333,6 +333,7 @@ def test_circular_links_end(workplace: Path) -> None:
         ({"handler": "image_classifier"}, "image_classifier finds no model"),
         ({"serialized_file": "empty.pt"}, "empty.pt is empty"),
         ({"model_file": "broken.py"}, "broken.py is not valid Python"),
+        ({"model_file": "weights.pt"}, "weights.pt is not Python source, as --model-file"),
         ({"config_file": "broken.yaml"}, "broken.yaml is not valid YAML"),
         ({"extra_files": "case"}, "README and readme differ in upper and lower case only"),
         ({"extra_files": "none*"}, "No file matches the pattern none*"),
@@ -345,6 +346,7 @@ def test_probable_mistakes_are_warnings(
     for name, text in {
         "empty.pt": "",
         "broken.py": "def",
+        "weights.pt": "PK\x03\x04\0",
         "broken.yaml": "a: [",
         "case/readme": "",
         "case/README": "",

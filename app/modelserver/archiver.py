@@ -483,6 +483,14 @@ def _warn_of_yaml(file: StrPath) -> None:
 
 
 def _warn_of_syntax(source: Path) -> None:
+    with source.open("rb") as file:
+        is_binary = b"\0" in file.read(1 << 13)
+    if is_binary:
+        _LOG.warning(
+            "%s is not Python source, as --model-file and --handler are; --serialized-file is for weights",
+            source,
+        )
+        return
     try:
         ast.parse(source.read_bytes())
     except (SyntaxError, ValueError) as error:

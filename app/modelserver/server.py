@@ -344,7 +344,8 @@ class Server:
             await asyncio.wait({stopping, reporting}, return_when=asyncio.FIRST_COMPLETED)
         loaded = self._all_loaded and (not reporting.done() or reporting.result())
         self._on_started(loaded)
-        _log.info(STARTED_LINE)
+        # The console has it from the command.
+        _log.info(STARTED_LINE, extra={"brief": ""})
         return reporting
 
     def _watch_secrets(

@@ -46,15 +46,15 @@ async def test_the_last_lines_are_kept() -> None:
 
 
 async def test_lines(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
-    """Each line is logged with its source at the level of its stream, however it was cut into pieces."""
-    for piece in (b"one\ntw", b"o\r\n", b"\xff\n"):
+    """Each line is logged with its source at the level of its stream, without colours, however it was cut."""
+    for piece in (b"one\ntw", b"o\r\n", b"\xff\n", b"\x1b[1mbold\x1b[0m \x1b]8;;x\x1b\\link\x1b[2K\n"):
         reader.data_received(piece)
 
-    assert caplog.messages == ["one", "two", "�"]
+    assert caplog.messages == ["one", "two", "�", "bold link"]
     assert {(record.levelno, record.source) for record in caplog.records} == {
         (logging.WARNING, "W-9000-m-stdout")
     }  # type: ignore[attr-defined]
-    assert list(tail)[-2:] == ["two", "�"]
+    assert list(tail)[-2:] == ["�", "bold link"]
 
 
 async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:

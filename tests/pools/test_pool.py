@@ -171,17 +171,19 @@ async def test_no_worker(make: Any, counts: Counts) -> None:
 
 
 async def test_hopeless(make: Any, stage: Any) -> None:
-    """When the last worker is given up, what waits is refused at once."""
+    """When the last worker is given up, what waits is refused at once, with the reason without output."""
     made = make()
     waiting = request(b"a")
     made.submit(waiting)
-    (await stage.enter()).fail_to_load("no", permanent=True)
+    process = await stage.enter()
+    process.output = "Traceback"
+    process.fail_to_load("no", permanent=True)
     await stage.enter()
 
     assert isinstance(waiting.error, ServiceUnavailable)
     assert made.failure.startswith("no")
     assert not made.healthy
-    with pytest.raises(ServiceUnavailable):
+    with pytest.raises(ServiceUnavailable, match=r"Its workers fail: no$"):
         made.submit(request(b"b"))
 
 

@@ -153,6 +153,20 @@ def test_console(tmp_path, capsys):
     assert [name for name in LOGGERS if f"from {name}\n" not in printed] == []
 
 
+def test_the_console_prints_the_brief_of_a_record(tmp_path, capsys):
+    """What other lines of the console say already is left out there, and is whole in the file."""
+    logs = setup_logging(tmp_path)
+    log = logging.getLogger("modelserver.server")
+    log.error("it failed:\nTraceback", extra={**MULTILINE, "brief": "it failed"})
+    log.info("said before", extra={"brief": ""})
+    logs.close()
+    printed = capsys.readouterr().out.splitlines()
+
+    assert [line.partition(" - ")[2] for line in printed] == ["it failed"]
+    assert "Traceback" in (tmp_path / "ts_log.log").read_text()
+    assert "said before" in (tmp_path / "ts_log.log").read_text()
+
+
 def test_console_off_prints_nothing(logs, capsys):
     """In the background nothing is printed."""
     logging.getLogger("modelserver").info("quiet")

@@ -50,6 +50,7 @@ def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
         (KeyError(), "KeyError"),
         (SyntaxError("bad", ("h.py", 3, 1, "x")), "SyntaxError: bad (h.py, line 3)"),
         (ValueError("\ud800"), "ValueError: ?"),
+        (ValueError("\x1b[1mbold\x1b[0m"), "ValueError: bold"),
     ],
 )
 def test_cause_outside_the_archive_is_one_line(error: Exception, text: str, tmp_path: Path) -> None:

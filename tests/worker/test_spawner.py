@@ -101,6 +101,7 @@ def test_who_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert why_not(spec(extra_environment={"CUDA_VISIBLE_DEVICES": "1"})) == ""
     assert "Python of their own" in why_not(spec(python="/usr/bin/python3"))
+    assert "install_py_dep_per_model" in why_not(spec(extra_environment={"PYTHONPATH": "/m/packages"}))
     assert "LD_PRELOAD must" in why_not(spec(extra_environment={"LD_PRELOAD": "x.so"}))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert "one and the same" in why_not(spec())

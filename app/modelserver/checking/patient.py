@@ -12,6 +12,7 @@ import psutil
 
 from modelserver.checking.spawning import ObservedWorkers
 from modelserver.errors import ModelServerError
+from modelserver.pools.output import without_quote
 from modelserver.testing.local import Client
 from modelserver.wire.probing import Place
 
@@ -146,7 +147,7 @@ class Patient:
             time.sleep(0.01)
         if self._pid() == before and pool.ready:
             return ""
-        reason = pool.failure.partition("\n")[0]
+        reason = without_quote(pool.failure).partition("\n")[0]
         deadline = time.monotonic() + _PATIENCE
         while not (pool.ready and self._pid()):
             if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ from modelserver.errors import BadRequest, ModelServerError
 from modelserver.models.snapshot_files import had_all
 from modelserver.models.version import FailedVersion, mar_name
 from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
+from modelserver.pools.output import without_quote
 from modelserver.telemetry.text import shortened
 
 if TYPE_CHECKING:
@@ -244,7 +245,9 @@ async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: f
     if ready >= wanted:
         _log.info("%s", text)
     else:
-        text = f"{text}: {shortened(model.pool.failure or 'unknown reason', LONGEST)}"
-        _log.error("%s", text)
+        reason = model.pool.failure or "unknown reason"
+        # The output has been logged when the worker ended.
+        _log.error("%s: %s", text, shortened(without_quote(reason), LONGEST))
+        text = f"{text}: {shortened(reason, LONGEST)}"
     tell(text)
     return ready >= wanted

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from modelserver.pools.printed_metrics import parse_metric
+from modelserver.wire.messages import without_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -185,7 +186,7 @@ class LineReader:
 
 
 def _text(line: bytes) -> str:
-    return line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
+    return without_escapes(line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r"))
 
 
 class Capture:

@@ -243,6 +243,8 @@ def why_not(spec: WorkerSpec) -> str:
     if spec.python != sys.executable:
         return "they have a Python of their own"
     early = sorted(name for name in spec.extra_environment if EARLY_VARIABLE.fullmatch(name))
+    if early == ["PYTHONPATH"]:
+        return "they import packages of their own (install_py_dep_per_model), which no other process may have"
     if early:
         return f"{', '.join(early)} must be set before anything is imported"
     environment = spec.environment(os.environ)

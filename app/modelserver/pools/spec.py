@@ -12,6 +12,7 @@ from modelserver.batching.policies import Adaptive, Window, make_policy
 from modelserver.environments.variables import THREAD_VARIABLES, worker_variables
 from modelserver.errors import ServiceUnavailable
 from modelserver.pools.gate import BASE_NEED, StartGate
+from modelserver.pools.output import without_quote
 
 if TYPE_CHECKING:
     import re
@@ -311,7 +312,7 @@ def no_worker(model: str, version: str | None = None, failure: str = "") -> Serv
         "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
         "closed, or expired; or exceeds maxSequenceJobQueueSize"
     )
-    reason = failure.partition("\n")[0][:LONGEST_REASON]
+    reason = without_quote(failure).partition("\n")[0][:LONGEST_REASON]
     return ServiceUnavailable(f"{text}. Its workers fail: {reason}" if reason else text)
 
 

@@ -20,7 +20,7 @@ import msgspec
 from modelserver.batching.policies import Expectation
 from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 from modelserver.pools.memory_kills import kills
-from modelserver.pools.output import quote
+from modelserver.pools.output import quote, without_quote
 from modelserver.pools.process import launch, started
 from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
@@ -272,7 +272,7 @@ class Worker:
             waited = self._spec.launcher is not None and not placed
             if permanent or (not waited and now - self.failing_since >= self._times.max_retry):
                 self.state = WorkerState.FAILED
-                _log.error("Worker %s is given up: %s", self.label, self.failure)
+                _log.error("Worker %s is given up: %s", self.label, without_quote(self.failure))
                 # Nothing is in flight, but the owner must learn that this worker will not come back.
                 self._lose(WorkerDied())
                 return
@@ -384,8 +384,10 @@ class Worker:
         if self._stopping:
             _log.info("Worker %s was stopped while loading.", self.label)
         else:
-            # With the traceback in the last output, as not everybody reads the models' log.
-            _log.error("Worker %s could not load its model: %s", self.label, reason, extra=MULTILINE)
+            # With the last output, as not everybody reads the models' log; the console has just shown that.
+            text = f"Worker {self.label} could not load its model: "
+            extra = {**MULTILINE, "brief": text + without_quote(reason)}
+            _log.error("%s%s", text, reason, extra=extra)
         if not self.first_load.done():
             self.first_load.set_exception(StartFailed(reason, status))
 

@@ -9,12 +9,14 @@
 
 A record's ``source`` replaces the thread: `W-<id>-<model>_<version>-stdout` for a worker's output. Messages
 are kept on one line, whatever a client or handler puts into them (F13), unless logged with
-``extra=MULTILINE``.
+``extra=MULTILINE``. Where other lines of the console already say a part of a record, the console prints its
+``brief`` instead, or nothing.
 """
 
 from __future__ import annotations
 
 import configparser
+import copy
 import json
 import logging
 import logging.config
@@ -184,8 +186,13 @@ class Console(_StreamHandler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stdout
-        super().emit(record)
+        brief = getattr(record, "brief", None)
+        if brief is not None:
+            record = copy.copy(record)
+            record.msg, record.args = brief, None
+        if brief != "":
+            self.stream = sys.stdout
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):

@@ -11,6 +11,7 @@ copied into another object. Nothing is pickled, as workers run user code.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Annotated, Any, TypeAlias
 
@@ -33,12 +34,19 @@ ASYNC = "async"
 METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 """The environment variable of workers that names the file with the metrics that handlers may look up."""
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def sendable(value: object) -> str:
     """``value`` as text that can be encoded; surrogates become question marks."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def without_escapes(text: str) -> str:
+    """``text`` without escape sequences of terminals, such as colours."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
 class SequenceHeaders(msgspec.Struct, frozen=True, array_like=True):

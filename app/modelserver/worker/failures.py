@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.wire.messages import sendable
+from modelserver.wire.messages import sendable, without_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,8 +68,8 @@ def said_by(error: BaseException) -> str:
 
 
 def in_short(said: str) -> str:
-    """A text in a form that can be sent; a long one is cut, with its length."""
-    text = sendable(said)
+    """A text in a form that can be sent, without colours; a long one is cut, with its length."""
+    text = without_escapes(sendable(said))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
