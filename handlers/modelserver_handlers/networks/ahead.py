@@ -10,12 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import time
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -36,6 +34,7 @@ from modelserver_handlers.networks.optimize import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch.export import ExportedProgram
 
@@ -98,7 +97,11 @@ def compile_ahead(
                 if run is None:
                     if not finds_compiler():
                         return None
-                    logger.info("Compiling the network; the code is kept in %s", folder)
+                    logger.info(
+                        "Compiling the network; the code is kept in %s. If that takes longer than"
+                        " startup_timeout, the next process continues it",
+                        folder,
+                    )
                     run = _make(program, arguments, path)
                     cache.prune(folder, pattern="*.so")
             compiled = _compared(model, run, tuple(shape), batch_size, TOLERANCES[precision])
@@ -169,17 +172,29 @@ def _key(program: ExportedProgram, arguments: Mapping[str, Any], precision: str)
 
 
 def _make(program: ExportedProgram, arguments: Mapping[str, Any], path: Path) -> Run:
-    # Sources and objects, several times the size of the weights, are deleted with the folder.
-    with (
-        tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as name,
-        _intermediates_in(name),
-    ):
-        package = Path(name, "network.pt2")
-        _inductor().aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs=_settings(arguments)
-        )
-        os.replace(_extract(package, Path(name)), path)
-    return _opened(path)
+    """The code, kept under ``path``, whose lock the caller has.
+
+    A process that is killed meanwhile leaves its sources and objects, from which the next one continues.
+    """
+    folder = path.with_name(f".{path.stem}")
+    continues = folder.is_dir()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with _intermediates_in(str(folder)):
+            package = folder / "network.pt2"
+            _inductor().aoti_compile_and_package(
+                program, package_path=str(package), inductor_configs=_settings(arguments)
+            )
+            os.replace(_extract(package, folder), path)
+        return _opened(path)
+    except Exception:
+        if not continues:
+            raise
+    finally:
+        # Several times the size of the weights.
+        shutil.rmtree(folder, ignore_errors=True)
+    # A file that was left half-written may be the reason.
+    return _make(program, arguments, path)
 
 
 @contextmanager

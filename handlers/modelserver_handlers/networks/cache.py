@@ -11,8 +11,10 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "MODELSERVER_CACHE"
 LIMIT = 8 << 30  # maximum bytes of a folder; the longest unused go first
+LEFT_BEHIND = 86_400.0  # seconds after which nobody is writing what has a hidden name
 
 
 def cache_folder(name: str) -> Path | None:
@@ -45,7 +48,20 @@ def cache_folder(name: str) -> Path | None:
     if unsafe:
         logger.warning("Nothing is cached: others than this user can write to %s", unsafe[0])
         return None
+    _remove_leftovers(folder)
     return folder
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the hidden files and folders of processes that were killed, if nobody continues them."""
+    for left in folder.glob(".*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime < LEFT_BEHIND:
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
 
 def _root() -> Path | None:

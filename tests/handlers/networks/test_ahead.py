@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +21,6 @@ from modelserver_handlers.networks import ahead
 from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead, install
 from modelserver_handlers.networks.optimize import FastForward, deviation
 from modelserver_handlers.networks.readiness import Batches, make_ready
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPE = (3, 16, 16)
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
@@ -181,6 +181,35 @@ def test_other_threads_keep_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert os.environ["MODELSERVER_SET_MEANWHILE"] == "yes"
     assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") != "/none"
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_killed_compilation_is_continued(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, is_broken: bool
+) -> None:
+    """The next one finds what it had compiled; if that is of no use it starts anew. Nothing is left."""
+    own_cache.mkdir(parents=True, mode=0o700)
+    (own_cache / ".abc").mkdir()
+    (own_cache / ".abc" / "kernel.so").touch()
+    finds = []
+
+    def compile_fake(program: object, *, package_path: str, inductor_configs: object) -> None:
+        folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        finds.append((folder / "kernel.so").exists())
+        if finds[-1] and is_broken:
+            raise OSError("kernel.so: file too short")
+        with zipfile.ZipFile(package_path, "w") as package:
+            package.writestr("network.so", b"code")
+
+    compiler = SimpleNamespace(aoti_compile_and_package=compile_fake)
+    monkeypatch.setattr(ahead, "_inductor", lambda: compiler)
+    monkeypatch.setattr(ahead, "_opened", lambda path: path.read_bytes)
+    program: Any = None
+    run: Any = ahead._make(program, {}, own_cache / "abc.so")
+
+    assert run() == b"code"
+    assert finds == ([True, False] if is_broken else [True])
+    assert [path.name for path in own_cache.iterdir()] == ["abc.so"]
 
 
 @pytest.fixture(scope="module")

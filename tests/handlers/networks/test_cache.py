@@ -100,6 +100,23 @@ def test_half_a_file_is_never_left(tmp_path: Path) -> None:
     assert cache.read(tmp_path / "a.pt") is None
 
 
+def test_what_killed_processes_left_is_removed(root: Path) -> None:
+    """Hidden files and folders that nobody has written to for a day go when the folder is used next."""
+    folder = cache.cache_folder("weights")
+    assert folder is not None
+    for name in (".old", ".new"):
+        (folder / name).mkdir()
+        (folder / name / "kernel.cpp").touch()
+        (folder / f"{name}.part").touch()
+    for left in (folder / ".old", folder / ".old.part"):
+        os.utime(left, (0, 0))
+    (folder / "kept.pt").touch()
+    os.utime(folder / "kept.pt", (0, 0))
+    cache.cache_folder("weights")
+
+    assert {path.name for path in folder.iterdir()} == {".new", ".new.part", "kept.pt"}
+
+
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     """Files are removed until the rest is small enough; the newest stays in any case."""
     for age, name in enumerate(("new", "middle", "old")):
