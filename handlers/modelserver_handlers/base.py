@@ -21,6 +21,7 @@ from modelserver_handlers.handler_options import ModelOptions
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
+from modelserver_handlers.networks.fixed_rows import fixed_rows_of
 from modelserver_handlers.networks.int8.calibration_set import calibration_rows
 from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
@@ -104,6 +105,7 @@ class BaseHandler:
         serialized = self._ms_manifest_entry("serializedFile")
         self.model_pt_path = os.path.join(model_dir, serialized) if serialized else None
         self.model = self._ms_load_model(model_dir)
+        self._ms_warn_of_fixed_rows()
         self.mapping = self._ms_load_labels(model_dir)
         self._ms_choose_processing()
         self.model = self._ms_made_ready(self.model)
@@ -181,6 +183,19 @@ class BaseHandler:
                 f"The archive has no weights (--serialized-file): the network uses those that"
                 f" {model_file} creates, which are random unless it loads some itself"
             )
+
+    def _ms_warn_of_fixed_rows(self) -> None:
+        rows = fixed_rows_of(self.model)
+        size = int(self.context.system_properties.get("batch_size") or 1)
+        warn = getattr(self.context, "_ms_warn", None)
+        if rows is None or rows == size == 1 or warn is None:
+            return
+        filled = "" if rows == 1 else ", the last one filled up with copies of a row"
+        warn(
+            f"{os.path.basename(self.model_pt_path or '')} was exported for batches of {rows}, and batch_size"
+            f" is {size}: batches are computed in parts of {rows}{filled}. Export it with a first dimension"
+            " of any size to compute them as a whole"
+        )
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
         """An eager network: the class in ``model_file`` with the state dict at ``model_pt_path``."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.networks.fixed_rows import fixed_rows, in_parts
 from modelserver_handlers.networks.modules import require_file
 
 ONNX_AVAILABLE = find_spec("onnxruntime") is not None
@@ -48,10 +49,16 @@ class OnnxNetwork:
 
     def __init__(self, session: Any) -> None:
         self.session = session
-        self._inputs = [(entry.name, _TYPES.get(entry.type)) for entry in session.get_inputs()]
+        inputs = session.get_inputs()
+        self._inputs = [(entry.name, _TYPES.get(entry.type)) for entry in inputs]
+        self._ms_fixed_rows = fixed_rows(getattr(entry, "shape", ()) for entry in inputs)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The model's outputs for ``tensors``, on the device of the first one."""
+        rows = self._ms_fixed_rows
+        return self._compute(*tensors) if rows is None else in_parts(self._compute, rows, tensors, {})
+
+    def _compute(self, *tensors: torch.Tensor) -> Any:
         if len(tensors) != len(self._inputs):
             names = ", ".join(name for name, _ in self._inputs)
             raise TypeError(f"the model takes {len(self._inputs)} inputs ({names}), got {len(tensors)}")

@@ -14,6 +14,7 @@ import torch
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.networks.blank import loads_by_itself, make_blank
+from modelserver_handlers.networks.fixed_rows import compute_in_parts, fixed_rows
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
 from modelserver_handlers.networks.sides import remember
 
@@ -145,7 +146,12 @@ def _load_program(path: Path, device: torch.device) -> Any:
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)
-    return remember(program.module(), program)
+    network = program.module()
+    named = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    rows = fixed_rows(getattr(named.get(name), "shape", ()) for name in program.graph_signature.user_inputs)
+    if rows is not None:
+        compute_in_parts(network, rows)
+    return remember(network, program)
 
 
 def _load_package(path: Path, device: torch.device) -> Any:
