@@ -30,6 +30,8 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         chart = Chart()
         if wish.source.endswith("bad.py"):
             chart.found("wrong-count", "seen")
+        if not wish.samples:
+            chart.unanswered = "nothing is known"
         chart.found("gradients-on", "seen")
         return chart
 
@@ -46,16 +48,23 @@ def script(tmp_path: Path) -> str:
 
 
 def test_statuses(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """0 without errors, 1 with some; warnings count with --strict."""
-    assert main(["check", script]) == 0
-    assert "1 warning" in capsys.readouterr().out
-    assert main(["check", script, "--strict"]) == 1
+    """0 without errors, 1 with some; warnings count with --strict. 3 if nothing was wrong or asked."""
+    given = ["--input", script]
+    assert main(["check", script, *given]) == 0
+    assert ": 1 warning" in capsys.readouterr().out
+    assert main(["check", script, *given, "--strict"]) == 1
+    assert main(["check", script.replace("h.py", "bad.py"), *given]) == 1
     assert main(["check", script.replace("h.py", "bad.py")]) == 1
+    capsys.readouterr()
+    assert main(["check", script]) == 3
+    assert ": no answer was checked (nothing is known), 1 warning" in capsys.readouterr().out
+    assert main(["check", script, "--json"]) == 3
+    assert not json.loads(capsys.readouterr().out)["ok"]
 
 
 def test_json(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     """The output is one document."""
-    assert main(["check", script, "--json"]) == 0
+    assert main(["check", script, "--json", "--input", script]) == 0
 
     report = json.loads(capsys.readouterr().out)
     assert (report["source"], report["ok"], report["warnings"]) == (script, True, 1)

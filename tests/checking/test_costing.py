@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -55,6 +56,16 @@ def test_advice(
         assert seen in each.seen
         assert each.instead.startswith(advice)
     assert list(chart.figures["cost"]["ms_by_batch"]) == ["1", "2", "4", "8"]
+
+
+@pytest.mark.parametrize(("factors", "ids"), [((1.0, 1.2, 4.0), []), ((0.97, 1.0, 1.03), ["batch-cost"])])
+def test_advice_needs_more_than_noise(rows: list[Sample], factors: tuple[float, ...], ids: list[str]) -> None:
+    """Where the times of one size differ more than those of two sizes, no size is advised for or against."""
+    turns = itertools.cycle(factors)
+    chart = measured(rows, lambda size: 2.0 * size * next(turns), 8)
+
+    assert [each.id for each in chart.findings] == ids
+    assert ("cost of batches" in chart.left_out) is (not ids)
 
 
 def test_a_cost_below_nothing_is_not_told(rows: list[Sample]) -> None:

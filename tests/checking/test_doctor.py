@@ -38,6 +38,7 @@ _FOUND: Mapping[str, Mapping[str, int]] = {
         "threads-left": 26,
         "read-per-call": 14,
     },
+    "hashing": {"workers-differ": 5},
     "first_only": {"answers-vary": 8, "wrong-count": 8, "memory-grows": 8, "empty-body": 12},
     "ending": {"worker-ended": 7, "processes-left": 8},
     "training": {
@@ -47,6 +48,7 @@ _FOUND: Mapping[str, Mapping[str, int]] = {
         "empty-body": 12,
         "gradients-on": 13,
         "built-per-call": 13,
+        "workers-differ": 11,
     },
 }
 
@@ -115,6 +117,16 @@ def test_one_that_does_not_load(tmp_path: Path) -> None:
     assert finding.seen == "NameError: name 'absent' is not defined (raising.py, line 2, in handle)"
     assert finding.place is not None
     assert (finding.place.line, finding.place.function) == (2, "handle")
+
+
+def test_a_model_without_inputs(tmp_path: Path) -> None:
+    """Nothing is known of what it takes, so no answer was checked, as the chart says first."""
+    script = tmp_path / "echo.py"
+    script.write_text("def handle(data, context):\n    return data\n")
+    chart = examine(Wish(str(script)))
+
+    assert chart.unanswered.startswith("nothing is known about its inputs")
+    assert "answers alone" not in chart.checked
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def check_alone(
             alone[row.name] = answer
             if differs := difference(answer, second, tolerance):
                 _note_variance(chart, row, differs)
-    chart.checked.append("answers alone")
+    if alone:
+        chart.checked.append("answers alone")
     return alone
 
 
@@ -123,6 +124,23 @@ def check_empty(chart: Chart, patient: Patient, samples: Sequence[Sample]) -> No
         seen = f"An empty body was answered {answer.status}: {said}"
         chart.found("empty-body", seen, place_in(said) or chart.method(*_INPUT))
     chart.checked.append("an empty body")
+
+
+def check_workers(
+    chart: Chart, patient: Patient, samples: Sequence[Sample], alone: dict[str, Answer], tolerance: float
+) -> None:
+    """Another process answers rows as the first one did."""
+    if chart.has("answers-vary"):
+        chart.left_out["answers of another worker"] = "the answers to the same request vary"
+        return
+    patient.renew()
+    for row in patient.rows(samples, len(samples)):
+        (answer,) = patient.ask([row]).answers
+        if differs := difference(alone[row.name], answer, tolerance):
+            seen = f"In another worker process, {row.name} was answered {differs}."
+            chart.found("workers-differ", seen, chart.method(*_RESULT))
+            break
+    chart.checked.append("answers of another worker")
 
 
 def _varies(chart: Chart, patient: Patient, row: Sample, before: Answer, tolerance: float) -> bool:

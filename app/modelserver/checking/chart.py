@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Chart:
     """Findings, what was checked, what was not and why, and what was measured.
 
-    ``methods`` are where the model's own methods begin.
+    ``methods`` are where the model's own methods begin. ``unanswered`` says why no answer could be
+    checked, and is empty if one was.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -23,6 +24,7 @@ class Chart:
     left_out: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Place] = field(default_factory=dict)
+    unanswered: str = ""
 
     def found(self, kind: str, seen: str, place: Place | None = None, advice: str = "") -> None:
         """Adds a finding; of each kind and line only the first."""

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns 0 if nothing is wrong, 1 for errors (--strict: for warnings too), 2 if it cannot check."""
+    """Returns 0 if nothing is wrong, 1 for errors (--strict: for warnings too), 2 if it cannot check.
+
+    3: nothing is wrong so far, but there was no input whose answer could be checked.
+    """
     options = build_parser().parse_args(arguments)
     return exit_status(lambda: check(options), {ModelServerError: 2, ConfigError: 2})
 
@@ -45,11 +48,12 @@ def check(options: argparse.Namespace) -> int:
     with _quiet():
         chart = examine(wish)
     failed = chart.count("error") + (chart.count("warning") if options.strict else 0)
+    status = 1 if failed else 3 if chart.unanswered else 0
     if options.json:
-        print(json.dumps(as_json(options.source, chart, file, ok=not failed), indent=2, ensure_ascii=False))
+        print(json.dumps(as_json(options.source, chart, file, ok=not status), indent=2, ensure_ascii=False))
     else:
         print(as_text(options.source, chart, file, Style()))
-    return 1 if failed else 0
+    return status
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         "modelserver check",
         description="Loads a model in a worker, and tells what would hurt when it serves: answers that "
         "change in batches, leaks, work that is done in every call. Exit status: 0 nothing is wrong, 1 "
-        "errors, 2 it could not check.",
+        "errors, 2 it could not check, 3 it had no input whose answer could be checked.",
         epilog="SOURCE is what modelserver serve takes: handler.py, handler.py:NAME, an archive, its folder, "
         "a model file or a URL.",
     )

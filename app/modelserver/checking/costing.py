@@ -29,13 +29,14 @@ def check_cost(
 ) -> None:
     """Measures batches of growing sizes, and says what size is worth it; ``configured`` is the model's."""
     costs: dict[int, float] = {}
+    times: dict[int, list[float]] = {}
     for size in sizes(largest):
         measured = _measured(patient, patient.rows(samples, size))
-        if not measured:
+        if not measured or not any(measured):
             why = f"a batch of {size} rows fails" if measured is None else "its answers are streamed"
             chart.left_out["cost of batches"] = why
             return
-        costs[size] = measured
+        times[size], costs[size] = measured, statistics.median(measured)
     line = fit_line(costs)
     chart.figures["cost"] = {
         "ms_by_batch": {str(size): round(ms, 3) for size, ms in costs.items()},
@@ -44,8 +45,12 @@ def check_cost(
     if line is None:
         chart.left_out["cost of batches"] = "batches of one size cannot be compared"
         return
-    chart.checked.append("cost of batches")
     alone, together = costs[1], costs[largest] / largest
+    (least, most), (quickest, slowest) = _middle(times[1]), _middle(times[largest])
+    if alone >= _NOTHING and least * largest < _GAIN * slowest and most * largest >= _GAIN * quickest:
+        chart.left_out["cost of batches"] = "the measured times vary too much to compare batches"
+        return
+    chart.checked.append("cost of batches")
     if alone < _NOTHING:
         return
     seen = f"A row costs {alone:.3g} ms alone, and {together:.3g} ms in a batch of {largest}."
@@ -65,8 +70,14 @@ def check_cost(
         chart.found("batch-cost", seen, None, advice)
 
 
-def _measured(patient: Patient, rows: Sequence[Sample]) -> float | None:
-    """The median milliseconds of the handler; None if it fails, 0.0 if they are not told."""
+def _middle(times: Sequence[float]) -> tuple[float, float]:
+    """The quartiles between which the middle half of the times lies."""
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, high
+
+
+def _measured(patient: Patient, rows: Sequence[Sample]) -> list[float] | None:
+    """Milliseconds of the handler; None if it fails, 0.0 if they are not told."""
     times: list[float] = []
     began = time.monotonic()
     # The first call of a size may prepare something for it.
@@ -78,4 +89,4 @@ def _measured(patient: Patient, rows: Sequence[Sample]) -> float | None:
             times.append(outcome.answers[0].handling_ms)
         if turn >= _FEWEST and time.monotonic() - began > _SECONDS:
             break
-    return statistics.median(times)
+    return times

@@ -11,6 +11,7 @@ from modelserver.checking.answering import (
     check_bad_row,
     check_batches,
     check_empty,
+    check_workers,
 )
 from modelserver.checking.chart import Chart
 from modelserver.checking.compare import TOLERANCE
@@ -91,11 +92,13 @@ def _examine(chart: Chart, patient: Patient, wish: Wish) -> None:
         _ask_much(chart, patient, samples, alone, wish, _Sizes(configured, largest))
     else:
         why = "no input was answered" if wish.samples else chart.left_out.get("answers", _NO_INPUT)
+        chart.unanswered = why
         for name in ("answers", "answers in batches", "memory, threads and processes", "cost of batches"):
             chart.left_out[name] = why
     check_empty(chart, patient, samples)
     if samples:
         check_calls(chart, patient.calls, folder)
+        check_workers(chart, patient, samples, alone, wish.tolerance)
 
 
 class _Sizes(NamedTuple):

@@ -40,6 +40,12 @@ KINDS: Final[dict[str, Kind]] = {
         "Nobody can tell whether batches change the answers, and clients cannot repeat a request.",
         "Seed what is random from the request, and leave times and counters out of the answer.",
     ),
+    "workers-differ": Kind(
+        "warning",
+        "Chance decides which worker answers, and every restart changes the answers.",
+        "Use zlib.crc32 or hashlib instead of hash(), whose values for texts differ by process; sort sets; "
+        "load weights from a file, or seed what is random.",
+    ),
     "answers-differ": Kind(
         "error",
         "An answer must not depend on who else asks at the same moment, as the server batches by load.",

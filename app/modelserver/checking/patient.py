@@ -124,6 +124,17 @@ class Patient:
         self._observed.read()
         return Outcome(answers, self._observed.calls[known:], ended)
 
+    def renew(self) -> None:
+        """Has another process take the worker's place. Raises WorkerGone if it does not load the model."""
+        before = self._pid()
+        (worker,) = self.client.model.pool.workers
+
+        async def end() -> None:
+            worker.kill("Another process is to answer.")
+
+        self.client.run(end())
+        self._ended(before)
+
     def readings(self) -> Readings | None:
         """What the worker holds; None if it has just ended."""
         try:

@@ -61,9 +61,11 @@ def as_json(source: str, chart: Chart, file: Path | None, *, ok: bool) -> dict[s
 
 
 def verdict(chart: Chart) -> str:
-    """How many findings of each level there are."""
+    """Whether answers were checked, and how many findings of each level there are."""
     counts = ((chart.count("error"), "error"), (chart.count("warning"), "warning"))
     told = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
+    if chart.unanswered:
+        told.insert(0, f"no answer was checked ({chart.unanswered})")
     return ", ".join(told) or "nothing is wrong"
 
 
