@@ -20,6 +20,8 @@ from modelserver import archiver
 from modelserver.checking.command import build_parser as checking_parser
 from modelserver.cli import build_parser
 from modelserver.inference.routes import parse_route
+from modelserver.migrating.command import build_parser as migrating_parser
+from modelserver.migrating.installation import read_installation
 from modelserver.replaying.command import build_parser as replaying_parser
 from modelserver.replaying.record import build_parser as recording_parser
 from modelserver.serving.wanted import build_parser as serving_parser
@@ -91,6 +93,17 @@ def cases(*names: str) -> list[Any]:
         for command in commands((_ROOT / text).read_text(encoding="utf-8"))
         if command.name in names
     ]
+
+
+def test_the_proof_is_of_what_the_repository_has() -> None:
+    """The configuration, store and models that the README's command of the comparison names can be read."""
+    (text,) = re.findall(r"`modelserver (migrate [^`]*)`", _README)
+    options = migrating_parser().parse_args(shlex.split(text)[1:])
+    flags = {"model_store": str(_ROOT / options.model_store), "load_models": options.models}
+    installation = read_installation(_ROOT / options.config, options.torchserve, flags, {})
+
+    assert installation.loaded.settings.load_all
+    assert [path.name for path in installation.store.glob("*.mar")] == ["mnist.mar"]
 
 
 def test_it_is_short() -> None:

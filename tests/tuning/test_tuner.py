@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.tuning.tune_samples import FakeBench, Notes
+from tests.tuning.tune_samples import FakeBench, Notes, figure
 
+from modelserver.tuning.choice import Point
 from modelserver.tuning.errors import TuningError
+from modelserver.tuning.figure import void
 from modelserver.tuning.goal import parse_goal
-from modelserver.tuning.sweep import Bounds
+from modelserver.tuning.setting import Setting
+from modelserver.tuning.sweep import Bounds, Costs
 from modelserver.tuning.tuner import Result, Tuner
 
 if TYPE_CHECKING:
@@ -143,6 +146,21 @@ def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
 
     assert result.seconds == bench.clock
     assert result.seconds < 2 * budget
+
+
+def test_a_machine_that_is_not_steady_is_told() -> None:
+    """The same setting answers far fewer requests at the same or a higher load."""
+
+    def unsteady(*rates: tuple[int, float], proof: float = 100.0) -> str:
+        result = Result(parse_goal("max-throughput"), Bounds(), Costs())
+        figures = [figure(rate=rate, clients=clients) for clients, rate in rates]
+        result.points = [Point(Setting(8), each) for each in (*figures, void("status 503"))]
+        result.proofs = [Point(Setting(8), figure(rate=proof, clients=16))]
+        return result.unsteady
+
+    assert unsteady((8, 60.0), (16, 120.0)) == ""
+    assert "120 requests/s of 8 clients, and 70 of 16 clients" in unsteady((8, 120.0), proof=70.0)
+    assert "100 requests/s of 16 clients, and 2 of 16 clients" in unsteady((16, 2.0))
 
 
 def test_the_listener_hears_of_every_stage() -> None:

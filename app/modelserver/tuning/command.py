@@ -142,6 +142,8 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
         print(f"The goal {goal.text} is met by {shown}.")
     else:
         print(f"The best for {goal.text} is {shown}.")
+    if result.unsteady:
+        print(f"Warning: {result.unsteady}.")
     usable = result.met or options.force
     for path in write_files(out, source, result, facts, usable=usable):
         print(f"wrote {path}")

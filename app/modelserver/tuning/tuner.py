@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -31,6 +32,7 @@ _SHORTEST, _LONGEST = 0.25, 8.0  # seconds of a measurement
 _MEASUREMENTS = 50  # per budget
 _PROOF = 3.0  # times as long as another measurement
 _CALMER = 0.9
+UNSTEADY = 1.5  # times the throughput at no higher a load: more than noise as it always is
 _ATTEMPTS = 4  # to prove a choice, regardless of the time
 _STRETCH = 4.0  # a load with too few answers continues for up to this factor
 # Of the throughput: the rates to try with independent clients.
@@ -88,6 +90,21 @@ class Result:
     seconds: float = 0.0
 
     @property
+    def unsteady(self) -> str:
+        """A warning if a setting answered clearly fewer requests at the same or a higher load; else empty."""
+        measured = [*self.points, *self.proofs]
+        for more, less in itertools.permutations((point for point in measured if not point.figure.void), 2):
+            one, other = more.figure, less.figure
+            is_comparable = more.setting == less.setting and (one.clients or 0) <= (other.clients or 0)
+            if is_comparable and one.rate > UNSTEADY * other.rate:
+                return (
+                    f"{more.setting} answered {one.rate:.4g} requests/s of {clients_text(one.clients or 1)},"
+                    f" and {other.rate:.4g} of {clients_text(other.clients or 1)} another time: the machine"
+                    " was not steady, and figures may be off by as much. Repeat it where nothing else runs"
+                )
+        return ""
+
+    @property
     def choice(self) -> Point:
         """The chosen point. Raises TuningError if there is none."""
         if self.chosen is None:
@@ -130,6 +147,8 @@ class Tuner:
         self._listener.stage("proof")
         self._prove()
         self._describe_choice()
+        if result.unsteady:
+            result.remarks.append(result.unsteady)
         result.seconds = self._bench.now() - self._began
         return result
 
