@@ -164,6 +164,16 @@ def test_no_upgrade(port):
     assert answer[:12] in {b"HTTP/1.1 200", b"HTTP/1.1 400"}
 
 
+@pytest.mark.parametrize("line", ["Connection: Close", "Connection: close, x", "CONNECTION: x , close"])
+@pytest.mark.parametrize("path", [ECHO, "/ping"])
+def test_a_client_that_asks_to_close(port, path, line):
+    """However it writes it, the answer says once that the connection ends, and it does."""
+    answer = converse(port, post(path, b"", line))
+
+    assert answer.count(b"\r\nconnection: ") == 1
+    assert b"\r\nconnection: close\r\n" in answer
+
+
 def test_server_lives_on(shared_server, port):
     """After all this the server serves, and holds nothing of it."""
     assert shared_server.predict("echo", b"x").content == b"x"

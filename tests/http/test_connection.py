@@ -47,21 +47,20 @@ class Hot:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body it got; under /early before it has come."""
-    body, more = b"", scope["path"] != "/early"
+    """Answers with the body it got; under /early and, with 404, /none before it has come."""
+    body, more = b"", scope["path"] not in {"/early", "/none"}
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
-    await send(
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}
-    )
+    status, length = 404 if scope["path"] == "/none" else 200, (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [length]})
     await send({"type": "http.response.body", "body": body})
 
 
 class Wire:
     """A connection under test."""
 
-    def __init__(self, listener: Listener | None = None) -> None:
+    def __init__(self, listener: Listener | None = None, *, half_closes: bool = True) -> None:
         self.hot = Hot()
         self.responses: list[tuple[str, str, bytes, str, int]] = []
         self.listener = listener or Listener(
@@ -77,7 +76,7 @@ class Wire:
         )
         config.load()
         self.protocol = HttpProtocol(config, self.listener)
-        self.transport = Transport(half_closes=True)
+        self.transport = Transport(half_closes=half_closes)
         self.protocol.connection_made(self.transport)
 
     def send(self, *pieces: bytes) -> bytes:
@@ -341,6 +340,19 @@ async def test_garbage_in_a_body_of_the_long_way(wire: Wire, caplog: pytest.LogC
     assert wire.transport.written.startswith(b"HTTP/1.1 400 ")
     assert wire.transport.written.count(b"HTTP/1.1 ") == 1
     assert caplog.text == ""
+
+
+async def test_garbage_in_a_request_that_waits(wire: Wire) -> None:
+    """A request that turns out to be no HTTP while it waits is refused in its turn."""
+    wire.hot.at_once = False
+    assert wire.send(head("Content-Length: 0") + head("Transfer-Encoding: chunked") + b"zz\r\n") == b""
+    wire.hot.exchanges[0].reply(200, b"first")
+
+    first, refusal = wire.transport.written.split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200 OK")
+    assert first.endswith(b"first")
+    assert refusal.startswith(b"400 ")
+    assert wire.transport.ended
 
 
 async def test_garbage_after_an_early_answer(wire: Wire) -> None:
@@ -875,7 +887,7 @@ async def stream_broken_off(wire: Wire, path: str) -> None:
     exchange.begin(200)
     exchange.send(b"one")
     exchange.end(complete=False)
-    assert wire.transport.closed
+    assert wire.transport.ended
 
 
 @pytest.mark.parametrize("path", ["/hot", "/cold"])
@@ -1085,3 +1097,130 @@ async def test_thousands_of_chunks_in_one_piece(wire: Wire, monkeypatch: pytest.
     assert wire.hot.exchanges[0].body == b""
     assert wire.transport.written.endswith(b"ab" * 30_000 + b"cd")
     assert wire.transport.reading
+
+
+async def test_the_sending_side_ends_first(wire: Wire) -> None:
+    """Where a client still sends when its last answer is written, only the sending side is closed."""
+    wire.send(head("Content-Length: 900", path="/none"), b"x" * 100)
+    await settle()
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 404 ")
+    assert wire.transport.ended
+    assert not wire.transport.closed
+    assert wire.transport.reading
+    assert wire.listener.intake.held == 0
+    assert wire.send(b"x" * 800 + head("Content-Length: 0")) == b""
+    assert not wire.protocol.eof_received()
+
+
+async def test_the_sending_side_ends_first_where_the_client_closes(wire: Wire) -> None:
+    """So is that of a client that asked to close."""
+    wire.send(head("Content-Length: 900", "Connection: close", path="/early"), b"x" * 100)
+    await settle()
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
+    assert wire.transport.ended
+    assert not wire.transport.closed
+
+
+async def test_no_half_of_tls_can_end(wire: Wire) -> None:
+    """Over TLS the rest is received as well, and the connection ends with the request at the latest."""
+    for sent in (head("Content-Length: 900", path="/none"), head(f"Content-Length: {LIMIT + 1}")):
+        secured = Wire(half_closes=False)
+        secured.send(sent, b"x" * 100)
+        await settle()
+        assert b"HTTP/1.1 4" in secured.transport.written
+        assert not secured.transport.closed
+        secured.listener.check(time.monotonic())
+        secured.send(b"x" * 100)
+        secured.listener.check(time.monotonic())
+        assert not secured.transport.closed
+        secured.listener.check(time.monotonic())
+        assert secured.transport.closed
+
+    refused = Wire(half_closes=False)
+    assert refused.send(head("Host: y", "Content-Length: 0")).startswith(b"HTTP/1.1 400 ")
+    assert refused.transport.closed
+
+
+async def test_the_rest_of_a_request_is_bounded(wire: Wire) -> None:
+    """What follows the last answer is dropped up to the limits of a body and of the time for a request."""
+    wire.send(head("Content-Length: 900", path="/none"), b"x")
+    await settle()
+    began = time.monotonic()
+    for moment in range(10):
+        wire.send(b"x")
+        wire.listener.check(began + moment)
+        assert not wire.transport.closed
+    wire.send(b"x")
+    wire.listener.check(began + 11)
+    assert wire.transport.closed
+
+    many = Wire()
+    many.send(head("Content-Length: 900", path="/none"), b"x")
+    await settle()
+    many.send(*[b"x" * 1000] * 66)
+    assert not many.transport.closed
+    many.send(b"x" * 1000)
+    assert many.transport.closed
+
+
+async def test_the_rest_of_a_request_while_its_answer_is_read(wire: Wire) -> None:
+    """A client that takes its last answer steadily is not cut off, whether it sends or not."""
+    wire.send(head("Content-Length: 900", path="/none"), b"x")
+    await settle()
+    wire.transport.unsent = 1_000_000
+    began = time.monotonic()
+    for moment in range(0, 300, 5):
+        wire.listener.check(began + moment)
+        wire.transport.unsent -= MIN_PROGRESS
+    assert not wire.transport.closed
+
+
+async def test_an_error_before_other_requests(wire: Wire) -> None:
+    """Requests behind one that closes the connection are dropped, and do not cost the client its answer."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0") + head("Content-Length: 0") * 3)
+    wire.hot.exchanges[0].fail(BadRequest("no"))
+
+    assert wire.transport.ended
+    assert not wire.transport.closed
+    wire.protocol.pause_writing()
+    wire.protocol.resume_writing()
+    assert len(wire.hot.exchanges) == 1
+
+
+@pytest.mark.parametrize("rest", [head(path="/hot")[:9], head("Host: y", "Content-Length: 9"), b"BAD\r\n"])
+async def test_an_error_before_part_of_a_request(wire: Wire, rest: bytes) -> None:
+    """So is part of a request, also of one that is refused."""
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0") + rest)
+    wire.hot.exchanges[0].fail(BadRequest("no"))
+
+    assert wire.transport.ended
+    assert not wire.transport.closed
+
+
+@pytest.mark.parametrize("path", ["/cold", "/none"])
+@pytest.mark.parametrize("line", ["Connection: Close", "Connection: close, x", "CONNECTION: x , CLOSE", ""])
+async def test_one_connection_header(wire: Wire, path: str, line: str) -> None:
+    """An answer of the application says once whether the connection stays, and that is so."""
+    wire.send(head("Content-Length: 0", *([line] if line else []), path=path))
+    await settle()
+
+    closes = bool(line) or path == "/none"
+    connection = b"connection: close\r\n" if closes else b"connection: keep-alive\r\n"
+    assert wire.transport.written.count(b"connection: ") == 1
+    assert connection in wire.transport.written
+    assert wire.transport.closed == closes
+
+
+async def test_one_connection_header_at_shutdown(wire: Wire) -> None:
+    """So does an answer that became the last one after its request was received."""
+    wire.send(head("Content-Length: 0", path="/cold"))
+    wire.protocol.shutdown()
+    await settle()
+
+    assert wire.transport.written.count(b"connection: ") == 1
+    assert b"connection: close\r\n" in wire.transport.written
+    assert wire.transport.closed

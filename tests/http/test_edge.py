@@ -62,7 +62,7 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_headers_of_every_answer() -> None:
-    """Each answer gets a request id, no-cache headers and a connection header beside its own."""
+    """Each answer gets a request id and no-cache headers beside its own."""
     call = await Call(b"abc").run(answer)
 
     assert call.status == 200
@@ -70,7 +70,6 @@ async def test_headers_of_every_answer() -> None:
     assert len(call.headers[b"x-request-id"]) == 36
     assert call.headers[b"pragma"] == b"no-cache"
     assert call.headers[b"x-content-type-options"] == b"nosniff"
-    assert call.headers[b"connection"] == b"keep-alive"
 
 
 async def test_request_id_of_the_client() -> None:
@@ -80,16 +79,6 @@ async def test_request_id_of_the_client() -> None:
 
     assert kept.headers[b"x-request-id"] == b"mine"
     assert len(replaced.headers[b"x-request-id"]) == 36
-
-
-@pytest.mark.parametrize(
-    "call",
-    [Call(headers=[(b"connection", b"close")]), Call(version="1.0")],
-    ids=["asked to close", "HTTP/1.0"],
-)
-async def test_last_answer(call: Call) -> None:
-    """A connection that is going to be closed is not announced as kept."""
-    assert (await call.run(answer)).headers[b"connection"] == b"close"
 
 
 async def test_log_line() -> None:
@@ -123,7 +112,6 @@ async def test_body_over_the_limit(body: list[bytes]) -> None:
 
     assert (call.status, call.body["type"]) == (413, "RequestEntityTooLargeException")
     assert "max_request_size=100" in call.body["message"]
-    assert call.headers[b"connection"] == b"close"
 
 
 async def test_announced_body_over_the_limit() -> None:

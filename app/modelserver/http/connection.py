@@ -3,6 +3,7 @@
 * Requests on hot routes become a :class:`ConnectionExchange` and never an ASGI task.
 * A body over the limit is answered with 413 before it is read whole, a head over its limit with 431, and
   malformed HTTP with 400.
+* An answer that closes the connection reaches its client whole, also while the client still sends.
 * Offers to upgrade are ignored, and trailers are dropped.
 * Clients that send a head or a body too slowly, do not read their answer, or keep an idle connection for too
   long are disconnected by one timer for all connections (F15), instead of one per request.
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -37,7 +40,9 @@ from modelserver.http.sockets import bytes_in_system, is_reset
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
+    from uvicorn._types import ASGI3Application
     from uvicorn.config import Config
 
     from modelserver.auth.guard import Guard
@@ -92,9 +97,9 @@ class HttpProtocol(HttpToolsProtocol):
     # Slots, for attributes of instances with more than thirty cost more at each access.
     __slots__ = (
         "_came", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
-        "_in_head", "_incoming", "_last_piece", "_listener", "_looking", "_offer", "_peer", "_raw_headers",
-        "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_taken", "_unparsed", "_untaken",
-        "_waiting_since", "cors", "written",
+        "_in_head", "_incoming", "_last_piece", "_lingers", "_listener", "_looking", "_offer", "_peer",
+        "_raw_headers", "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_taken", "_unparsed",
+        "_untaken", "_waiting_since", "cors", "written",
     )  # fmt: skip
 
     def __init__(self, config: Config, listener: Listener) -> None:
@@ -111,7 +116,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._offer = False
         # The part of the last piece that has not been parsed yet.
         self._unparsed: memoryview | None = None
-        self._refused = False
+        # What comes is dropped; the last answer is written, and the client may read it.
+        self._refused = self._lingers = False
         # The exchange whose request is being received, and the one whose turn it is.
         self._incoming: ConnectionExchange | None = None
         self._exchange: ConnectionExchange | None = None
@@ -143,6 +149,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._refused:
+            self._drop(len(data))
             return
         if self._unparsed is not None:
             # uvicorn resumed reading.
@@ -246,6 +253,13 @@ class HttpProtocol(HttpToolsProtocol):
         elif listener.intake.is_over:
             self._refuse(IntakeFull(listener.intake.limit), self._incoming)
 
+    def _drop(self, size: int) -> None:
+        """Counts bytes that nobody reads: the client may send the rest of a body, but not without end."""
+        self._came += size
+        self._receiving = True
+        if self._lingers and self._came > self._listener.max_body + HEADER_LIMIT:
+            self.transport.close()
+
     def _count(self, held: int) -> None:
         """Tells the intake how many bytes the request being received holds."""
         self._listener.intake.add(held - self._counted)
@@ -326,8 +340,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._listener.guard is not None and self._stop(self._listener.guard, method):
             return
-        target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
         version = parser.get_http_version()
+        target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
         if target is None:
             fault = fault_of(self._raw_headers, version)
             if fault is None:
@@ -402,6 +416,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._came = 0
             self._count(0)
         if self._refused:
+            if self._lingers and not self.transport.can_write_eof():
+                # Clients over TLS see the end only now.
+                self.transport.close()
             return
         exchange, self._incoming = self._incoming, None
         if exchange is None:
@@ -413,7 +430,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called when it is a request's turn: its headers are complete, its body may not be."""
-        if isinstance(cycle, ConnectionExchange):
+        if self._refused and cycle.more_body:
+            self._refuse(invalid_message())
+        elif isinstance(cycle, ConnectionExchange):
             self._begin(cycle)
         elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), self._as_exchange(cycle))
@@ -421,7 +440,12 @@ class HttpProtocol(HttpToolsProtocol):
             self.pipeline.append((cycle, app))
             self._hold()
         else:
-            super()._start_asgi_task(cycle, app)
+            # The cycle closes it behind the last answer, whatever the client still sends.
+            transport = self.transport
+            cycle.transport = SimpleNamespace(  # type: ignore[assignment]  # all that it asks of a transport
+                write=transport.write, is_closing=transport.is_closing, close=self._close_gently
+            )
+            super()._start_asgi_task(cycle, partial(_run, app, cycle))
 
     def _as_exchange(self, cycle: RequestResponseCycle) -> ConnectionExchange:
         scope = cycle.scope
@@ -511,6 +535,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _answered(self, now: float) -> None:
         self.server_state.total_requests += 1
+        if self._lingers:
+            return
         self._waiting_since = now
         flow = self.flow
         if self._looking is not None and not self.pipeline:
@@ -556,12 +582,17 @@ class HttpProtocol(HttpToolsProtocol):
         if exchange is not None:
             exchange.fail(error, kserve=is_kserve(exchange.target.path))
             return
+        # Unless it ends in the same piece.
+        self._receiving = True
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
             # Good requests came before: they are still answered, then the connection is closed.
             cycle.keep_alive = False
             return
         if cycle is not None and cycle.more_body:
+            if self.pipeline:
+                # It is answered after those before it.
+                return
             if cycle.response_complete:
                 # It was answered before its body was complete.
                 self._close_gently()
@@ -575,16 +606,27 @@ class HttpProtocol(HttpToolsProtocol):
     def _close_gently(self) -> None:
         """Closes after the client had a chance to read the answer.
 
-        If the connection were closed at once while the client still sends, its system would drop the answer.
+        If the connection were closed while the client still sends, its system would drop the answer. So
+        the rest is received and dropped, until the client closes its side or :meth:`check` finds that
+        nothing comes any more.
         """
-        if not self._receiving:
+        flow, cycle = self.flow, self.cycle
+        within = self._receiving or self._in_head or (cycle is not None and cycle.more_body)
+        if not (within or self.pipeline or flow.read_paused or self._unparsed is not None):
             self.transport.close()
             return
-        self._refused = True
-        self.flow.resume_reading()
+        if self._lingers or self.transport.is_closing():
+            return
+        self._refused = self._lingers = True
+        self._held = False
+        # What belongs to the rest is not needed any more.
+        self._incoming = self._unparsed = self.cycle = None  # type: ignore[assignment]  # as uvicorn begins
+        self.pipeline.clear()
+        self._count(0)
+        self._waiting_since, self._seen = monotonic(), -1
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(2.0, self.transport.close)
+        flow.resume_reading()
 
     # -- timeouts
 
@@ -595,6 +637,9 @@ class HttpProtocol(HttpToolsProtocol):
         if stalled or (self.flow.read_paused and is_reset(self.transport)):
             # A regular close would wait for a client that does not read.
             self.transport.abort()
+            return
+        if self._lingers:
+            self._check_rest(unsent, now)
             return
         cycle = self.cycle
         if self.flow.read_paused or (unsent and not self._receiving):
@@ -613,6 +658,17 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self.transport.abort()
         else:
+            self.transport.close()
+
+    def _check_rest(self, unsent: int, now: float) -> None:
+        """Closes a connection whose last answer is written, if the client sends no more, or for too long."""
+        if unsent:
+            self._waiting_since = now
+            return
+        is_quiet, self._seen = self._seen == self._came, self._came
+        if self.transport.is_closing():
+            self.transport.abort()
+        elif is_quiet or now - self._waiting_since > self._listener.receive_timeout:
             self.transport.close()
 
     def waited(self) -> float:
@@ -646,3 +702,18 @@ def check_regularly(
     for listener in listeners:
         listener.check(now)
     loop.call_later(every, check_regularly, loop, listeners, every)
+
+
+async def _run(
+    app: ASGI3Application, cycle: RequestResponseCycle, scope: Any, receive: Any, send: Callable[..., Any]
+) -> None:
+    """Runs the application for one request; its answer says whether the connection stays."""
+
+    async def answer(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            keep = cycle.keep_alive and message["status"] < 400
+            connection = (b"connection", b"keep-alive" if keep else b"close")
+            message = {**message, "headers": [*message.get("headers", ()), connection]}
+        await send(message)
+
+    await app(scope, receive, answer)

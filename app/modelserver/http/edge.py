@@ -104,7 +104,6 @@ class _Call:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.request_id = accept_request_id(given) if given else make_uuid()
         self._kserve = is_kserve(scope["path"])
-        self._last = scope["http_version"] == "1.0" or (b"connection", b"close") in scope["headers"]
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -134,7 +133,6 @@ class _Call:
             self.status = message["status"]
             headers: list[Any] = [*message.get("headers", ()), *ALWAYS]
             headers.append((b"x-request-id", self.request_id.encode()))
-            headers.append((b"connection", b"close" if self.status >= 400 or self._last else b"keep-alive"))
             if self._cors is not None:
                 headers += self._cors.missing(name for name, _ in headers)
             message = {**message, "headers": headers}

@@ -1,0 +1,111 @@
+"""A proxy before two servers: requests whose body nobody reads are answered, and take no server out."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from tests.e2e.raw import connect
+from tests.e2e.serving import free_port, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.e2e.conftest import StartServer
+    from tests.e2e.serving import Server
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NGINX is None, reason="nginx is missing: apt-get install nginx-light"),
+]
+
+BODY = b"n" * 6_400_000
+UPLOADS, PREDICTIONS = 12, 100
+UNREAD = {"/nonesuch": 404, "/livez": 405, "/docs": 405}
+CONFIG = """
+daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    client_max_body_size 10m;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    upstream servers {{
+        server 127.0.0.1:{first} max_fails=1;
+        server 127.0.0.1:{second} max_fails=1;
+        keepalive 8;
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{ proxy_pass http://servers; {how} }}
+    }}
+}}
+"""
+WAYS = {
+    "by default": "",
+    "without buffers": 'proxy_request_buffering off; proxy_http_version 1.1; proxy_set_header Connection "";',
+}
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, servers: list[Server], how: str) -> Iterator[str]:
+    """The address of an nginx before these two servers."""
+    first, second = (server.port for server in servers)
+    port = free_port()
+    config = folder / "nginx.conf"
+    config.write_text(CONFIG.format(folder=folder, first=first, second=second, port=port, how=how))
+    command = [str(NGINX), "-e", str(folder / "error.log"), "-p", str(folder), "-c", str(config)]
+    with subprocess.Popen(command) as process:
+        try:
+            wait_until(lambda: is_open(port), "nginx listens")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), connect(port):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("processes", [1, 2], ids=["one process", "front ends"])
+def test_large_uploads_to_nowhere(
+    tmp_path: Path, start_server: StartServer, processes: int, how: str
+) -> None:
+    """Large bodies for paths that do not read them get their 404 or 405 through nginx, and predictions of
+    others beside them are answered, though nginx takes out a server that fails once.
+    """
+    settings = {"frontend_processes": processes}
+    servers = [start_server(**settings).registered("echo.mar") for _ in range(2)]
+    folder = tmp_path / "nginx"
+    folder.mkdir()
+    with (
+        nginx(folder, servers, how) as address,
+        httpx.Client(base_url=address, trust_env=False, timeout=60) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        # Each on a connection of its own: nginx may close one whose body it has not read.
+        upload = partial(httpx.post, content=BODY, trust_env=False, timeout=60)
+        uploads = [
+            (code, pool.submit(upload, address + path))
+            for path, code in UNREAD.items()
+            for _ in range(UPLOADS)
+        ]
+        with ThreadPoolExecutor(4) as others:
+            marks = [b"%d" % number for number in range(PREDICTIONS)]
+            answers = list(others.map(lambda mark: client.post("/predictions/echo", content=mark), marks))
+        codes = [(code, answer.result().status_code) for code, answer in uploads]
+
+    assert [answer.status_code for answer in answers] == [200] * PREDICTIONS
+    assert [answer.content for answer in answers] == marks
+    assert all(expected == code for expected, code in codes), codes

@@ -1,0 +1,111 @@
+"""Answers to requests whose body nobody reads: they reach clients that send all of it before they read."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.e2e.raw import connect, post, statuses
+from tests.e2e.serving import Home, Server, free_port, serving
+
+# As in the certificates' module.
+sys.path.append(str(Path(__file__).parents[1] / "tls"))
+
+from tests.tls.certificates import Authority
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+BODY = b"n" * 6_400_000
+CLOSES = ("Connection: close",)
+EARLY = [
+    *(("inference", path, ()) for path in ("/nonesuch", "/docs", "/livez", "/v2/repository/index")),
+    *(("inference", path, ()) for path in ("/predictions/nonesuch", "/v1/models", "/metrics")),
+    *(("inference", path, CLOSES) for path in ("/ping", "/nonesuch")),
+    *(("management", path, ()) for path in ("/nonesuch", "/docs", "/models/nonesuch", "/api-description")),
+    *(("metrics", path, lines) for path in ("/nonesuch", "/metrics") for lines in ((), CLOSES)),
+]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("http", False, 1),
+        ("http", False, 2),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (("http", True, 1), ("http", True, 2), ("https", False, 1), ("https", False, 2))
+        ),
+    ],
+    ids=lambda of: f"{of[0]}{' with tokens' * of[1]}, {of[2]} processes",
+)
+def server(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_store: Path,
+    authority: Authority,
+) -> Iterator[Server]:
+    """A server in one process or with two front ends, with and without TLS and tokens."""
+    scheme, tokens, processes = request.param
+    settings: dict[str, object] = {"frontend_processes": processes}
+    if tokens:
+        settings |= {"disable_token_authorization": "false", "token_authorization": "always"}
+    if scheme == "https":
+        key, chain = authority.issue("server")
+        settings |= {"private_key_file": key, "certificate_file": chain}
+        settings |= {
+            f"{name}_address": f"https://127.0.0.1:{free_port()}"
+            for name in ("inference", "management", "metrics")
+        }
+    with serving(Server(Home(tmp_path_factory.mktemp("early")), model_store, settings=settings)) as started:
+        yield started
+
+
+def reach(server: Server, authority: Authority, role: str) -> socket.socket:
+    """A connection to one of its ports, over TLS where it is on."""
+    connection = connect(server.port_of(role))
+    if "private_key_file" not in server.settings:
+        return connection
+    context = ssl.create_default_context(cafile=str(authority.file))
+    return context.wrap_socket(connection, server_hostname="localhost")
+
+
+@pytest.mark.parametrize(("role", "path", "lines"), EARLY)
+def test_an_early_answer_is_whole(
+    server: Server, authority: Authority, role: str, path: str, lines: tuple[str, ...]
+) -> None:
+    """A client that sends a large body to the end gets the answer that was written meanwhile."""
+    with reach(server, authority, role) as connection:
+        connection.sendall(post(path, BODY, *lines))
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        body = answer.read()
+
+    is_good = path in {"/ping", "/metrics", "/api-description"} and answer.status == 200
+    # Tokens are refused with 400, as by TorchServe.
+    refused = {400} if "token_authorization" in server.settings else {404, 405, 413}
+    assert is_good or answer.status in {404, 405} | refused, answer.status
+    assert len(body) == int(answer.headers["content-length"])
+
+
+def test_answers_before_an_error_are_whole(server: Server, authority: Authority) -> None:
+    """So are those to requests in a row, of which one in the middle closes the connection."""
+    row = post("/ping") * 3 + post("/nonesuch", BODY) + post("/ping") * 3
+    with reach(server, authority, "inference") as connection:
+        connection.sendall(row)
+        received = b""
+        while b"connection: close\r\n" not in received and (data := connection.recv(1 << 16)):
+            received += data
+
+    # A refused token ends the connection behind the answers before it.
+    assert statuses(received) == [200] * 3 + [404] * ("token_authorization" not in server.settings)
