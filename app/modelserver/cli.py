@@ -219,11 +219,13 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
 
     from modelserver.server import Server  # noqa: PLC0415
     from modelserver.telemetry.logs import log_directories, setup_logging  # noqa: PLC0415
+    from modelserver.telemetry.repeated import limit_tracebacks  # noqa: PLC0415
 
     gc.enable()
 
     say_start(options, loaded, readiness.say)
     log_dir, metrics_dir = log_directories()
+    limit_tracebacks()
     logs = setup_logging(
         log_dir,
         metrics_dir=metrics_dir,

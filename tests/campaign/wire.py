@@ -246,6 +246,10 @@ def heads(path: str) -> Iterator[Case]:
     yield Case("HTTP/0.9", b"GET /\r\n\r\n", "either")
     yield Case("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200, "refused")
     yield Case("empty lines first", b"\r\n\r\n\r\n" + PLAIN)
+    yield Case("32 KiB of empty lines first", b"\r\n" * (1 << 14) + PLAIN)
+    yield Case("80 kB of empty lines", b"\r\n" * 40_000, "refused")
+    yield Case("1 MiB of empty lines", b"\r\n" * (MIB // 2), "refused")
+    yield Case("empty lines behind a request", PLAIN + b"\r\n" * 40_000, "either", answers=2)
     yield Case("HEAD with a body", message(path, "Content-Length: 3", body=b"abc", method="HEAD"), head=True)
     yield Case("GET with a body", message("/api-description", "Content-Length: 3", body=b"abc", method="GET"))
 

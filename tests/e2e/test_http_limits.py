@@ -174,6 +174,14 @@ def test_a_client_that_asks_to_close(port, path, line):
     assert b"\r\nconnection: close\r\n" in answer
 
 
+def test_a_flood_of_empty_lines(shared_server, port):
+    """Empty lines without a request are refused with 431 and leave no traceback in the log (F14)."""
+    for _ in range(3):
+        assert converse(port, b"\r\n" * 40_000).startswith(b"HTTP/1.1 431 ")
+
+    assert "Traceback" not in shared_server.home.log()
+
+
 def test_server_lives_on(shared_server, port):
     """After all this the server serves, and holds nothing of it."""
     assert shared_server.predict("echo", b"x").content == b"x"

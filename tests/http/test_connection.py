@@ -1224,3 +1224,16 @@ async def test_one_connection_header_at_shutdown(wire: Wire) -> None:
     assert wire.transport.written.count(b"connection: ") == 1
     assert b"connection: close\r\n" in wire.transport.written
     assert wire.transport.closed
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["first", "after an answer"])
+async def test_a_flood_of_empty_lines(wire: Wire, answered: bool) -> None:
+    """Empty lines where a request should begin are held to the limit of heads (F14)."""
+    wire.listener.max_body = 1 << 20
+    if answered:
+        wire.send(head("Content-Length: 0"))
+    before = len(wire.transport.written)
+    wire.send(*[b"\r\n" * 2048] * 18)
+
+    assert wire.transport.written[before:].startswith(b"HTTP/1.1 431 ")
+    assert wire.transport.ended

@@ -31,6 +31,7 @@ from modelserver.http.intake import Intake
 from modelserver.http.outgoing import Outgoing
 from modelserver.telemetry.access import AccessLog
 from modelserver.telemetry.logs import ACCESS_LOGGER
+from modelserver.telemetry.repeated import limit_tracebacks
 from modelserver.telemetry.stalls import LoopWatch
 from modelserver.tls.context import Certificate, renew, server_context
 from modelserver.wire import frontend as messages
@@ -205,6 +206,7 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(TellServer(frontend.link))
+    limit_tracebacks()
     if arena is not None:
         frontend.link.arena = adopt(arena)
     await loop.create_unix_connection(lambda: frontend.link, sock=ours)

@@ -106,6 +106,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, listener.state, {})
         self._listener = listener
         self.cors = listener.cors
+        self.url = b""
         self._raw_headers: list[tuple[bytes, bytes]] = []
         # Bytes of the pieces received within a head, of the piece that it began in, and of the last piece.
         self._header_bytes = self._first_piece = self._last_piece = 0
