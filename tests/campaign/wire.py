@@ -202,6 +202,8 @@ def chunks(path: str, hidden: bytes) -> Iterator[Case]:
         yield of(
             f"size {value[:20]!r} of {len(value)}", value + b"\r\n" + hidden + b"\r\n0\r\n\r\n", "either"
         )
+    refused = message(path, "Transfer-Encoding: chunked", body=b"8000000000000000\r\n")
+    yield Case("chunks: nothing of 2^63", refused, "refused", behind=True)
     yield of("zeros before the size", b"0" * 5000 + ordinary, "either")
     yield of("an extension", size + b';a="b;c"\r\n' + hidden + b"\r\n0;x\r\n\r\n", "answered", hidden)
     yield of("an extension of 1 MB", size + b";" + b"a" * MIB + b"\r\n" + hidden + b"\r\n0\r\n\r\n", "either")
@@ -243,7 +245,8 @@ def heads(path: str) -> Iterator[Case]:
     yield Case("NUL for a request", b"\x00" * 50 + b"\r\n\r\n", "refused")
     yield Case("a method of 10 KB", message(path, method="A" * 10_000), "refused")
     yield Case("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00" * 9, "refused")
-    yield Case("HTTP/0.9", b"GET /\r\n\r\n", "either")
+    yield Case("HTTP/0.9", b"GET /\r\n\r\n", "refused")
+    yield Case("HTTP/2.0", PLAIN.replace(b"HTTP/1.1", b"HTTP/2.0"), "refused")
     yield Case("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200, "refused")
     yield Case("empty lines first", b"\r\n\r\n\r\n" + PLAIN)
     yield Case("32 KiB of empty lines first", b"\r\n" * (1 << 14) + PLAIN)

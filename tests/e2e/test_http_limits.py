@@ -174,6 +174,24 @@ def test_a_client_that_asks_to_close(port, path, line):
     assert b"\r\nconnection: close\r\n" in answer
 
 
+@pytest.mark.parametrize("path", [ECHO, "/ping"])
+@pytest.mark.parametrize("version", ["HTTP/0.9", "HTTP/2.0"])
+def test_other_versions(port, path, version):
+    """A version of HTTP besides 1.0 and 1.1 is refused."""
+    answer = converse(port, f"GET {path} {version}\r\nHost: x\r\n\r\n".encode())
+
+    assert answer.startswith(b"HTTP/1.1 505 ")
+    assert b'"code": 505' in answer
+
+
+@pytest.mark.parametrize("path", [ECHO, "/models"])
+def test_a_chunk_of_endless_size(port, path):
+    """A chunk that is announced over the limit is refused before it comes (F5)."""
+    answer = converse(port, head(path, "Transfer-Encoding: chunked") + b"8000000000000000\r\n")
+
+    assert answer[:12] in {b"HTTP/1.1 404", b"HTTP/1.1 413"}
+
+
 def test_a_flood_of_empty_lines(shared_server, port):
     """Empty lines without a request are refused with 431 and leave no traceback in the log (F14)."""
     for _ in range(3):

@@ -1237,3 +1237,49 @@ async def test_a_flood_of_empty_lines(wire: Wire, answered: bool) -> None:
 
     assert wire.transport.written[before:].startswith(b"HTTP/1.1 431 ")
     assert wire.transport.ended
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+@pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/2.0", b""])
+async def test_other_versions(wire: Wire, path: str, version: bytes) -> None:
+    """A version besides 1.0 and 1.1 is refused."""
+    line = b"GET %b %b" % (path.encode(), version)
+
+    assert wire.send(line.rstrip() + b"\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 505 ")
+    assert wire.hot.exchanges == []
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+@pytest.mark.parametrize("begun", [b"", b"hello"])
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+@pytest.mark.parametrize("size", [b"8000000000000000", b"%x" % (LIMIT + 1), b"00000001fFfF;a=b"])
+async def test_a_chunk_announced_too_large(
+    wire: Wire, path: str, begun: bytes, piece: int, size: bytes
+) -> None:
+    """A chunk whose size is over the limit is refused before it comes, however it is cut (F5)."""
+    sent = head("Transfer-Encoding: chunked", path=path) + b"5\r\nfirst\r\n" + size + b"\r\n" + begun
+    wire.send(*(sent[start : start + piece] for start in range(0, len(sent), piece)))
+    await settle()
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 413 ")
+    assert wire.transport.written.count(b"HTTP/1.1 ") == 1
+
+
+async def test_what_looks_like_a_large_chunk(wire: Wire) -> None:
+    """Bodies and extensions that look like the size of a large chunk are none."""
+    body = b"\r\nffffffff\r\n"
+    extension = b";" + b"0" * 100 + b"ffffffff\r\n"
+    sent = head("Transfer-Encoding: chunked") + b"%x" % len(body) + extension + body
+    wire.send(*(sent[start : start + 16] for start in range(0, len(sent), 16)), b"\r\n0\r\n\r\n")
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
+    assert wire.transport.written.endswith(body)
+
+
+async def test_a_large_chunk_behind_another_request(wire: Wire) -> None:
+    """A pipelined request with such a chunk takes nothing from the one before it."""
+    wire.hot.at_once = False
+    assert wire.send(head("Content-Length: 0") + head("Transfer-Encoding: chunked") + b"ffffffff\r\n") == b""
+    wire.hot.exchanges[0].reply(200, b"first")
+
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")

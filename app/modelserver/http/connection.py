@@ -18,6 +18,7 @@ It relies on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle`
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, perf_counter
@@ -33,7 +34,15 @@ from modelserver.http.answers import is_kserve
 from modelserver.http.connection_exchange import ConnectionExchange
 from modelserver.http.cors import is_preflight
 from modelserver.http.exchange import UNREAD, HotRoutes, Target, read_target
-from modelserver.http.head import HEADER_LIMIT, HeadersTooLarge, announced_length, fault_of, invalid_message
+from modelserver.http.head import (
+    HEADER_LIMIT,
+    SUPPORTED_VERSIONS,
+    HeadersTooLarge,
+    UnsupportedVersion,
+    announced_length,
+    fault_of,
+    invalid_message,
+)
 from modelserver.http.intake import Intake, IntakeFull, too_large
 from modelserver.http.outgoing import Outgoing, OutgoingFull
 from modelserver.http.sockets import bytes_in_system, is_reset
@@ -60,6 +69,9 @@ MIN_PROGRESS = 4096
 SHARE, LEAST_SHARE = 10, 4096
 # Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
 _SLICE, _TURN = 1 << 14, 0.004
+# The size of a chunk at the end of a text, and the bytes in which it is looked for.
+_CHUNK_SIZE = re.compile(rb"\n0*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n\Z")
+_TAIL = 64
 # Tells clients that closed their side and are gone from those that wait for an answer.
 _ARE_YOU_THERE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _FIRST_LOOK, _LAST_LOOK = 0.05, 5.0  # seconds
@@ -96,10 +108,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     # Slots, for attributes of instances with more than thirty cost more at each access.
     __slots__ = (
-        "_came", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
+        "_came", "_chunk", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
         "_in_head", "_incoming", "_last_piece", "_lingers", "_listener", "_looking", "_offer", "_peer",
-        "_raw_headers", "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_taken", "_unparsed",
-        "_untaken", "_waiting_since", "cors", "written",
+        "_raw_headers", "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_tail", "_taken",
+        "_unparsed", "_untaken", "_waiting_since", "cors", "written",
     )  # fmt: skip
 
     def __init__(self, config: Config, listener: Listener) -> None:
@@ -113,6 +125,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         # Bytes since the last ones of a body: sizes of chunks, trailers.
         self._framing = 0
+        # Bytes of the chunk that is being received, -1 outside of chunks; the end of the last piece.
+        self._chunk = -1
+        self._tail = b""
         # The head offers an upgrade: it is read again without the offer.
         self._offer = False
         # The part of the last piece that has not been parsed yet.
@@ -185,7 +200,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(invalid_message())
             return
         if self._receiving and not self._refused:
-            self._count_piece()
+            self._count_piece(data)
 
     def _is_of_one_body(self, size: int) -> bool:
         """Whether that many bytes are only part of an announced body, which is parsed at once."""
@@ -234,8 +249,12 @@ class HttpProtocol(HttpToolsProtocol):
             else:
                 return
 
-    def _count_piece(self) -> None:
+    def _count_piece(self, data: bytes | memoryview) -> None:
         """The last piece is part of a request that is not complete yet."""
+        if not self._in_head:
+            self._check_chunk(data)
+            if self._refused:
+                return
         self._came += self._last_piece
         cycle = self.cycle
         answered = not self._in_head and cycle is not None and cycle.response_complete
@@ -253,6 +272,16 @@ class HttpProtocol(HttpToolsProtocol):
                 self._close_gently()
         elif listener.intake.is_over:
             self._refuse(IntakeFull(listener.intake.limit), self._incoming)
+
+    def _check_chunk(self, data: bytes | memoryview) -> None:
+        """Refuses a chunk that begins in this piece if its size is over the limit: nobody waits for it."""
+        start = len(data) - self._chunk
+        if self._chunk >= 0 < start:
+            before = self._tail if start < _TAIL else b""
+            size = _CHUNK_SIZE.search(before + bytes(data[max(0, start - _TAIL) : start]))
+            if size is not None and int(size[1], 16) > self._listener.max_body:
+                self._refuse(too_large(self._listener.max_body), None if self.pipeline else self._incoming)
+        self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
 
     def _drop(self, size: int) -> None:
         """Counts bytes that nobody reads: the client may send the rest of a body, but not without end."""
@@ -342,6 +371,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._listener.guard is not None and self._stop(self._listener.guard, method):
             return
         version = parser.get_http_version()
+        if version not in SUPPORTED_VERSIONS:
+            self._refuse(UnsupportedVersion(version))
+            return
         target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
         if target is None:
             fault = fault_of(self._raw_headers, version)
@@ -399,10 +431,18 @@ class HttpProtocol(HttpToolsProtocol):
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._refuse(invalid_message())
 
+    def on_chunk_header(self) -> None:
+        self._chunk = 0
+
+    def on_chunk_complete(self) -> None:
+        self._chunk = -1
+
     def on_body(self, body: bytes) -> None:
         self._framing = 0
         if self._refused:
             return
+        if self._chunk >= 0:
+            self._chunk += len(body)
         exchange = self._incoming
         if exchange is None:
             super().on_body(body)

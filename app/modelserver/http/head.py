@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 HEADER_LIMIT = 65536
+SUPPORTED_VERSIONS = ("1.1", "1.0")
 # Digits of a content length, leading zeros included: more than any body needs.
 _MOST_DIGITS = 19
 
@@ -42,6 +43,16 @@ class UnknownCoding(ModelServerError):
 
     def __init__(self, coding: bytes) -> None:
         super().__init__(f"The transfer coding {coding[:40].decode('latin-1')!r} is not known: chunked is.")
+
+
+class UnsupportedVersion(ModelServerError):
+    """A version of HTTP that is not spoken here."""
+
+    status = 505
+    type = "HttpVersionNotSupportedException"
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"HTTP/{version} is not supported here: HTTP/1.1 and HTTP/1.0 are.")
 
 
 def invalid_message() -> BadRequest:
