@@ -12,6 +12,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from modelserver.errors import BadRequest
+from modelserver.http import connection
 from modelserver.http.connection import MIN_PROGRESS, HttpProtocol, Listener
 from modelserver.http.exchange import Exchange, read_target
 from modelserver.http.head import HEADER_LIMIT
@@ -959,6 +960,21 @@ async def test_what_clients_do_not_take_is_bounded(wire: Wire) -> None:
     others[1].transport.unsent = 0
     others[1].protocol.resume_writing()
     assert held.held == 0
+
+
+async def test_time_begins_with_an_answer_that_is_not_taken(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when somebody looks for the first time."""
+    now = time.monotonic()
+    monkeypatch.setattr(connection, "monotonic", lambda: now)
+    wire.hot.at_once = False
+    wire.send(head("Content-Length: 0"))
+    wire.transport.unsent = 60_000
+    wire.hot.exchanges[0].reply(200, b"x" * 100_000)
+    now += 3
+
+    assert wire.protocol.waited() == 3
 
 
 async def test_parts_that_are_not_taken_count(wire: Wire) -> None:

@@ -542,12 +542,13 @@ class HttpProtocol(HttpToolsProtocol):
         if exchange.disconnected or transport.is_closing():
             return
         exchange.response_complete = True
+        # Before it is written, which may begin the time that the client has.
+        self.written += len(answer) + len(body)
         transport.write(answer)
         if body:
             transport.write(body)
             if transport.get_write_buffer_size():
                 self._count_untaken(len(body))
-        self.written += len(answer) + len(body)
         if not keep:
             exchange.keep_alive = False
             self._close_gently()
@@ -562,7 +563,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _count_untaken(self, size: int) -> None:
         if size > self._untaken:
-            self._untaken = size
+            begins, self._untaken = not self._untaken, size
+            if begins:
+                self.waited()
             self._listener.outgoing.count(self, size)
 
     def _forget_untaken(self) -> None:
