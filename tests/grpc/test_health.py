@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from modelserver.errors import ModelNotFound
-from modelserver.grpc.health import HealthService
+from modelserver.grpc.codes import StatusCode
+from modelserver.grpc.framing import Unacceptable
+from modelserver.grpc.health import MOST, MOST_OF_CLIENT, HealthService
 from modelserver.grpc.messages import message
 
 _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
@@ -32,6 +35,11 @@ class Registry:
 def asked(service: str = "") -> Any:
     """A question."""
     return message("grpc.health.v1.HealthCheckRequest")(service=service)
+
+
+def call(client: int = 1) -> Any:
+    """A call on a connection of this client."""
+    return SimpleNamespace(client=f"127.0.0.1:{client}")
 
 
 @pytest.fixture
@@ -72,8 +80,7 @@ async def test_changes_are_watched_until_the_end(
 ) -> None:
     """The state now, and each that is another."""
     monkeypatch.setattr("modelserver.grpc.health.EVERY", 0.001)
-    context: Any = None
-    watched = service.watch(asked("m"), context)
+    watched = service.watch(asked("m"), call())
     seen = [(await anext(watched)).status]
     registry.pool.ready = True
     seen.append((await anext(watched)).status)
@@ -81,14 +88,15 @@ async def test_changes_are_watched_until_the_end(
     seen += [answer.status async for answer in watched]
 
     assert seen == [_NOT_SERVING, _SERVING, _NOT_SERVING]
-    assert [answer.status async for answer in service.watch(asked("no"), context)] == [_UNKNOWN]
+    assert [answer.status async for answer in service.watch(asked("no"), call())] == [_UNKNOWN]
 
 
-async def test_thousands_of_watchers(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_watchers(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked for all of them at once while nothing changes, and not at all once they have left."""
     monkeypatch.setattr("modelserver.grpc.health.EVERY", 0.01)
-    context: Any = None
-    watched = [service.watch(asked(name), context) for name in ("", "m") for _ in range(2000)]
+    watched = [
+        service.watch(asked(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
+    ]
     for each in watched:
         await anext(each)
     waiting = [asyncio.ensure_future(anext(each)) for each in watched]
@@ -104,4 +112,21 @@ async def test_thousands_of_watchers(service: HealthService, monkeypatch: pytest
     await asyncio.sleep(0.05)
 
     assert service._looking is None
+    assert not service._watchers
     assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.parametrize(("of_client", "count"), [(MOST_OF_CLIENT + 1, MOST_OF_CLIENT), (1, MOST)])
+async def test_watchers_are_bounded(service: HealthService, of_client: int, count: int) -> None:
+    """A client may have some on its connection, and all clients some together, until one of them leaves."""
+    watched = [service.watch(asked(), call(each // of_client)) for each in range(count)]
+    for each in watched:
+        await anext(each)
+    refused = service.watch(asked(), call(count // of_client))
+    with pytest.raises(Unacceptable, match="1000") as error:
+        await anext(refused)
+    assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
+
+    assert isinstance(watched[0], AsyncGenerator)
+    await watched[0].aclose()
+    assert (await anext(service.watch(asked(), call(count // of_client)))).status == _SERVING

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ModelNotFound
+from modelserver.grpc.codes import StatusCode
+from modelserver.grpc.framing import Unacceptable
 from modelserver.grpc.messages import message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 
     from modelserver.grpc.call import Call
     from modelserver.grpc.calls import Method
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 NAME = "grpc.health.v1.Health"
 EVERY = 0.5  # seconds between checks for watchers
+# Watchers on a connection, and on a port: they need no token.
+MOST_OF_CLIENT, MOST = 100, 1000
 
 _Answer = message("grpc.health.v1.HealthCheckResponse")
 
@@ -45,7 +50,8 @@ class HealthService:
         self._registry = registry
         self._services = frozenset(services) | {"", NAME}
         self._stopping = stopping
-        # By name and state; one task looks for all watchers, of whom a connection may have thousands.
+        self._watchers: Counter[str] = Counter()  # by the address of their connection
+        # By name and state; one task looks for all watchers.
         self._watched: dict[tuple[str, int], _Watched] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -60,17 +66,32 @@ class HealthService:
             raise ModelNotFound.named(asked.service)
         return _Answer(status=status)
 
-    async def watch(self, asked: AnyMessage, _: Call) -> AsyncIterator[AnyMessage]:
-        """The state now and whenever it has changed, until the server stops."""
+    async def watch(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
+        """The state now and whenever it has changed, until the server stops. Raises Unacceptable."""
         before = None
-        while True:
-            status = self._status(asked.service)
-            if status != before:
-                yield _Answer(status=status)
-            if self._stopping.is_set():
-                return
-            before = status
-            await self._end_of(asked.service, status)
+        with self._counted(call.client):
+            while True:
+                status = self._status(asked.service)
+                if status != before:
+                    yield _Answer(status=status)
+                if self._stopping.is_set():
+                    return
+                before = status
+                await self._end_of(asked.service, status)
+
+    @contextlib.contextmanager
+    def _counted(self, client: str) -> Iterator[None]:
+        """Counts a watcher while in the context. Raises Unacceptable if there are too many."""
+        if self._watchers[client] >= MOST_OF_CLIENT or self._watchers.total() >= MOST:
+            text = f"A connection may have {MOST_OF_CLIENT} watchers, all together {MOST}."
+            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, text)
+        self._watchers[client] += 1
+        try:
+            yield
+        finally:
+            self._watchers[client] -= 1
+            if not self._watchers[client]:
+                del self._watchers[client]
 
     async def _end_of(self, name: str, status: int) -> None:
         """Returns when the state is another one, or the server stops."""
