@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from tests.campaign import frames
 from tests.campaign.callers import receive_answer
 from tests.campaign.targets import target, tracebacks
 from tests.e2e.raw import connect, post
@@ -162,6 +163,7 @@ def bodies() -> Iterator[Heavy]:
     yield from archives()
     yield from grpc_messages()
     yield from grpc_management()
+    yield from floods()
 
 
 def by_http(name: str, listener: str, path: str, body: bytes, *lines: str, method: str = "POST") -> Heavy:
@@ -418,6 +420,16 @@ def archives() -> Iterator[Heavy]:
             return said
 
         yield Heavy(f"an archive: {name}", send)
+
+
+def floods() -> Iterator[Heavy]:
+    """Thousands of frames that bring nothing, on gRPC's port."""
+    for kind in frames.FLOODS:
+
+        def send(server: Server, kind: str = kind) -> str:
+            return "cut off" if frames.flood(frames.port_of(server), kind) else "no answer"
+
+        yield Heavy(f"gRPC: a flood of {kind}", send)
 
 
 def grpc_messages() -> Iterator[Heavy]:

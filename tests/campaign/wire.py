@@ -1,5 +1,6 @@
 """Odd bytes on every port, of one process and of front ends: one well-formed answer or a clean close, nothing
-inside a body is ever a request, and the server lives without a traceback (F5, F13 to F16, F37).
+inside a body is ever a request, odd frames are refused with their code, and the server lives without a
+traceback (F5, F13 to F16, F37).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tests.campaign import frames
 from tests.campaign.callers import Answer, Malformed, take_answer
 from tests.campaign.targets import MIB, Holdings, quiet, target, tracebacks
 from tests.e2e.raw import connect, post
@@ -40,6 +42,8 @@ PATIENCE = 10.0
 AFTERWARDS = 0.1
 # Clients that ask and read nothing.
 STUBBORN = 8
+# Connections that flood gRPC's port at a time.
+FLOODING = 8
 PIECE_SECONDS = 0.05
 # What a busy machine may take beyond the server's clocks, in seconds.
 BUSY = 2.0
@@ -296,6 +300,7 @@ def run(report: Report, seconds: float) -> None:
             patient = seconds >= PATIENT_SECONDS
             end = time.monotonic() + seconds / 2 - 2 * CUT_OFF * patient
             converse(report, server, what, end)
+            over_http2(report, server, what)
             if patient:
                 dawdlers(report, server, what)
             else:
@@ -402,6 +407,29 @@ def pieces_of(case: Case) -> Iterator[bytes]:
     yield head + end
     time.sleep(PIECE_SECONDS)
     yield rest
+
+
+def over_http2(report: Report, server: Server, what: str) -> None:
+    """On the port of gRPC, what breaks the rules is refused with its code, and floods are cut off."""
+    port, count = frames.port_of(server), 0
+    for name, sent, wanted in frames.conversations():
+        count += 1
+        heard = frames.talk(port, sent)
+        report.hold(frames.is_right(heard, wanted), f"{what}, gRPC, {name}: {heard[-3:]}")
+    report.figure(f"{what}: conversations with gRPC's port", count)
+    with ThreadPoolExecutor(FLOODING) as pool:
+        for kind in frames.FLOODS:
+            before = cpu_seconds(server)
+            over = list(pool.map(frames.flood, [port] * FLOODING, [kind] * FLOODING))
+            report.figure(
+                f"{what}: {FLOODING} floods of {kind}", f"{cpu_seconds(server) - before:.2f} s of CPU"
+            )
+            report.hold(all(over), f"{what}: {over.count(False)} floods of {kind} were not ended")
+
+
+def cpu_seconds(server: Server) -> float:
+    """What the server and its front ends have used."""
+    return sum(sum(process.cpu_times()[:2]) for process in server.processes())
 
 
 def dawdlers(report: Report, server: Server, what: str) -> None:

@@ -1,0 +1,96 @@
+"""Frames for the port of gRPC: what breaks the rules of HTTP/2, and floods of what brings nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tests.e2e.raw import connect
+from tests.http2.talking import (
+    DATA,
+    GOAWAY,
+    HEADERS,
+    PING,
+    POST,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    WHOLE,
+    Frame,
+    frame,
+    frames_of,
+    number,
+)
+from tests.http2.test_conformance import ENDS_CONNECTION, MALFORMED, PING_ME, PONG, head, request
+
+from modelserver.http2.frames import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.e2e.serving import Server
+
+GREETING = PREFACE + frame(SETTINGS, 0, 0)
+PATIENCE = 20.0
+# A request that is refused before it is whole: its stream has ended on the server's side only.
+CUT_OFF = head(WHOLE, ("connection", "close"))
+FLOOD = 20_000  # frames
+FLOODS = {
+    "acknowledged settings": frame(SETTINGS, 1, 0),
+    "answers to pings": frame(PING, 1, 0, bytes(8)),
+    "empty data of ended streams": frame(DATA, 0, 1),
+    "resets of ended streams": frame(RESET, 0, 1, number(Code.CANCEL)),
+    "farewells": frame(GOAWAY, 0, 0, bytes(8)),
+    "pings": frame(PING, 0, 0, bytes(8)),
+}
+CALL = (*POST[:2], (":path", "/grpc.health.v1.Health/Check"), ("content-type", "application/grpc"))
+
+
+def port_of(server: Server) -> int:
+    return int(str(server.settings["grpc_inference_port"]))
+
+
+def conversations() -> Iterator[tuple[str, bytes, tuple[int, ...]]]:
+    """Names, what a client sends, and kind and stream of a frame that it must get, with its code."""
+    for name, sent in MALFORMED.items():
+        yield name, sent, (RESET, 1, Code.PROTOCOL_ERROR)
+    for name, (steps, code) in ENDS_CONNECTION.items():
+        # Requests of these tables have no gRPC content: they are answered before they are whole.
+        if None not in steps and len(steps) == 1:
+            yield name, b"".join(step for step in steps if step is not None), (GOAWAY, 0, code)
+    for timeout in ("1s", "-1S", "123456789S", ""):
+        call = request([*CALL, ("grpc-timeout", timeout)])
+        yield f"a deadline of {timeout!r}", call, (HEADERS, 1)
+
+
+def talk(port: int, sent: bytes) -> list[Frame]:
+    """The frames that come back, until a ping is answered or the connection has ended."""
+    received = b""
+    with connect(port, PATIENCE) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(GREETING + sent + PING_ME)
+        while (piece := connection.recv(1 << 16)) and frame(*PONG) not in received + piece:
+            received += piece
+        received += piece
+    return list(frames_of(received))
+
+
+def is_right(heard: list[Frame], wanted: tuple[int, ...]) -> bool:
+    """Whether the frame that a client must get is among those that it got."""
+    kind, stream, *code = wanted
+    found = [each for each in heard if (each.kind, each.stream) == (kind, stream)]
+    at = 4 if kind == GOAWAY else 0
+    return any(not code or int.from_bytes(each.payload[at : at + 4], "big") == code[0] for each in found)
+
+
+def flood(port: int, kind: str) -> bool:
+    """Sends the frames at once; whether the server has ended the connection."""
+    with connect(port, PATIENCE) as connection:
+        try:
+            connection.sendall(GREETING + CUT_OFF + FLOODS[kind] * FLOOD)
+            while connection.recv(1 << 16):
+                pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            pass
+    return True
