@@ -98,15 +98,16 @@ def test_probes(logger, loop, recorder):
         ("/pin", 200),
     ):
         log.log("c", "GET", target, "1.1", status, 0)
-    log.log("c", "gRPC", "grpc.health.v1.Health/Check", "2.0", 0, 0)
+    for code in (0, 5):
+        log.log("c", "gRPC", "grpc.health.v1.Health/Check", "2.0", code, 0)
     log.close()
 
     (record,) = recorder.records
-    assert re.findall(r'"(.*) HTTP/1.1" (\d+)', record.getMessage()) == [
+    assert re.findall(r'"(.*) HTTP/..." (\d+)', record.getMessage()) == [
         ("GET /v2/health/ready", "503"),
         ("GET /pin", "200"),
+        ("gRPC grpc.health.v1.Health/Check", "5"),
     ]
-    assert "gRPC" not in record.getMessage()
 
 
 def test_grpc_line(logger, loop, recorder):

@@ -123,7 +123,7 @@ class AccessLog:
         entries, self._entries = self._entries, []
         traces, self._traces = self._traces, {}
         if not self._probes:
-            entries = [entry for entry in entries if entry[3] not in _HEALTH or entry[5] >= 400]
+            entries = [entry for entry in entries if entry[3] not in _HEALTH or entry[5] not in {0, 200}]
         if not entries or not self._logger.isEnabledFor(logging.INFO):
             return
         if self._stamped:
