@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.e2e.serving import free_port
 
-from modelserver.binding import bind, roles_by_address
+from modelserver.binding import bind, bind_tcp, roles_by_address
 from modelserver.errors import ConfigError
 from modelserver.settings.address import Address
 from modelserver.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def free_address() -> Address:
@@ -81,3 +80,35 @@ def test_bind_unix(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError):
         bind(Address("unix", path=str(tmp_path / "absent" / "s")), "inference_address")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
+def test_all_ipv6_addresses_include_ipv4() -> None:
+    """Whatever the system's default is."""
+    with bind_tcp("::", 0) as bound:
+        bound.listen()
+        with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
+            connected, (host, *_) = bound.accept()
+            connected.close()
+
+    assert host == "::ffff:127.0.0.1"
+
+
+def link_local() -> str | None:
+    """An address of this machine that is valid on one link, with its interface."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text("ascii").splitlines():
+            digits, *_, interface = line.split()
+            if digits.startswith("fe80"):
+                return f"{ipaddress.IPv6Address(int(digits, 16))}%{interface}"
+    return None
+
+
+@pytest.mark.skipif(link_local() is None, reason="there is no link with IPv6")
+def test_a_scope_names_an_interface() -> None:
+    """An address that is valid on one link only is bound there; an unknown interface is refused."""
+    host = str(link_local())
+    with bind_tcp(host, 0) as bound:
+        assert bound.getsockname()[3] == socket.if_nametoindex(host.partition("%")[2])
+    with pytest.raises(ConfigError, match=r"Cannot listen on x=http://\[fe80::1%nosuch\]:0: "):
+        bind(Address("http", "fe80::1%nosuch"), "x")

@@ -42,11 +42,17 @@ def bind(address: Address, keys: str) -> socket.socket:
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises OSError."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    """A bound socket that does not listen yet; one for ``::`` also accepts IPv4. Raises OSError."""
+    is_ipv6 = ":" in host
+    bound = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        if is_ipv6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            # Resolved for the number of the interface that a scope (`%eth0`) names.
+            bound.bind(socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM)[0][4])
+        else:
+            bound.bind((host, port))
     except OSError:
         bound.close()
         raise

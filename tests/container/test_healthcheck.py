@@ -93,6 +93,18 @@ def test_a_ready_server_is_healthy(plain: HTTPServer, host: str) -> None:
     assert ask(on(plain, host)) == "ready"
 
 
+class OverIPv6(HTTPServer):
+    address_family = socket.AF_INET6
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_a_server_at_ipv6_addresses_is_asked(host: str) -> None:
+    """The address is in brackets there."""
+    for server in running(OverIPv6((host, 0), Answers)):
+        assert ask(on(server, host)) == "ready"
+
+
 def test_a_server_whose_models_are_not_ready_is_not(plain: HTTPServer) -> None:
     """The answer is part of what is printed."""
     plain.status = 503  # type: ignore[attr-defined]

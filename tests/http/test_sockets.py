@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.http.sockets import bytes_in_system, is_reset
+from modelserver.http.sockets import bytes_in_system, is_reset, plain_address, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,3 +60,19 @@ async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     client.close()
 
     assert is_reset(transport)
+
+
+@pytest.mark.parametrize(
+    ("client", "shown"),
+    [
+        (None, "unix"),
+        (("10.0.0.1", 5), "10.0.0.1:5"),
+        (("::1", 5), "[::1]:5"),
+        (("fe80::1%eth0", 5), "[fe80::1%eth0]:5"),
+        (plain_address(("::ffff:10.0.0.1", 5)), "10.0.0.1:5"),
+        (plain_address(("::ffff:a00:1", 5)), "[::ffff:a00:1]:5"),
+    ],
+)
+def test_clients_in_logs(client: tuple[str, int] | None, shown: str) -> None:
+    """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
+    assert shown_address(client) == shown

@@ -16,6 +16,10 @@ from modelserver.settings.address import Address
         ("https://localhost", Address("https", "localhost", 444), "https://localhost:444"),
         ("http://h:65534", Address("http", "h", 65534), "http://h:65534"),
         ("unix:/tmp/s.sock", Address("unix", path="/tmp/s.sock"), "unix:/tmp/s.sock"),
+        ("http://[::]:8080", Address("http", "::", 8080), "http://[::]:8080"),
+        ("https://[::1]", Address("https", "::1", 444), "https://[::1]:444"),
+        ("http://[0:0:0:0:0:0:0:1]:80", Address("http", "::1", 80), "http://[::1]:80"),
+        ("http://[FE80::1%eth0]:80", Address("http", "fe80::1%eth0", 80), "http://[fe80::1%eth0]:80"),
     ],
 )
 def test_reads_addresses(text: str, expected: Address, shown: str) -> None:
@@ -33,7 +37,11 @@ def test_reads_addresses(text: str, expected: Address, shown: str) -> None:
         "127.0.0.1:8080",
         "http://",
         "http://h:80/",
-        "http://[::1]:80",
+        "http://::1:80",
+        "http://[::1:80",
+        "http://[localhost]:80",
+        "http://[1:2]:80",
+        "http://[fe80::1%]:80",
         "unix:x",
         "ftp://h",
         "http://h:x",
@@ -61,6 +69,11 @@ def test_ports_out_of_range_are_refused(port: str) -> None:
         ("http://127.8.9.1:1", True),
         ("http://LocalHost:1", True),
         ("unix:/x", True),
+        ("http://[::1]:1", True),
+        ("http://[::ffff:127.0.0.1]:1", True),
+        ("http://[::]:1", False),
+        ("http://[::ffff:10.0.0.1]:1", False),
+        ("http://[fe80::1%lo]:1", False),
         ("http://0.0.0.0:1", False),
         ("http://10.0.0.1:1", False),
         ("http://example.com:1", False),
@@ -68,5 +81,5 @@ def test_ports_out_of_range_are_refused(port: str) -> None:
     ],
 )
 def test_knows_loopback(text: str, loopback: bool) -> None:
-    """Only 127.0.0.0/8, localhost and unix sockets are this machine's alone."""
+    """Only 127.0.0.0/8, ::1, localhost and unix sockets are this machine's alone."""
     assert Address.parse(text).is_loopback is loopback

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROUTE: Final = "/v2/health/ready"
 TIMEOUT: Final = 4.0  # seconds, for each step
 
-_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - asked, not bound
+_EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not bound
 _MOST_READ = 4096
 
 
@@ -62,8 +62,8 @@ def connect(scheme: str, place: str) -> socket.socket:
         plain.connect(place)
         return plain
     host, _, port = place.removeprefix("//").rpartition(":")
-    host = "127.0.0.1" if host == _EVERY_INTERFACE else host
-    plain = socket.create_connection((host, int(port)), TIMEOUT)
+    host = host.strip("[]")
+    plain = socket.create_connection((_EVERY_INTERFACE.get(host, host), int(port)), TIMEOUT)
     if scheme != "https":
         return plain
     import ssl  # noqa: PLC0415 - needed by few

@@ -45,7 +45,7 @@ from modelserver.http.head import (
 )
 from modelserver.http.intake import Intake, IntakeFull, too_large
 from modelserver.http.outgoing import Outgoing, OutgoingFull
-from modelserver.http.sockets import bytes_in_system, is_reset
+from modelserver.http.sockets import bytes_in_system, is_reset, plain_address, shown_address
 
 if TYPE_CHECKING:
     import asyncio
@@ -161,7 +161,8 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         if self.client:
-            self._peer = f"{self.client[0]}:{self.client[1]}"
+            self.client = plain_address(self.client)
+            self._peer = shown_address(self.client)
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._refused:

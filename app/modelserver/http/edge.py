@@ -15,6 +15,7 @@ from modelserver.http.cors import is_preflight
 from modelserver.http.head import announced_length
 from modelserver.http.intake import too_large
 from modelserver.http.query import check_query
+from modelserver.http.sockets import shown_address
 from modelserver.ids import accept_request_id, make_uuid
 from modelserver.telemetry.stalls import served
 
@@ -85,9 +86,8 @@ class Edge:
     def _tell(self, scope: Scope, call: _Call, seconds: float) -> None:
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        client = scope["client"]
         self._on_response(
-            f"{client[0]}:{client[1]}" if client else "unix",
+            shown_address(scope["client"]),
             scope["method"],
             target.decode("latin-1"),
             scope["http_version"],

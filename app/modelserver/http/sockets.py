@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     import asyncio
 
 _INT = struct.Struct("i")
+_MAPPED = "::ffff:"
+
+
+def plain_address(client: tuple[str, int]) -> tuple[str, int]:
+    """A client's address and port, where IPv4 that comes to an IPv6 socket is written as IPv4."""
+    host, port = client
+    return (host.removeprefix(_MAPPED) if "." in host else host), port
+
+
+def shown_address(client: tuple[str, int] | None) -> str:
+    """The address and port of a client in logs; None is one of a unix socket."""
+    if client is None:
+        return "unix"
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_reset(transport: asyncio.BaseTransport) -> bool:

@@ -597,6 +597,9 @@ def _address(found: tuple[str, int] | None) -> str:
     if not found:
         return ""
     host, port = found[:2]
+    if "." in host:
+        # IPv4 that comes to an IPv6 socket.
+        host = host.removeprefix("::ffff:")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

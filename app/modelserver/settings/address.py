@@ -1,4 +1,7 @@
-"""Listener addresses: ``http[s]://host[:port]`` or ``unix:/path`` (reference 3.3)."""
+"""Listener addresses: ``http[s]://host[:port]`` or ``unix:/path`` (reference 3.3).
+
+Unlike in TorchServe, the host may be an IPv6 address in brackets.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-_FORM = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.*)", re.I)
+_FORM = re.compile(
+    r"(?P<scheme>https?)://(\[(?P<ipv6>[0-9a-f:.]+(%[\w.-]+)?)\]|(?P<host>[^:/\s\[\]]+))(?::(?P<port>[0-9]+))?"
+    r"|unix:(?P<path>/.*)",
+    re.I,
+)
 _PORT_LIMIT = 65535
 
 
@@ -15,7 +22,7 @@ class Address:
     """A binding address; ``scheme`` is ``http``, ``https`` or ``unix``.
 
     A unix address has a ``path``, an empty ``host`` and port 0; the others have no path, and port 0 means any
-    free port.
+    free port. An IPv6 ``host`` has no brackets, and is written in the shortest way.
     """
 
     scheme: str
@@ -34,7 +41,12 @@ class Address:
         scheme = match["scheme"].lower()
         default_port = http_port if scheme == "http" else https_port
         port = default_port if match["port"] is None else _port(match["port"], text)
-        return cls(scheme, match["host"], port)
+        if match["ipv6"] is None:
+            return cls(scheme, match["host"], port)
+        try:
+            return cls(scheme, str(ipaddress.IPv6Address(match["ipv6"])), port)
+        except ValueError:
+            raise ValueError(f"Invalid binding address: {text}") from None
 
     @property
     def is_loopback(self) -> bool:
@@ -42,12 +54,17 @@ class Address:
         if self.scheme == "unix" or self.host.lower() == "localhost":
             return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            address = ipaddress.ip_address(self.host)
         except ValueError:
             return False
+        mapped: ipaddress.IPv4Address | None = getattr(address, "ipv4_mapped", None)
+        return (mapped or address).is_loopback
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.scheme == "unix" else f"{self.scheme}://{self.host}:{self.port}"
+        if self.scheme == "unix":
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:

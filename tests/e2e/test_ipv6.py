@@ -1,0 +1,61 @@
+"""Servers at IPv6 addresses."""
+
+from __future__ import annotations
+
+import re
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.e2e.serving import free_port, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.serving import Server
+
+pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
+
+ROLES = ("inference", "management", "metrics")
+
+
+def lines_of(server: Server, path: str) -> list[str]:
+    """The lines of the access log about a path."""
+    text = (server.home.path / "logs" / "access_log.log").read_text("utf-8")
+    return [line for line in text.splitlines() if f" {path} " in line]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_all_ports_are_served_on_loopback(start_server: Callable[..., Server], processes: int) -> None:
+    """Without tokens, with and without front ends; pages under foreign names read nothing there, and clients
+    are in brackets in the access log.
+    """
+    addresses: dict[str, Any] = {f"{role}_address": f"http://[::1]:{free_port()}" for role in ROLES}
+    server = start_server(**addresses, frontend_processes=processes)
+    server.registered("echo.mar")
+
+    assert server.predict("echo", b"x").content == b"x"
+    assert server.management.get("/models").status_code == 200
+    assert server.management.get("/models", headers={"Host": "evil.example"}).status_code == 403
+    assert server.metrics.get("/metrics").status_code == 200
+    for path in ("/predictions/echo", "/models"):
+        (line, *_) = wait_until(partial(lines_of, server, path), "the request is logged")
+        assert re.search(r" - /\[::1\]:\d+ ", line)
+    assert f"Inference: {addresses['inference_address']}," in server.home.output()
+
+
+def test_all_addresses_include_ipv4(start_server: Callable[..., Server]) -> None:
+    """A server at `::` is off loopback, accepts IPv4 too, and writes its clients' addresses as IPv4."""
+    port = free_port()
+    server = start_server(inference_address=f"http://[::]:{port}", disable_token_authorization="true")
+    server.registered("echo.mar")
+    for host in ("127.0.0.1", "[::1]"):
+        answer = httpx.post(f"http://{host}:{port}/predictions/echo", content=b"x", trust_env=False)
+        assert answer.content == b"x"
+
+    wait_until(lambda: len(lines_of(server, "/predictions/echo")) == 2, "the requests are logged")
+    first, second = lines_of(server, "/predictions/echo")
+    assert re.search(r" - /127\.0\.0\.1:\d+ ", first)
+    assert re.search(r" - /\[::1\]:\d+ ", second)
