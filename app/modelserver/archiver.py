@@ -54,6 +54,7 @@ BUILT_IN_HANDLERS: Final = (
     "object_detector",
     "image_segmenter",
     "densenet_handler",
+    "tabular",
 )
 TORCHSERVE_HANDLERS: Final = ("dali_image_classifier", "vllm_handler", "trt_llm_handler")
 """Built-in handlers of TorchServe that this server does not have; archives for TorchServe may name them."""

@@ -12,6 +12,7 @@ BUILT_IN: dict[str, str] = {
     "image_classifier": "image_classifier",
     "image_segmenter": "image_segmenter",
     "object_detector": "object_detector",
+    "tabular": "tabular",
     "text_classifier": "text_classifier",
 }
 """The built-in handlers' names, which archives may use without a module, and their modules."""

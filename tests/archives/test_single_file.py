@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import shutil
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,6 +150,57 @@ async def test_a_model_file(folder: Path, tmp_path: Path, url: str, file: str) -
     assert archive.manifest.handler == "base_handler"
     assert manifest["model"]["serializedFile"] == file
     assert (archive.model_dir / file).resolve() == folder / url
+
+
+def laid_out(path: Path, **options: bool) -> tuple[str, str]:
+    """The handler and the linked file of a model file."""
+    folder = path.parent / f"laid-out-{path.name}"
+    SingleFile(str(path), **options).lay_out(folder)
+    model = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"]
+    assert (folder / model["serializedFile"]).resolve() == path
+    return model["handler"], model["serializedFile"]
+
+
+def test_the_content_decides(tmp_path: Path) -> None:
+    """It wins over the name where it tells the format; a table's models have the handler of tables."""
+    with zipfile.ZipFile(tmp_path / "program.pt", "w") as archive:
+        archive.writestr("program/archive_format", "pt2")
+    (tmp_path / "trees.json").write_text('{"learner": {}}')
+    (tmp_path / "trees.ubj").write_bytes(b"?")
+
+    assert laid_out(tmp_path / "program.pt") == ("base_handler", "program.pt2")
+    assert laid_out(tmp_path / "trees.json") == ("tabular", "trees.json")
+    assert laid_out(tmp_path / "trees.ubj") == ("tabular", "trees.ubj")
+
+
+@pytest.mark.parametrize("name", ["a.joblib", "a.pkl", "a.skops", "a.pt", "a.json"])
+def test_pickles_need_trust(name: str, tmp_path: Path) -> None:
+    """Whatever they are called; what to do is told."""
+    (tmp_path / name).write_bytes(pickle.dumps({"a": 1}))
+
+    with pytest.raises(InvalidModel, match=rf"{name} --trust"):
+        laid_out(tmp_path / name)
+    shutil.rmtree(tmp_path / f"laid-out-{name}")
+    assert laid_out(tmp_path / name, trusts_pickles=True) == ("tabular", "a.joblib")
+
+
+def test_what_only_its_name_says_is_a_pickle(tmp_path: Path) -> None:
+    """It needs trust, too: joblib packs pickles in more ways than are known here."""
+    (tmp_path / "a.joblib").write_bytes(b"LZ4?")
+
+    with pytest.raises(InvalidModel, match="can run any code when it is loaded"):
+        laid_out(tmp_path / "a.joblib")
+
+
+def test_what_cannot_be_served(tmp_path: Path) -> None:
+    """Weights without code are told what they need, a wrong name that it is wrong."""
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (tmp_path / "m.safetensors").write_bytes(b"?")
+
+    with pytest.raises(InvalidModel, match="llama_cpp"):
+        laid_out(tmp_path / "m.gguf")
+    with pytest.raises(InvalidModel, match=r"is not what its name says: no \.safetensors file"):
+        laid_out(tmp_path / "m.safetensors")
 
 
 async def test_a_name_of_a_package(folder: Path, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ NOT_RUN = {
     "docs/cluster.md: A laptop with three nodes: sh 2": "needs the cluster of the block before",
     "docs/docker.md: Arguments and settings: dockerfile 1": "there is no Docker here",
     "docs/docker.md: Build arguments: dockerfile 1": "there is no Docker here",
+    "docs/serve.md: Tables: sh 1": "tests/handlers/test_tabular.py",
     "docs/handlers.md: Answers in parts: python 1": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Answers in parts: python 2": "tests/e2e/test_streaming.py",
     "docs/handlers.md: Continuous batching: python 1": "tests/e2e/test_concurrent_requests.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,6 +79,23 @@ async def test_no_helper_for_a_script_of_the_operators(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_pickles(trusted: bool, tmp_path: Path) -> None:
+    """A setting decides whether they are served, for the operator's own file and that of a registration."""
+    (tmp_path / "iris.joblib").write_bytes(pickle.dumps({}))
+    located = Located(
+        "iris.joblib", tmp_path / "iris.joblib", single=SingleFile(str(tmp_path / "iris.joblib"))
+    )
+    trusting, wary = Reader(trusts_pickles=True), Reader()
+
+    opened = await trusting.open(located, tmp_path / "work", trusted=trusted)
+    assert opened.manifest.handler == "tabular"
+    with pytest.raises(InvalidModel, match="trust_pickles=true"):
+        await wary.open(located, tmp_path / "work", trusted=trusted)
+    for reader in (trusting, wary):
+        reader.close()
+
+
 async def test_a_helper_reads(folder: Path, tmp_path: Path) -> None:
     """What it found comes back; what it refuses is refused, and leaves nothing, also of a download."""
     reader, work = Reader(), tmp_path / "work"

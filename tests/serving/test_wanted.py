@@ -50,7 +50,7 @@ def test_sources(here: Path, arguments: list[str], url: str, file: str | None) -
     assert wanted.registration.url == url.format(here=here)
     assert wanted.registration.trusted
     assert wanted.file == (None if file is None else here / file)
-    assert wanted.is_model_file == (file == "net.pt2")
+    assert wanted.handler == ("base_handler" if file == "net.pt2" else "")
 
 
 def test_options(here: Path) -> None:
@@ -76,6 +76,12 @@ def test_it_listens_on_loopback(here: Path) -> None:
     assert (flags["load_models"], flags["model_snapshot"], flags["enable_grpc_api"]) == ("", "", "false")
     assert read_wanted(["torchvision://resnet18"]).flags()["model_store"] == str(here)
     assert read_wanted(["net.pt2"]).flags()["metrics_address"] == "http://127.0.0.1:8082"
+
+
+def test_trust_is_a_setting(here: Path) -> None:
+    """That of the server, for this run only; without the flag the configuration decides."""
+    assert read_wanted(["net.pt2", "--trust"]).flags()["trust_pickles"] == "true"
+    assert "trust_pickles" not in read_wanted(["net.pt2"]).flags()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ class Teller:
 
 def breaks(data, context):
     raise SystemError("not today")
+
+
+def longest(rows: list[str]) -> list[str]:
+    return [max(rows, key=len)] * len(rows)
 """
 
 

@@ -43,6 +43,19 @@ def test_kserves_protocols(doubler: testing.Client) -> None:
     assert doubler.v2({"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
 
 
+def test_an_annotated_function(script: Path) -> None:
+    """It is served over every protocol, with batches and its signature, as predict of a class is."""
+    with testing.client(f"{script}:longest", batch_size=2) as client:
+        tensor = {"name": "rows", "datatype": "BYTES", "shape": [2], "data": ["a", "bb"]}
+        assert client.name == "longest"
+        assert [answer.text for answer in client.predict_batch(["a", "bb"])] == ["bb", "bb"]
+        assert client.v1(["a", "bb"]).json()["predictions"] == ["bb", "bb"]
+        assert client.v2([tensor]).json()["outputs"][0]["data"] == ["bb", "bb"]
+        assert client.predict(1).status == 400
+        assert client.model.annotations is not None
+        assert client.model.annotations.inputs.media == "text/plain"
+
+
 def test_a_bad_row(doubler: testing.Client) -> None:
     """It has the server's status and message."""
     good, bad = doubler.predict_batch([1, "one"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.archives.manifest import MANIFEST_PATH
+from modelserver.archives.model_kinds import Kind, Seen, advice, look
 from modelserver.archives.store import SUFFIXES
 from modelserver.errors import InvalidModel
 
@@ -23,13 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SCRIPT: Final = re.compile(r"(?P<path>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?(?:\?model_file=(?P<file>.+))?")
-# Suffix to that of the link, by which the handler knows the format.
+# Suffix to that of the link, by which the handler knows the format, where the content does not tell it.
 _MODELS: Final = {
     **dict.fromkeys((".pt", ".pth", ".ts", ".torchscript"), ".pt"),
     ".pt2": ".pt2",
     ".onnx": ".onnx",
+    **dict.fromkeys((".joblib", ".pkl", ".pickle"), ".joblib"),
+    **{suffix: suffix for suffix in (".skops", ".json", ".ubj", ".safetensors", ".gguf")},
 }
-_TENSORS: Final = "base_handler"
+_HANDLERS: Final = {
+    **dict.fromkeys((".pt", ".pt2", ".onnx"), "base_handler"),
+    **dict.fromkeys((".joblib", ".skops", ".json", ".ubj"), "tabular"),
+}
 # Packages that the worker has imported before the script, which could not be imported under their name.
 _TAKEN: Final = frozenset({"modelserver", "modelserver_handlers", "ts", "torch", "numpy", "msgspec"})
 _LARGEST_SOURCE: Final = 1 << 20
@@ -42,12 +48,14 @@ class SingleFile:
     """What a URL such as ``handler.py:Sentiment?model_file=weights.pt`` names.
 
     ``path`` and ``model_file`` are as written until they are located; ``name`` is that of a class or function
-    in a script, and empty for the only one.
+    in a script, and empty for the only one. ``trusts_pickles``: a model file may be a pickle, whose loading
+    can run any code.
     """
 
     path: str
     name: str = ""
     model_file: str = ""
+    trusts_pickles: bool = False
 
     @classmethod
     def parse(cls, url: str) -> SingleFile | None:
@@ -59,7 +67,8 @@ class SingleFile:
     def lay_out(self, folder: Path) -> None:
         """Make ``folder`` that of an archive; ``path`` and ``model_file`` are absolute.
 
-        Raises ``InvalidModel`` for a name that the script does not have, and ``OSError``.
+        Raises ``InvalidModel`` for a name that the script does not have, and for a model file that cannot be
+        served as it is, with what to do; and ``OSError``.
         """
         path = Path(self.path)
         (folder / _MANIFEST_FOLDER).mkdir(mode=0o700, parents=True)
@@ -70,11 +79,30 @@ class SingleFile:
             if self.model_file:
                 model["serializedFile"] = _linked(folder, Path(self.model_file), Path(self.model_file).name)
         else:
-            model["handler"] = _TENSORS
-            file = f"{path.stem}{_MODELS[path.suffix.lower()]}"
-            model["serializedFile"] = _linked(folder, path, file)
+            suffix = self._format_of(path)
+            model["handler"] = _HANDLERS[suffix]
+            model["serializedFile"] = _linked(folder, path, f"{path.stem}{suffix}")
         manifest = {"runtime": "python", "model": model}
         (folder / MANIFEST_PATH).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+
+    @property
+    def handler(self) -> str:
+        """The built-in handler of such a model file, by its name; empty for a script."""
+        return _HANDLERS.get(_MODELS.get(Path(self.path).suffix.lower(), ""), "")
+
+    def _format_of(self, path: Path) -> str:
+        """The suffix of a model file's format, by its content. Raises InvalidModel."""
+        suffix, seen = _MODELS[path.suffix.lower()], look(path)
+        if suffix == Kind.PICKLE.value and seen.kind in (Kind.UNKNOWN, Kind.MODULE, Kind.WEIGHTS):
+            seen = Seen(Kind.PICKLE, seen.of)
+        if seen.kind is Kind.PICKLE and self.trusts_pickles:
+            return Kind.PICKLE.value
+        if said := advice(path, seen):
+            raise InvalidModel(said)
+        suffix = seen.kind.value or suffix
+        if suffix not in _HANDLERS:
+            raise InvalidModel(f"{path.name} is not what its name says: no {suffix} file.")
+        return suffix
 
     def _lay_out_script(self, script: Path, folder: Path) -> str:
         """Returns the handler of the manifest."""

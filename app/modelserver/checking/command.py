@@ -43,7 +43,10 @@ def check(options: argparse.Namespace) -> int:
         options.batch_size,
         options.tolerance,
         options.calls,
-        {"ts_config": Path(options.ts_config)} if options.ts_config else {},
+        {
+            **({"ts_config": Path(options.ts_config)} if options.ts_config else {}),
+            **({"trust_pickles": True} if options.trust else {}),
+        },
     )
     with _quiet():
         chart = examine(wish)
@@ -96,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--calls", metavar="N", type=int, default=CALLS, help=f"to watch memory for (default: {CALLS})")
     add("--model-file", metavar="FILE", help="weights for the script, its serializedFile")
     add("--ts-config", metavar="FILE", help="a config.properties with further settings")
+    add("--trust", action="store_true", help="load a pickle (.joblib, .pkl), which can run any code then")
     return parser
 
 

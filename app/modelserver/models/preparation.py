@@ -104,7 +104,7 @@ class Preparation:
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self._cluster = cluster
-        self._reader = Reader()
+        self._reader = Reader(trusts_pickles=settings.trust_pickles)
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable

@@ -39,9 +39,13 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """Opens archives in helper processes, and an operator's own script or model file without one."""
+    """Opens archives in helper processes, and an operator's own script or model file without one.
 
-    def __init__(self) -> None:
+    ``trusts_pickles``: a model file may be one.
+    """
+
+    def __init__(self, *, trusts_pickles: bool = False) -> None:
+        self._trusts_pickles = trusts_pickles
         self._helpers = Helpers("archives", _READERS, _MEMORY, InvalidModel)
 
     async def open(self, located: Located, workdir: Path, *, trusted: bool = False) -> ModelArchive:
@@ -49,11 +53,12 @@ class Reader:
 
         ``trusted``: the operator named it at the start.
         """
-        if trusted and located.single is not None and await asyncio.to_thread(_is_quick, located.path):
+        single = located.single
+        if single is not None:
+            single = replace(single, trusts_pickles=self._trusts_pickles)
+        if trusted and single is not None and await asyncio.to_thread(_is_quick, located.path):
             # Starting a helper would take a quarter of the time to the first answer.
-            return await asyncio.to_thread(
-                open_archive, located.path, located.url, workdir, single=located.single
-            )
+            return await asyncio.to_thread(open_archive, located.path, located.url, workdir, single=single)
         size, folder = await asyncio.to_thread(_size, located.path), workdir / uuid4().hex
         opened = ModelArchive(
             located.url,
@@ -71,7 +76,7 @@ class Reader:
                 located.url,
                 str(folder),
                 located.temporary,
-                located.single,
+                single,
             )
         except ModelServerError:
             # A reader that was killed may have left files.

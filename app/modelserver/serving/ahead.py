@@ -52,7 +52,7 @@ def needs_of(wanted: Wanted) -> tuple[str, list[str]]:
     if file is None or not file.is_file():
         return "", []
     if file.suffix != ".py":
-        return ("base_handler" if wanted.is_model_file else ""), []
+        return wanted.handler, []
     with contextlib.suppress(OSError):
         if file.stat().st_size <= _LARGEST:
             source = file.read_text("utf-8", "replace")

@@ -29,8 +29,8 @@ class Wanted:
     from, if it is a local one, and ``shown`` what the user called it.
 
     ``port`` is that of inference; management and metrics have the two after it, or the settings' ports
-    without one. ``input_file``: the body of a request to send as soon as the model is loaded. ``parent`` is
-    the process of a script that serves itself.
+    without one. ``input_file``: the body of a request to send as soon as the model is loaded. ``trust``: what
+    is served may be a pickle. ``parent`` is the process of a script that serves itself.
     """
 
     shown: str
@@ -42,16 +42,14 @@ class Wanted:
     input_file: Path | None
     content_type: str | None
     ts_config: str | None
+    trust: bool
     parent: int | None
 
     @property
-    def is_model_file(self) -> bool:
-        """Whether it is a model file, for the handler of tensors."""
-        return (
-            self.file is not None
-            and self.file.suffix != ".py"
-            and SingleFile.parse(str(self.file)) is not None
-        )
+    def handler(self) -> str:
+        """The built-in handler of a model file, empty for anything else."""
+        single = None if self.file is None else SingleFile.parse(str(self.file))
+        return "" if single is None else single.handler
 
     def flags(self) -> dict[str, object]:
         """The settings that it asks for, by name: loopback, nothing else to load, no gRPC."""
@@ -65,6 +63,7 @@ class Wanted:
             "default_workers_per_model": 1,
             "enable_grpc_api": "false",
             "frontend_processes": 1,
+            **({"trust_pickles": "true"} if self.trust else {}),
         }
 
 
@@ -106,6 +105,7 @@ def read_wanted(arguments: Sequence[str]) -> Wanted:
         input_file=_existing(options.input, "--input"),
         content_type=options.content_type,
         ts_config=options.ts_config,
+        trust=options.trust,
         parent=options.parent,
     )
 
@@ -116,8 +116,8 @@ def build_parser() -> argparse.ArgumentParser:
         "modelserver serve",
         description="Serves one model in the foreground, on this machine only. Ctrl-C stops it.",
         epilog="SOURCE is handler.py, or handler.py:NAME for one of several classes or functions in it; a "
-        "model file (.pt2, .pt with TorchScript, .onnx); torchvision://NETWORK; an archive, or the folder of "
-        "an unpacked one; or a URL.",
+        "model file (.pt2, .pt with TorchScript, .onnx, .joblib, .skops, XGBoost's .json and .ubj); "
+        "torchvision://NETWORK; an archive, or the folder of an unpacked one; or a URL.",
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="what to serve")
@@ -135,6 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--input", metavar="FILE", help="send this once the model is loaded, and print answer and time")
     add("--content-type", metavar="TYPE", help="of --input (default: guessed from its name)")
     add("--ts-config", metavar="FILE", help="a config.properties with further settings")
+    add("--trust", action="store_true", help="load a pickle (.joblib, .pkl), which can run any code then")
     add("--parent", type=int, help=argparse.SUPPRESS)
     return parser
 

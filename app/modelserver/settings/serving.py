@@ -64,6 +64,12 @@ class ServingSettings:
     enable_workflows: bool = setting(
         True, MODELS, "Allow workflows: models and functions that answer together.", torchserve="false"
     )
+    trust_pickles: bool = setting(
+        False,
+        MODELS,
+        "Serve pickled models (.joblib, .pkl) that a registration's url names: one can run any code when it "
+        "is loaded.",
+    )
     load_models: tuple[ModelToLoad, ...] = setting(
         (),
         MODELS,

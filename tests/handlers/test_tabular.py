@@ -1,0 +1,143 @@
+"""Rows of numbers, by models of scikit-learn and XGBoost, in a worker as the server starts it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import joblib
+import numpy
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from modelserver import testing
+from modelserver.errors import InvalidModel
+from modelserver_handlers.context import Context
+from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.tabular import Tabular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS, CLASSES = load_iris(return_X_y=True)
+NAMES = load_iris().target_names
+SOME = [ROWS[0].tolist(), ROWS[60].tolist(), ROWS[149].tolist()]
+
+
+@pytest.fixture(scope="session")
+def pipeline() -> Any:
+    """A pipeline whose classes have names."""
+    return make_pipeline(StandardScaler(), LogisticRegression()).fit(ROWS, NAMES[CLASSES])
+
+
+def boosted(path: Path, objective: str, labels: Any, **parameters: Any) -> Any:
+    xgboost = pytest.importorskip("xgboost")
+    booster = xgboost.train({"objective": objective, **parameters}, xgboost.DMatrix(ROWS, labels), 3)
+    booster.save_model(path)
+    return booster
+
+
+def loaded(path: Path) -> Tabular:
+    context = Context("m", str(path.parent), {"model": {"serializedFile": path.name}}, 8, None, "0")
+    handler = Tabular()
+    handler.initialize(context)
+    return handler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
+def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: Path) -> None:
+    """As docs/serve.md says: lists of numbers and V2 tensors of both precisions get its labels; a row of
+    another length is a 400.
+    """
+    write = joblib.dump if file == "iris.joblib" else pytest.importorskip("skops.io").dump
+    write(pipeline, tmp_path / file)
+    labels = pipeline.predict(SOME).tolist()
+    with testing.client(tmp_path / file, batch_size=4, trust_pickles=file == "iris.joblib") as client:
+        assert client.name == "iris"
+        assert [answer.text for answer in client.predict_batch(SOME)] == labels
+        assert client.v1(SOME).json()["predictions"] == labels
+        for datatype in ("FP32", "FP64"):
+            numbers = [number for row in SOME for number in row]
+            tensor = {"name": "x", "shape": [3, 4], "datatype": datatype, "data": numbers}
+            assert client.v2([tensor]).json()["outputs"][0]["data"] == labels
+        short = client.predict([1.0, 2.0])
+        assert (short.status, short.json()["message"]) == (
+            400,
+            "a row is a list of 4 numbers, got the shape [2]",
+        )
+        (declared,) = client.model.signature.inputs
+        assert (declared.datatype, list(declared.shape)) == ("FP64", [-1, 4])
+
+
+@pytest.mark.slow
+def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
+    """Without it, the reason and what to do are told, and nothing is loaded."""
+    joblib.dump(pipeline, tmp_path / "iris.joblib")
+    with (
+        pytest.raises(
+            InvalidModel, match=r"a pickle \(sklearn\.pipeline\.Pipeline\), which can run any code"
+        ),
+        testing.client(tmp_path / "iris.joblib"),
+    ):
+        pass
+
+
+def test_skops(pipeline: Any, tmp_path: Path) -> None:
+    """Its files need no trust; types that skops does not know are refused by name."""
+    skops: Any = pytest.importorskip("skops.io")
+    skops.dump(pipeline, tmp_path / "iris.skops")
+    skops.dump(make_pipeline(FunctionTransformer(json.dumps), LogisticRegression()), tmp_path / "odd.skops")
+
+    assert loaded(tmp_path / "iris.skops").predict(numpy.array(SOME)) == pipeline.predict(SOME).tolist()
+    with pytest.raises(ModelLoadError, match=r"odd\.skops has types that skops does not trust \(json\.dumps"):
+        loaded(tmp_path / "odd.skops")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".ubj"])
+def test_xgboost(suffix: str, tmp_path: Path) -> None:
+    """Both formats answer the number of the class, or the number that was learned."""
+    rows = numpy.array(SOME)
+    path = tmp_path / f"m{suffix}"
+    boosted(path, "multi:softprob", CLASSES, num_class=3)
+    assert loaded(path).predict(rows) == [0, 1, 2]
+    boosted(path, "multi:softmax", CLASSES, num_class=3)
+    assert loaded(path).predict(rows) == [0, 1, 2]
+    boosted(path, "binary:logistic", CLASSES == 2)
+    assert loaded(path).predict(rows) == [0, 0, 1]
+    expected = boosted(path, "reg:squarederror", CLASSES).inplace_predict(rows)
+    assert loaded(path).predict(rows) == pytest.approx(expected.tolist())
+
+
+def test_xgboost_stopped_early(tmp_path: Path) -> None:
+    """The trees after the best round do not count, as with XGBoost's own classes."""
+    booster = boosted(tmp_path / "m.json", "reg:squarederror", CLASSES)
+    booster.set_attr(best_iteration=0)
+    booster.save_model(tmp_path / "m.json")
+    rows = numpy.array(SOME)
+
+    assert loaded(tmp_path / "m.json").predict(rows) == pytest.approx(
+        booster.inplace_predict(rows, iteration_range=(0, 1)).tolist()
+    )
+
+
+def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is named with what is wrong: another object, another format, a library that is missing."""
+    joblib.dump({"model": 1}, tmp_path / "dict.joblib")
+    for name in ("other.json", "other.txt", "absent.joblib"):
+        (tmp_path / name).write_text("{}")
+
+    with pytest.raises(ModelLoadError, match=r"dict\.joblib holds a dict, which has no method predict"):
+        loaded(tmp_path / "dict.joblib")
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    with pytest.raises(ModelLoadError, match=r"'other\.txt': a file ending in \.joblib, .*\.ubj is needed"):
+        loaded(tmp_path / "other.txt")
+    with pytest.raises(ModelLoadError, match=r"needs joblib, .*: pip install 'modelserver\[sklearn\]'"):
+        loaded(tmp_path / "absent.joblib")
+    pytest.importorskip("xgboost")
+    with pytest.raises(ModelLoadError, match=r"other\.json is not a model of XGBoost"):
+        loaded(tmp_path / "other.json")
