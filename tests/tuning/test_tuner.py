@@ -149,18 +149,21 @@ def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
 
 
 def test_a_machine_that_is_not_steady_is_told() -> None:
-    """The same setting answers far fewer requests at the same or a higher load."""
+    """A setting answers far fewer requests at no lower a load, or a lone client waits longer than many."""
 
-    def unsteady(*rates: tuple[int, float], proof: float = 100.0) -> str:
+    def unsteady(*measured: tuple[Setting, int, float]) -> str:
         result = Result(parse_goal("max-throughput"), Bounds(), Costs())
-        figures = [figure(rate=rate, clients=clients) for clients, rate in rates]
-        result.points = [Point(Setting(8), each) for each in (*figures, void("status 503"))]
-        result.proofs = [Point(Setting(8), figure(rate=proof, clients=16))]
+        result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]
+        result.proofs = [Point(Setting(8), void("status 503"))]
         return result.unsteady
 
-    assert unsteady((8, 60.0), (16, 120.0)) == ""
-    assert "120 requests/s of 8 clients, and 70 of 16 clients" in unsteady((8, 120.0), proof=70.0)
-    assert "100 requests/s of 16 clients, and 2 of 16 clients" in unsteady((16, 2.0))
+    eight, two = Setting(8), Setting(1, workers=2)
+    assert unsteady((eight, 8, 60.0), (eight, 16, 120.0), (eight, 16, 90.0)) == ""
+    assert unsteady((Setting(1), 1, 50.0), (two, 2, 100.0), (eight, 8, 350.0)) == ""
+    assert unsteady((Setting(8, "window", 100), 1, 5.0), (eight, 8, 350.0)) == ""
+    assert "120 requests/s of 8 clients, and" in unsteady((eight, 8, 120.0), (eight, 16, 50.0))
+    assert "only 2 of 16 clients" in unsteady((eight, 16, 2.0), (eight, 16, 100.0))
+    assert "184 requests/s of 2 clients, and" in unsteady((Setting(1), 1, 1.3), (two, 2, 184.0))
 
 
 def test_the_listener_hears_of_every_stage() -> None:

@@ -32,7 +32,7 @@ _SHORTEST, _LONGEST = 0.25, 8.0  # seconds of a measurement
 _MEASUREMENTS = 50  # per budget
 _PROOF = 3.0  # times as long as another measurement
 _CALMER = 0.9
-UNSTEADY = 1.5  # times the throughput at no higher a load: more than noise as it always is
+UNSTEADY = 2.0  # times what another figure allows: more than the noise that there always is
 _ATTEMPTS = 4  # to prove a choice, regardless of the time
 _STRETCH = 4.0  # a load with too few answers continues for up to this factor
 # Of the throughput: the rates to try with independent clients.
@@ -91,16 +91,21 @@ class Result:
 
     @property
     def unsteady(self) -> str:
-        """A warning if a setting answered clearly fewer requests at the same or a higher load; else empty."""
-        measured = [*self.points, *self.proofs]
-        for more, less in itertools.permutations((point for point in measured if not point.figure.void), 2):
-            one, other = more.figure, less.figure
-            is_comparable = more.setting == less.setting and (one.clients or 0) <= (other.clients or 0)
-            if is_comparable and one.rate > UNSTEADY * other.rate:
+        """A warning if figures contradict each other, as on a machine that is not steady; else empty."""
+        measured = [point for point in (*self.points, *self.proofs) if not point.figure.void]
+        for more, less in itertools.permutations(measured, 2):
+            clients, fewer = more.figure.clients or 1, less.figure.clients or 1
+            is_later = more.setting == less.setting and clients <= fewer
+            # Nobody is answered sooner than a lone client that waits for nobody.
+            waits = "window" in {more.setting.policy, less.setting.policy}
+            is_lone = fewer == 1 and more.setting.threads == less.setting.threads and not waits
+            most = less.figure.rate * UNSTEADY * (clients if is_lone else 1)
+            if (is_later or is_lone) and more.figure.rate > most:
+                high, low = more.figure.rate, less.figure.rate
                 return (
-                    f"{more.setting} answered {one.rate:.4g} requests/s of {clients_text(one.clients or 1)},"
-                    f" and {other.rate:.4g} of {clients_text(other.clients or 1)} another time: the machine"
-                    " was not steady, and figures may be off by as much. Repeat it where nothing else runs"
+                    f"{more.setting} answered {high:.4g} requests/s of {clients_text(clients)}, and"
+                    f" {less.setting} only {low:.4g} of {clients_text(fewer)}: the machine was not steady,"
+                    " and figures may be off by as much. Repeat it where nothing else runs"
                 )
         return ""
 
