@@ -36,6 +36,8 @@ SCRAPED = {f'up{{job="modelserver", {POD}}}': TRUE}
 # What kubelet's probes leave while a model loads: nothing of it may raise an alert.
 PROBES = {
     f'Requests5XX{{Level="Host", Hostname="h", {POD}}}': MANY,
+    f'Requests4XX{{Level="Host", Hostname="h", {POD}}}': NONE,
+    f'Requests2XX{{Level="Host", Hostname="h", {POD}}}': FEW,
     f'modelserver_health_checks_total{{path="/v2/health/ready", code="5xx", {POD}}}': MANY,
 }
 # Of a model that works, beside one that serves seldom.
