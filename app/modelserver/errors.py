@@ -5,8 +5,7 @@ The names that clients see (``type``) are TorchServe's (reference 4.3).
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -262,16 +261,22 @@ def _instead_of(name: str, others: Collection[str] | None) -> str:
         return ""
     if not others:
         return ". There is none"
-    matcher = SequenceMatcher(b=name[:_CHARACTERS].casefold(), autojunk=False)
+    traits = _traits(name)
 
     def distance(other: str) -> float:
-        matcher.set_seq1(other[:_CHARACTERS].casefold())
-        return -matcher.quick_ratio()
+        its = _traits(other)
+        return len(traits ^ its) / (len(traits | its) or 1)
 
     nearest = sorted(islice(others, _COMPARED), key=distance)[:_NAMED]
     more = len(others) - len(nearest)
     listed = ", ".join(nearest) + (f" and {more} more" if more else "")
     return f". There {'is' if len(others) == 1 else 'are'}: {listed}"
+
+
+def _traits(name: str) -> set[str]:
+    """Its characters and pairs of neighbours, which are quick to compare: clients can cause many errors."""
+    text = name[:_CHARACTERS].casefold()
+    return {*text, *map("".join, pairwise(text))}
 
 
 class ConfigError(Exception):
