@@ -140,10 +140,11 @@ def predict(operation_id: str, summary: str, annotations: Annotations | None = N
             "multipart/form-data": {"schema": oas.ANYTHING},
         },
     }
-    # Without content: without a handler's content type there is none, as in TorchServe.
+    # Without content: a handler may set any type, and with TorchServe's defaults there may be none.
     about = (
         "The handler's answer: bytes, text or JSON, with the status and content type that it "
-        "sets. By default only JSON has a content type."
+        "sets. By default it is application/octet-stream, text/plain or application/json; with "
+        "TorchServe's defaults only JSON has a content type."
     )
     done: oas.Document = {"description": about}
     if annotations is not None and annotations.inputs.media:
