@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.simulated_time import run
 
 from modelserver.http import intake
 from modelserver.http.head import HEADER_LIMIT
@@ -30,48 +31,52 @@ def test_what_waits_in_the_meantime() -> None:
     assert sut.held == 0
 
 
-async def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A moment after many bytes were held; not while they are held, or more come, and not for few."""
+def test_memory_is_given_back_when_no_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second after many bytes were held; not while they are held, or more come, and not for few."""
     trims: list[int] = []
-    monkeypatch.setattr(intake, "_QUIET", 0.05)
-    monkeypatch.setattr(intake, "_LONGEST", 0.05)
+    monkeypatch.setattr(intake, "_LONGEST", 1.0)
     sut = Intake(1 << 30)
     monkeypatch.setattr(intake, "trim", lambda: trims.append(sut.held))
-    with sut.holding(1 << 20):
-        pass
-    sut.add(8 << 20)
-    await asyncio.sleep(0.2)
-    assert trims == []
-    for _ in range(4):
-        sut.add(-(8 << 20))
-        await asyncio.sleep(0.02)
+
+    async def receive() -> None:
+        with sut.holding(1 << 20):
+            pass
         sut.add(8 << 20)
-    sut.add(-(8 << 20))
-    assert trims == []
-    await asyncio.sleep(0.2)
-    assert trims == [0]
-    await asyncio.sleep(0.2)
-    assert trims == [0]
+        await asyncio.sleep(4.0)
+        assert trims == []
+        for _ in range(4):
+            sut.add(-(8 << 20))
+            await asyncio.sleep(0.4)
+            sut.add(8 << 20)
+        sut.add(-(8 << 20))
+        assert trims == []
+        await asyncio.sleep(4.0)
+        assert trims == [0]
+        await asyncio.sleep(4.0)
+        assert trims == [0]
+
+    run(receive())
 
 
-async def test_memory_of_requests_that_take_long_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_requests_that_take_long_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is done again, after longer and longer pauses, and anew when more comes."""
     trims: list[float] = []
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(intake, "_QUIET", 0.05)
-    monkeypatch.setattr(intake, "_LONGEST", 0.2)
-    monkeypatch.setattr(intake, "trim", lambda: trims.append(loop.time()))
-    sut = Intake(1 << 30)
-    with sut.holding(8 << 20):
-        began = loop.time()
-    await asyncio.sleep(0.6)
+    monkeypatch.setattr(intake, "_LONGEST", 4.0)
+    monkeypatch.setattr(intake, "trim", lambda: trims.append(asyncio.get_running_loop().time()))
 
-    assert len(trims) == 3
-    assert [moment - began for moment in trims] == pytest.approx([0.05, 0.15, 0.35], abs=0.049)
-    with sut.holding(8 << 20):
-        pass
-    await asyncio.sleep(0.12)
-    assert len(trims) == 4
+    async def receive() -> None:
+        sut = Intake(1 << 30)
+        with sut.holding(8 << 20):
+            pass
+        await asyncio.sleep(12.0)
+        assert trims == pytest.approx([1.0, 3.0, 7.0])
+
+        with sut.holding(8 << 20):
+            pass
+        await asyncio.sleep(1.5)
+        assert trims[3:] == pytest.approx([13.0])
+
+    run(receive())
 
 
 def test_memory_is_given_back() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pools.conftest import Counts
+from tests.simulated_time import run
 
 from modelserver.batching.request import Request
 from modelserver.errors import ServiceUnavailable
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10_000, max_bytes=1 << 20)
 SPEC = WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 1), threads=1, frame_limit=1 << 20)
 TIMES = WorkerTimes(startup=60.0, response=3600.0, silence=3600.0, max_retry=3600.0)
-
-
-class Clock(selectors.SelectSelector):
-    """Instead of waiting for ``timeout`` seconds it is later by so many."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.now += timeout or 0.0
-        return super().select(0)
 
 
 class Process:
@@ -195,15 +185,9 @@ class World:
 
 def play(main: Callable[[World], Coroutine[Any, Any, None]], world: World) -> None:
     """Runs it on the clock of the test."""
-    clock = Clock()
-    loop = asyncio.SelectorEventLoop(clock)
-    loop.time = lambda: clock.now  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "launch", world.launch)
-        try:
-            loop.run_until_complete(main(world))
-        finally:
-            loop.close()
+        run(main(world))
 
 
 async def answered(requests: Sequence[Request], step: float = 0.0005) -> None:

@@ -484,16 +484,24 @@ async def test_silence(make: Any, stage: Any) -> None:
     assert any(isinstance(message, Ping) for message, _ in process.received)
 
 
-async def test_signs_of_life(make: Any, stage: Any) -> None:
-    """One that answers is left alone."""
-    make(silence=0.03)
+async def test_signs_of_life(make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers is left alone, however long; one that has stopped to answer is not."""
+    worker = make(silence=30.0)
     process = await stage.enter()
     process.load()
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    clock = SimpleNamespace(time=lambda: now, call_later=loop.call_later, create_task=loop.create_task)
+    monkeypatch.setattr(worker, "_loop", clock)
     for _ in range(10):
-        await asyncio.sleep(0.008)
+        now += 10.0
+        worker._watch()
         process.say(Pong())
-
     assert not process.killed
+
+    now += 30.0
+    worker._watch()
+    assert process.killed
 
 
 async def test_stop_lets_batches_finish(make: Any, stage: Any, owner: Owner) -> None:
