@@ -103,6 +103,7 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
         "image_classifier": Wish(str(pack("image", "image_classifier", classes, extra_files=str(labels)))),
         "densenet_handler": Wish(str(pack("dense", "densenet_handler", classes, extra_files=str(labels)))),
         "image_segmenter": Wish(str(pack("segments", "image_segmenter", store / "pixels.py"))),
+        "tabular": Wish(str(table(store)), samples=_NUMBERS),
         "base_handler": Wish(str(pack("base", "base_handler", store / "numbers.py")), samples=_NUMBERS),
     }
     with ThreadPoolExecutor(2) as executor, pytest.MonkeyPatch.context() as patch:
@@ -113,6 +114,16 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
             replace(wish, calls=0) if name in _WATCHED_ELSEWHERE else wish for name, wish in wishes.items()
         ]
         return dict(zip(wishes, executor.map(examine, wished), strict=True))
+
+
+def table(folder: Path) -> Path:
+    """A model of scikit-learn for rows of two numbers."""
+    import skops.io
+    from sklearn.linear_model import LinearRegression
+
+    path = folder / "table.skops"
+    skops.io.dump(LinearRegression().fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [1.0, 2.0, 3.0]), path)
+    return path
 
 
 def mood(folder: Path) -> Path:

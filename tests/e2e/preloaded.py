@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # With what a server imports only while it starts or, as gRPC, if it is asked for.
 _IMPORTED = (
     *("uvloop", "modelserver.cli", "modelserver.server", "modelserver.reception", "modelserver.api.app"),
+    "modelserver.telemetry.repeated",
     *("modelserver.grpc.server", "modelserver.workflows.workflows", "modelserver.workflows.archive"),
     *("modelserver.workflows.run", "pynvml", "pydantic.v1"),
     "uvicorn.lifespan.off",

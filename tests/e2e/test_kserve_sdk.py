@@ -69,7 +69,8 @@ def test_v1(told: dict[str, Any]) -> None:
     assert (said["live"], said["ready"], said["unready"]) == (True, True, False)
     assert said["answer"] == {"message": "", "batchId": said["batch"], "predictions": [2, "two"]}
     assert said["explained"]["explanations"] == [2, "two"]
-    assert said["unknown"].startswith("404 Model with name nobody does not exist., '404 Not Found'")
+    assert said["unknown"].startswith("404 Model with name nobody does not exist. There are: ")
+    assert "'404 Not Found'" in said["unknown"]
     assert said["wrong"].startswith("400 no instances in the request")
 
 

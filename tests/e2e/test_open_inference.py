@@ -853,4 +853,5 @@ def test_front_ends(start_server: Callable[..., Server]) -> None:
 
     assert numpy.array_equal(result.as_numpy("output_0"), values)
     assert ready
-    assert server.inference.get("/v2/models/none").json()["error"] == "Model with name none does not exist."
+    missing = server.inference.get("/v2/models/none").json()["error"]
+    assert missing == "Model with name none does not exist. There is: mirror"

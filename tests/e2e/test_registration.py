@@ -431,29 +431,37 @@ def test_versions(shared_server):
     assert management.get("/models/echo").status_code == 404
 
 
+NO_MODEL = "Model not found: none. There is: echo"
+NO_VERSION = "Model version: 9 does not exist for model: echo. There is: 1.0"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [
-        ("GET", "/models/none", (404, "ModelNotFoundException", "Model not found: none")),
-        ("GET", "/models/none/all", (404, "ModelNotFoundException", "Model not found: none")),
+        ("GET", "/models/none", (404, "ModelNotFoundException", NO_MODEL)),
+        ("GET", "/models/none/all", (404, "ModelNotFoundException", NO_MODEL)),
         (
             "GET",
             "/models/echo/9",
-            (404, "ModelVersionNotFoundException", "Model version: 9 does not exist for model: echo"),
+            (404, "ModelVersionNotFoundException", NO_VERSION),
         ),
-        ("DELETE", "/models/none", (404, "ModelNotFoundException", "Model not found: none")),
+        ("DELETE", "/models/none", (404, "ModelNotFoundException", NO_MODEL)),
         (
             "DELETE",
             "/models/echo/9",
-            (404, "ModelVersionNotFoundException", "Model version: 9 does not exist for model: echo"),
+            (404, "ModelVersionNotFoundException", NO_VERSION),
         ),
-        ("PUT", "/models/none", (404, "ModelNotFoundException", "Model not found: none")),
+        ("PUT", "/models/none", (404, "ModelNotFoundException", NO_MODEL)),
         (
             "PUT",
             "/models/echo/9",
-            (404, "ModelVersionNotFoundException", "Model version: 9 does not exist for model: echo"),
+            (404, "ModelVersionNotFoundException", NO_VERSION),
         ),
-        ("PUT", "/models/none/1.0/set-default", (404, "ModelNotFoundException", "Model not found: none")),
+        (
+            "PUT",
+            "/models/none/1.0/set-default",
+            (404, "ModelNotFoundException", NO_MODEL),
+        ),
         (
             "PUT",
             "/models/echo/9/set-default",
@@ -491,7 +499,7 @@ def test_versions(shared_server):
 )
 def test_errors(shared_server, method, path, expected):
     """Unknown names, versions, methods and impossible scalings are told in TorchServe's
-    words (reference 5).
+    words (reference 5), and which names and versions there are.
     """
     shared_server.registered("echo.mar", initial_workers=0)
 

@@ -61,6 +61,12 @@ class _Again:
     def time_remaining(self) -> None:
         return None
 
+    def check_room(self) -> None:
+        """No answer waits for a client."""
+
+    def hold(self, _: int) -> None:
+        """As above."""
+
     def tell(self, _: object) -> None:
         """Nobody reads it."""
 
