@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import skops.io
+from sklearn.linear_model import LinearRegression
 
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.checking.doctor import Wish, examine
@@ -118,9 +120,6 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
 
 def table(folder: Path) -> Path:
     """A model of scikit-learn for rows of two numbers."""
-    import skops.io
-    from sklearn.linear_model import LinearRegression
-
     path = folder / "table.skops"
     skops.io.dump(LinearRegression().fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [1.0, 2.0, 3.0]), path)
     return path
