@@ -259,14 +259,19 @@ class Server:
         return int(str(self.settings[f"{listener}_address"]).rpartition(":")[2])
 
     def sockets_to(self, clients: Iterable[socket.socket]) -> set[str]:
-        """The sockets at its end of these connections, named as in :meth:`sockets`."""
+        """The sockets at its end of these connections, named as in :meth:`sockets`, once all are accepted."""
         ports = {(client.getpeername()[1], client.getsockname()[1]) for client in clients}
-        return {
-            os.readlink(f"/proc/{process.pid}/fd/{each.fd}")
-            for process in self.processes()
-            for each in connections_of(process, "tcp4")
-            if each.raddr and (each.laddr.port, each.raddr.port) in ports
-        }
+
+        def accepted() -> set[str]:
+            return {
+                os.readlink(f"/proc/{process.pid}/fd/{each.fd}")
+                for process in self.processes()
+                for each in connections_of(process, "tcp4")
+                if each.raddr and (each.laddr.port, each.raddr.port) in ports
+            }
+
+        wait_until(lambda: len(accepted()) == len(ports), "the server accepts them")
+        return accepted()
 
     def sockets(self) -> set[str]:
         """All that the server and its front ends have open, those of clients that are gone too."""

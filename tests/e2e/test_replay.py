@@ -40,6 +40,11 @@ def at(server):
     return "--management", server.settings["management_address"]
 
 
+def is_begun(out):
+    """Whether the server's word of its beginning is in the file, which is empty at first."""
+    return out.exists() and out.stat().st_size > 0 and read(out).began
+
+
 @contextlib.contextmanager
 def recording(server, out, *flags):
     """``modelserver record`` of the server; ended by SIGINT."""
@@ -52,7 +57,7 @@ def recording(server, out, *flags):
         text=True,
     )
     try:
-        wait_until(lambda: out.exists() or process.poll() is not None, "it records")
+        wait_until(lambda: is_begun(out) or process.poll() is not None, "it records")
         yield process
     finally:
         if process.poll() is None:
@@ -313,7 +318,6 @@ def test_nothing_is_lost_at_the_end(server, tmp_path, number):
     """What was answered just before Ctrl-C or SIGTERM is in the file, and what was only asked as well."""
     out = tmp_path / "last.msr"
     with recording(server, out) as process, ThreadPoolExecutor(1) as pool:
-        wait_until(lambda: read(out).began, "it records")
         asked = pool.submit(server.predict, "rows", b'{"wait": 1, "value": 7}', headers=JSON)
         time.sleep(0.2)
         for value in range(3):

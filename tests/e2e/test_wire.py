@@ -207,8 +207,8 @@ def test_a_client_that_is_gone_while_nothing_is_read(server):
     slow = post(b"/predictions/busy", b'{"do": "sleep", "seconds": 10}')
     with connect(server.port) as connection:
         connection.sendall(slow + slow)
-        [held] = server.sockets_to([connection])
         wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
+        [held] = server.sockets_to([connection])
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     wait_until(lambda: held not in server.sockets(), "it is gone", CHECK_SECONDS + 2)
