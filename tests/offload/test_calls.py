@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from modelserver.offload.calls import Call, Closed, Ended, encode, perform, read_result, receive, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ENDED = msgspec.msgpack.Decoder(Ended)
 
@@ -53,3 +59,39 @@ def test_arguments_of_other_types_are_refused() -> None:
     """They never reach the function."""
     with pytest.raises(msgspec.ValidationError):
         perform(Call(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
+
+
+def fresh(number: int) -> Callable[[], Any]:
+    """A function that returns a Struct which msgspec has not seen yet."""
+    kind: Any = None
+    for depth in range(6):
+        fields = [(f"f{field}", dict[str, int], {}) for field in range(10)]
+        kind = msgspec.defstruct(
+            f"S{number}_{depth}", [("inner", kind | None, None), *fields] if kind else fields
+        )
+
+    def function() -> Any:
+        """Has the result by its annotation."""
+
+    function.__annotations__["return"] = kind
+    return function
+
+
+def test_threads_read_the_first_results_of_a_function_at_once() -> None:
+    """As when several archives are read at the start; msgspec alone ends the process with SIGSEGV then."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for number in range(200):
+                function, begin = fresh(number), threading.Barrier(2)
+                value = msgspec.Raw(encode({"inner": {"inner": {"f1": {"a": 1}}}}))
+
+                def read(function: Any = function, begin: Any = begin, value: Any = value) -> Any:
+                    begin.wait()
+                    return read_result(function, value)
+
+                both = [threads.submit(read) for _ in range(2)]
+                assert [each.result().inner.inner.f1 for each in both] == [{"a": 1}] * 2
+    finally:
+        sys.setswitchinterval(interval)

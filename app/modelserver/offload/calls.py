@@ -7,6 +7,7 @@ must therefore exist at run time.
 from __future__ import annotations
 
 import struct
+import threading
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIZE = struct.Struct("<Q")
+
+_making = threading.Lock()
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -67,8 +70,20 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
     return buffer
 
 
-@lru_cache
 def _decoders(
+    function: Callable[..., Any],
+) -> tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[Any]]:
+    """For the function's arguments and its result.
+
+    One thread at a time makes them: msgspec 0.22 lets a thread use what another has not completed yet of a
+    Struct, and the process crashes.
+    """
+    with _making:
+        return _made(function)
+
+
+@lru_cache
+def _made(
     function: Callable[..., Any],
 ) -> tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[Any]]:
     kinds = get_type_hints(function)
