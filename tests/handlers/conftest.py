@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from PIL import Image
+from tests.simulated_gpu import SimulatedGpus
 
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
@@ -76,6 +77,12 @@ def pictures() -> list[bytes]:
 
 class Body(bytearray):
     """A body that can be watched."""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
+    """One GPU, as this process sees it."""
+    return SimulatedGpus().install(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -1,0 +1,248 @@
+"""GPUs that torch seems to have: what is placed on them stays in the processor's memory.
+
+Only the part of ``torch.cuda`` that the product uses is there. Like on a real GPU, an error of a kernel is
+raised by whatever waits for it or uses the GPU next, and then by everything (a *sticky* error) until the
+process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GIB = 1 << 30
+ASSERTION = "CUDA error: device-side assert triggered"
+
+_EXPLANATION = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below"
+    " might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+)
+# Functions of torch that take a device, by name.
+_FACTORIES = (
+    *("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randint", "randn", "tensor"),
+    *("zeros", "zeros_like", "ones_like", "asarray"),
+)
+_WAITING = ("item", "cpu", "tolist", "numpy")  # methods of tensors that wait for the GPU
+
+
+def cuda_error(message: str = ASSERTION) -> RuntimeError:
+    """An error as torch raises it for one of CUDA's."""
+    kind: Callable[[str], RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+    return kind(message + _EXPLANATION)
+
+
+def is_on_gpu(place: Any) -> bool:
+    """Whether an argument names a GPU."""
+    if isinstance(place, str):
+        return place.partition(":")[0] == "cuda"
+    return isinstance(place, torch.device) and place.type == "cuda"
+
+
+class SimulatedGpus:
+    """``count`` GPUs of ``memory`` bytes each.
+
+    ``lost``: CUDA is unusable, as without device files. ``error``: the sticky error of this process, if any.
+    ``calls``: names of the functions of ``torch.cuda`` that were called, in order. ``contexts``: the numbers
+    of the GPUs that this process has used.
+    """
+
+    def __init__(self, count: int = 1, memory: int = 80 * GIB, capability: tuple[int, int] = (9, 0)) -> None:
+        self.count = count
+        self.memory = memory
+        self.capability = capability
+        self.lost = False
+        self.error = ""
+        self.allocated = 0
+        self.calls: list[str] = []
+        self.contexts: set[int] = set()
+        self._threads = threading.local()
+
+    # What happens on a GPU
+
+    def launch(self) -> None:
+        """As a kernel that is started: raises the sticky error, if there is one."""
+        self.contexts.add(self.current)
+        if self.lost:
+            raise RuntimeError("No CUDA GPUs are available")
+        if self.error:
+            raise cuda_error(self.error)
+
+    def fail(self, message: str = ASSERTION) -> None:
+        """A kernel that was started fails: nobody notices until something waits for it."""
+        self.launch()
+        self.error = message
+
+    def allocate(self, size: int) -> None:
+        """Takes memory. Raises torch.OutOfMemoryError if there is too little."""
+        self.launch()
+        free = self.memory - self.allocated
+        if size > free:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / GIB:.2f} GiB. GPU {self.current} has a total"
+                f" capacity of {self.memory / GIB:.2f} GiB of which {free / GIB:.2f} GiB is free."
+            )
+        self.allocated += size
+
+    @contextlib.contextmanager
+    def allocation(self, size: int) -> Iterator[None]:
+        """Memory that is taken within."""
+        self.allocate(size)
+        try:
+            yield
+        finally:
+            self.allocated -= size
+
+    @property
+    def current(self) -> int:
+        """The calling thread's current device."""
+        return int(getattr(self._threads, "device", 0))
+
+    # Installing it
+
+    def install(self, put: Callable[[Any, str, Any], None] = setattr) -> SimulatedGpus:
+        """Replaces torch's functions by ``put(owner, name, value)``, for example ``monkeypatch.setattr``."""
+        for name in _FACTORIES:
+            put(torch, name, self._placed(getattr(torch, name)))
+        put(torch.Tensor, "to", self._placed(torch.Tensor.to))
+        put(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        for name in _WAITING:
+            put(torch.Tensor, name, self._waiting(getattr(torch.Tensor, name)))
+        put(torch.Tensor, "cuda", lambda tensor, *_a, **_k: tensor.to(torch.device("cuda")))
+        put(torch.Tensor, "record_stream", lambda _tensor, _stream: self.calls.append("record_stream"))
+        put(torch.jit, "load", self._placed(torch.jit.load))
+        for name, value in self._functions().items():
+            put(torch.cuda, name, value)
+        return self
+
+    def _placed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function`` with every GPU among its arguments replaced by the processor."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            places = [*args, *kwargs.values()]
+            if not (any(is_on_gpu(place) for place in places) or kwargs.pop("pin_memory", False)):
+                return function(*args, **kwargs)
+            self.launch()
+            on_processor = [torch.device("cpu") if is_on_gpu(each) else each for each in args]
+            named = {key: torch.device("cpu") if is_on_gpu(each) else each for key, each in kwargs.items()}
+            return function(*on_processor, **named)
+
+        return call
+
+    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.error:
+                self.launch()
+            return function(*args, **kwargs)
+
+        return call
+
+    def _functions(self) -> dict[str, Any]:
+        """Those of ``torch.cuda``."""
+        functions = {
+            "is_available": lambda: not self.lost and self.count > 0,
+            "device_count": lambda: 0 if self.lost else self.count,
+            "is_initialized": lambda: bool(self.contexts),
+            "init": self.launch,
+            "current_device": lambda: self.current,
+            "set_device": self._set_device,
+            "get_device_name": lambda _device=None: "Simulated GPU",
+            "get_device_capability": lambda _device=None: self.capability,
+            "get_device_properties": self._properties,
+            "mem_get_info": lambda _device=None: (self.memory - self.allocated, self.memory),
+            "memory_allocated": lambda _device=None: self.allocated,
+            "memory_reserved": lambda _device=None: self.allocated,
+            "synchronize": lambda _device=None: self.launch(),
+            "empty_cache": lambda: None,
+            "current_stream": lambda _device=None: _Stream(self),
+            "default_stream": lambda _device=None: _Stream(self),
+            "graph_pool_handle": lambda: (0, 0),
+            "is_current_stream_capturing": lambda: False,
+        }
+        noted = {name: self._noted(name, function) for name, function in functions.items()}
+        return {
+            **noted,
+            "device": self._device,
+            "stream": lambda _stream: contextlib.nullcontext(),
+            "Stream": lambda *_a, **_k: _Stream(self),
+            "Event": lambda *_a, **_k: _Event(self),
+        }
+
+    def _noted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    def _set_device(self, device: Any) -> None:
+        number = device if isinstance(device, int) else torch.device(device).index or 0
+        if number >= self.count:
+            raise cuda_error("CUDA error: invalid device ordinal")
+        self._threads.device = number
+
+    @contextlib.contextmanager
+    def _device(self, device: Any) -> Iterator[None]:
+        before = self.current
+        self._set_device(device)
+        try:
+            yield
+        finally:
+            self._threads.device = before
+
+    def _properties(self, _device: Any = None) -> SimpleNamespace:
+        major, minor = self.capability
+        return SimpleNamespace(
+            name="Simulated GPU",
+            major=major,
+            minor=minor,
+            total_memory=self.memory,
+            multi_processor_count=132,
+        )
+
+
+class _Stream:
+    """A stream on which everything is complete at once."""
+
+    def __init__(self, gpus: SimulatedGpus) -> None:
+        self._gpus = gpus
+
+    def wait_stream(self, stream: _Stream) -> None:
+        """As torch's."""
+
+    def synchronize(self) -> None:
+        """As torch's."""
+        self._gpus.launch()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream)
+
+    __hash__ = object.__hash__
+
+
+class _Event:
+    """An event that has happened."""
+
+    def __init__(self, gpus: SimulatedGpus) -> None:
+        self._gpus = gpus
+
+    def record(self, _stream: Any = None) -> None:
+        """As torch's: on the stream's device, here the thread's current one."""
+        self._gpus.launch()
+
+    def synchronize(self) -> None:
+        """As torch's."""
+        self._gpus.launch()
+
+    def elapsed_time(self, _end: _Event) -> float:
+        """As torch's, in milliseconds."""
+        return 1.0
