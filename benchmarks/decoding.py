@@ -1,13 +1,15 @@
 """What it costs to make the network's input of a JPEG, in one thread: torchvision's steps and the ways here.
 
 All ways but the last give the same numbers; that is checked before anything is measured. Rounds are
-interleaved: what drifts on the machine meets every way.
+interleaved: what drifts on the machine meets every way. At the end, what each new picture size costs
+``decode: nvjpeg`` on the processor, beside the GPU's work: the weights of its resizing.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import random
 import statistics
 import time
 from functools import partial
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 ROUNDS = 30
+SIZES = 1000
+SIDES = (300, 1200)  # pixels of the pictures of many sizes
 BASE = "torchvision's steps"
 FASTEST = "fast_decode"
 
@@ -93,6 +97,42 @@ def seconds_of(work: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
+def seconds_of_weights(sizes: Sequence[tuple[int, int]]) -> list[float]:
+    """For each picture size (width, height), the seconds of this thread that its weights take.
+
+    With the matrices that a GPU makes of them itself.
+    """
+    import torch  # noqa: PLC0415 - --help needs none of these
+
+    from modelserver_handlers.image_classifier import classic_processing  # noqa: PLC0415
+    from modelserver_handlers.pictures.resampling import taps, weights_of  # noqa: PLC0415
+
+    processing, device = classic_processing(), torch.device("cpu")
+    taps.cache_clear()
+    taken: list[float] = []
+    for size in sizes:
+        frame = processing.frame(size)
+        assert frame is not None
+        began = time.thread_time()
+        for axis in (frame.across, frame.down):
+            made = taps(axis, processing.filter)
+            weights_of([made], made.length, device)
+        taken.append(time.thread_time() - began)
+    return taken
+
+
+def report_weights(count: int) -> None:
+    """Prints what the weights of ``count`` random sizes take."""
+    chance = random.Random(0)
+    taken = seconds_of_weights([(chance.randint(*SIDES), chance.randint(*SIDES)) for _ in range(count)])
+    means = [statistics.mean(taken), statistics.median(taken), max(taken)]
+    title = f"weights of {count:,} new sizes, sides of {SIDES[0]} to {SIDES[1]} pixels"
+    print(
+        "\n"
+        + table([title, "mean", "median", "largest"], [["CPU ms a size", *(number(1e3 * s) for s in means)]])
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, measure, report; 1 if a way gives other numbers."""
     options = parse(arguments)
@@ -109,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in work
     ]
     print(table(["way", "CPU ms a picture", "to torchvision's", "largest difference"], rows))
+    report_weights(20 if options.dry_run else SIZES)
     return 1 if any(differences[name] for name in work if name != FASTEST) else 0
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import decoding
+from PIL import Image
+
+from modelserver_handlers.pictures.classic import Axis
+from modelserver_handlers.pictures.resampling import taps
 
 if TYPE_CHECKING:
     import pytest
@@ -17,6 +21,7 @@ def test_all_exact_ways_agree(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "| torchvision's steps" in said
     assert "| fast_decode" in said
+    assert "| weights of 20 new sizes" in said
 
 
 def test_other_numbers_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,3 +46,12 @@ def test_medians_are_taken_per_way() -> None:
 
     assert calls == ["a", "b"] * 3
     assert all(seconds >= 0 for seconds in taken.values())
+
+
+def test_weights_are_made_anew_for_each_size() -> None:
+    """As many figures as sizes, of which none has been seen before."""
+    taps(Axis(400, 341, 58, 224), Image.Resampling.BILINEAR)
+    taken = decoding.seconds_of_weights([(400, 300), (500, 375)])
+
+    assert len(taken) == 2
+    assert taps.cache_info().misses == 4

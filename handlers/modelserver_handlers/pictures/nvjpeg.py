@@ -14,16 +14,16 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.pictures.jpeg_header import read_jpeg_header
-from modelserver_handlers.pictures.resampling import resize_crop
+from modelserver_handlers.pictures.resampling import resize_crops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from modelserver_handlers.pictures.classic import ClassicProcessing, Frame
+    from modelserver_handlers.pictures.classic import ClassicProcessing
 
 logger = logging.getLogger(__name__)
 
-MAX_PIXELS = 50_000_000  # of one picture, and of those that are resized together: bounds the GPU memory used
+MAX_PIXELS = 50_000_000  # of one picture, and of those that are decoded together: 150 MB on the GPU
 
 
 class JpegDecoder:
@@ -42,15 +42,25 @@ class JpegDecoder:
         return header.width * header.height <= limit and processing.frame(size) is not None
 
     def crops(self, files: Sequence[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
-        """The crop of each file, height x width x 3 of uint8 on the GPU. RuntimeError if one is damaged."""
+        """The crop of each file, height x width x 3 of uint8 on the GPU. RuntimeError if one is damaged.
+
+        The decoded pictures that are there at once have at most MAX_PIXELS together.
+        """
+        crops: list[torch.Tensor] = []
+        for portion in _portions([_pixels(file) for file in files]):
+            if crops and self.device.type == "cuda":
+                # nvJPEG's stream does not wait for this one, which may still read memory that is reused.
+                torch.cuda.current_stream(self.device).synchronize()
+            crops += self._crops(files[portion], processing)
+        return crops
+
+    def _crops(self, files: Sequence[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
         encoded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
         pictures = decode_on_gpu(encoded, self.device)
-        crops: list[torch.Tensor] = [torch.empty(0)] * len(pictures)
-        for frame, places in _alike(pictures, processing):
-            together = torch.stack([pictures[place] for place in places])
-            for place, crop in zip(places, resize_crop(together, frame, processing.filter), strict=True):
-                crops[place] = crop
-        return crops
+        frames = [frame for picture in pictures if (frame := processing.frame(_size(picture)))]
+        if len(frames) < len(pictures):
+            raise RuntimeError("a picture has another size than its header says")
+        return resize_crops(pictures, frames, processing.filter)
 
 
 def decode_on_gpu(encoded: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
@@ -65,20 +75,25 @@ def decode_on_gpu(encoded: list[torch.Tensor], device: torch.device) -> list[tor
     return decoded
 
 
-def _alike(
-    pictures: Sequence[torch.Tensor], processing: ClassicProcessing
-) -> Iterable[tuple[Frame, list[int]]]:
-    """The places of pictures of one size, together as far as the memory allows. Raises RuntimeError."""
-    groups: dict[Frame, list[int]] = {}
-    for place, picture in enumerate(pictures):
-        frame = processing.frame((picture.shape[2], picture.shape[1]))
-        if frame is None:
-            raise RuntimeError("a picture has another size than its header says")
-        groups.setdefault(frame, []).append(place)
-    for frame, places in groups.items():
-        count = max(1, MAX_PIXELS // (frame.across.length * frame.down.length))
-        for start in range(0, len(places), count):
-            yield frame, places[start : start + count]
+def _size(picture: torch.Tensor) -> tuple[int, int]:
+    _, height, width = picture.shape
+    return width, height
+
+
+def _pixels(file: bytes) -> int:
+    header = read_jpeg_header(file)
+    return 0 if header is None else header.width * header.height
+
+
+def _portions(pixels: Sequence[int]) -> Iterable[slice]:
+    """Places in a row, of pictures with at most MAX_PIXELS together, or of one."""
+    start = total = 0
+    for place, count in enumerate(pixels):
+        if place > start and total + count > MAX_PIXELS:
+            yield slice(start, place)
+            start, total = place, 0
+        total += count
+    yield slice(start, len(pixels))
 
 
 def start_decoder(device: torch.device, processing: ClassicProcessing) -> JpegDecoder | None:

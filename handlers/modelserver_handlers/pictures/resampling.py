@@ -7,93 +7,145 @@ weights.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from modelserver_handlers.pictures.classic import Axis, Frame
 
+    Floats = NDArray[np.float64]
+
+MAX_PIXELS = 50_000_000  # of pictures that are resized together: each takes 12 bytes as floats
+
 _BITS = 22
-_HALF = 11
+_LOW_BITS = 12  # signed; both parts have at most 11 bits besides the sign, which TF32 holds exactly
 
 
-def _triangle(x: float) -> float:
-    return max(0.0, 1.0 - abs(x))
+def _triangle(x: Floats) -> Floats:
+    return np.maximum(0.0, 1.0 - np.abs(x))
 
 
-def _cubic(x: float) -> float:
-    a, x = -0.5, abs(x)
-    if x < 1.0:
-        return ((a + 2.0) * x - (a + 3.0)) * x * x + 1
-    return (((x - 5) * x + 8) * x - 4) * a if x < 2.0 else 0.0
+def _cubic(x: Floats) -> Floats:
+    a, x = -0.5, np.abs(x)
+    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
 
 
 # Filter to its function and support.
-_KERNELS: dict[Image.Resampling, tuple[Callable[[float], float], float]] = {
+_KERNELS: dict[Image.Resampling, tuple[Callable[[Floats], Floats], float]] = {
     Image.Resampling.BILINEAR: (_triangle, 1.0),
     Image.Resampling.BICUBIC: (_cubic, 2.0),
 }
 
 
-def resize_crop(pictures: torch.Tensor, frame: Frame, filter_: Image.Resampling) -> torch.Tensor:
-    """n x 3 x height x width of uint8 to the frame's crop, n x height x width x 3, on the same device."""
-    device = pictures.device
-    down = frame.down
-    first, last = _needed(down, filter_)
-    rows = pictures[:, :, first:last]
-    narrow = _filtered(rows.float(), _weights(frame.across, filter_, device))
-    weights = tuple(each[first:last] for each in _weights(down, filter_, device))
-    crops = _filtered(narrow.transpose(2, 3).float(), weights)
-    return crops.permute(0, 3, 2, 1).contiguous()
+class Taps(NamedTuple):
+    """What the resized pixels of a crop are made of, along one axis.
+
+    They need the pixels ``start`` to ``stop``; pixel i is the sum of those from ``start + first[i]`` on,
+    times ``weights[i]``.
+    """
+
+    start: int
+    stop: int
+    first: NDArray[np.int64]
+    weights: NDArray[np.int32]
+
+    @property
+    def length(self) -> int:
+        """How many pixels are needed."""
+        return self.stop - self.start
 
 
-def _filtered(values: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Whole numbers 0 to 255 along the last dimension, filtered and rounded as Pillow does."""
-    high, low = (torch.matmul(values, half).to(torch.int32) for half in weights)
-    total = (high << _HALF) + low + (1 << (_BITS - 1))
-    return (total >> _BITS).clamp_(0, 255).to(torch.uint8)
-
-
-def _needed(axis: Axis, filter_: Image.Resampling) -> tuple[int, int]:
-    """The first pixel that the crop can depend on, and the one after the last."""
-    scale = axis.length / axis.resized
-    reach = _KERNELS[filter_][1] * max(1.0, scale) + 1
-    first, last = (axis.first + 0.5) * scale - reach, (axis.first + axis.crop - 0.5) * scale + reach
-    return max(0, math.floor(first)), min(axis.length, math.ceil(last) + 1)
-
-
-@lru_cache(maxsize=128)
-def _weights(
-    axis: Axis, filter_: Image.Resampling, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The upper and lower halves of the weights, each ``axis.length`` x ``axis.crop``."""
-    matrix = torch.zeros(axis.crop, axis.length, dtype=torch.int32)
-    for row in range(axis.crop):
-        first, numbers = _taps(axis, filter_, axis.first + row)
-        matrix[row, first : first + len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
-    halves = (matrix >> _HALF, matrix & ((1 << _HALF) - 1))
-    high, low = (half.t().to(device, torch.float32).contiguous() for half in halves)
-    return high, low
-
-
-def _taps(axis: Axis, filter_: Image.Resampling, place: int) -> tuple[int, list[int]]:
-    """The first pixel that one resized pixel is made of, and the weights from there on."""
+@lru_cache(maxsize=2048)
+def taps(axis: Axis, filter_: Image.Resampling) -> Taps:
+    """The crop's pixels of an axis, in Pillow's arithmetic; some kilobytes, 100 for the largest pictures."""
     kernel, support = _KERNELS[filter_]
     scale = axis.length / axis.resized
     stretch = max(1.0, scale)
-    centre = (place + 0.5) * scale
-    first = max(0, int(centre - support * stretch + 0.5))
-    last = min(axis.length, int(centre + support * stretch + 0.5))
-    step = 1.0 / stretch
-    parts = [kernel((at + first - centre + 0.5) * step) for at in range(last - first)]
-    total = 0.0
-    for part in parts:
-        total += part
-    shares = [part / total for part in parts]
-    return first, [int(share * (1 << _BITS) + (0.5 if share >= 0 else -0.5)) for share in shares]
+    centres = (np.arange(axis.first, axis.first + axis.crop) + 0.5) * scale
+    first = np.maximum(0, (centres - support * stretch + 0.5).astype(np.int64))
+    last = np.minimum(axis.length, (centres + support * stretch + 0.5).astype(np.int64))
+    at = np.arange((last - first).max())
+    parts = kernel((at + first[:, None] - centres[:, None] + 0.5) * (1.0 / stretch))
+    parts[at >= (last - first)[:, None]] = 0.0
+    # One after the other, as Pillow adds them: sum() adds pairs.
+    shares = parts / np.cumsum(parts, axis=1)[:, -1:]
+    weights = (shares * (1 << _BITS) + np.where(shares >= 0, 0.5, -0.5)).astype(np.int32)
+    return Taps(int(first[0]), int(last[-1]), first - first[0], weights)
+
+
+def resize_crops(
+    pictures: Sequence[torch.Tensor], frames: Sequence[Frame], filter_: Image.Resampling
+) -> list[torch.Tensor]:
+    """Pictures (3 x height x width of uint8) to their frames' crops, height x width x 3, on the same device.
+
+    Those of similar sizes are computed together: all crops have one size.
+    """
+    across = [taps(frame.across, filter_) for frame in frames]
+    down = [taps(frame.down, filter_) for frame in frames]
+    crops = list(pictures)
+    for places in _similar([max(one.length, other.length) for one, other in zip(across, down, strict=True)]):
+        parts = [
+            pictures[place][:, down[place].start : down[place].stop, across[place].start : across[place].stop]
+            for place in places
+        ]
+        together = _resized(parts, [across[place] for place in places], [down[place] for place in places])
+        for place, crop in zip(places, together, strict=True):
+            crops[place] = crop
+    return crops
+
+
+def _similar(sides: Sequence[int]) -> Iterable[list[int]]:
+    """The places of pictures whose longer sides differ by less than a factor of two, as many as fit."""
+    groups: dict[int, list[int]] = {}
+    for place, side in enumerate(sides):
+        groups.setdefault(side.bit_length(), []).append(place)
+    for places in groups.values():
+        count = max(1, MAX_PIXELS // max(sides[place] for place in places) ** 2)
+        for start in range(0, len(places), count):
+            yield places[start : start + count]
+
+
+def _resized(parts: Sequence[torch.Tensor], across: Sequence[Taps], down: Sequence[Taps]) -> torch.Tensor:
+    """The needed part of each picture, 3 x height x width of uint8, to n x height x width x 3."""
+    height, width = (max(each.length for each in axis) for axis in (down, across))
+    device = parts[0].device
+    values = torch.zeros(len(parts), height, 3, width, device=device)
+    for place, part in enumerate(parts):
+        values[place, : part.shape[1], :, : part.shape[2]] = part.transpose(0, 1)
+    narrow = _rounded(torch.bmm(values.flatten(1, 2), weights_of(across, width, device).mT), dim=2)
+    rows = narrow.view(len(parts), height, -1).float()
+    crops = _rounded(torch.bmm(weights_of(down, height, device), rows), dim=1)
+    return crops.view(len(parts), crops.shape[1], 3, -1).transpose(2, 3).contiguous()
+
+
+def _rounded(sums: torch.Tensor, dim: int) -> torch.Tensor:
+    """Sums by the upper, then by the lower parts of weights along ``dim``, to bytes, as Pillow rounds."""
+    high, low = sums.to(torch.int32).chunk(2, dim)
+    total = (high << _LOW_BITS) + low + (1 << (_BITS - 1))
+    return (total >> _BITS).clamp_(0, 255).to(torch.uint8)
+
+
+def weights_of(axes: Sequence[Taps], length: int, device: torch.device) -> torch.Tensor:
+    """The upper, then the lower parts of the weights for ``length`` pixels: n x 2 crop x length of floats."""
+    count, crop, reach = len(axes), len(axes[0].first), max(each.weights.shape[1] for each in axes)
+    whole = np.zeros((count, crop, reach), np.int32)
+    for part, each in zip(whole, axes, strict=True):
+        part[:, : each.weights.shape[1]] = each.weights
+    middle = 1 << (_LOW_BITS - 1)
+    low = ((whole + middle) & (2 * middle - 1)) - middle
+    halves = np.concatenate([(whole - low) >> _LOW_BITS, low], axis=1).astype(np.float32)
+    first = torch.from_numpy(np.stack([each.first for each in axes])).to(device)
+    places = first.repeat(1, 2).unsqueeze(2) + torch.arange(reach, device=device)
+    # Wider than needed: the zeros after a short row of weights may be beyond the last pixel.
+    matrix = torch.zeros(count, 2 * crop, length + reach, device=device)
+    return matrix.scatter_(2, places, torch.from_numpy(halves).to(device))[:, :, :length]

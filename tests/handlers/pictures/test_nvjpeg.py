@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -10,10 +10,13 @@ from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from modelserver_handlers.image_classifier import MEAN, STD
-from modelserver_handlers.pictures import nvjpeg
+from modelserver_handlers.pictures import nvjpeg, resampling
 from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
 
 PROCESSING = ClassicProcessing(32, 28, MEAN, STD)
 DEVICE = torch.device("cpu")
@@ -50,15 +53,35 @@ def test_crops(played: list[int], picture: Any, encode: Any) -> None:
     )
 
 
-@pytest.mark.usefixtures("played")
-def test_few_at_a_time(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
-    """Pictures that are too large to be resized together come out the same."""
-    files = [encode(picture(seed, (120, 80)), "JPEG") for seed in range(5)]
+def test_few_at_a_time(played: list[int], monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+    """Pictures that are too large to be decoded or resized together come out the same."""
+    sizes = [(120, 80)] * 5 + [(240, 160), (60, 40)]
+    files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
     together = JpegDecoder(DEVICE).crops(files, PROCESSING)
-    monkeypatch.setattr(nvjpeg, "MAX_PIXELS", 2 * 120 * 80)
+    for module in (nvjpeg, resampling):
+        monkeypatch.setattr(module, "MAX_PIXELS", 2 * 120 * 80)
     apart = JpegDecoder(DEVICE).crops(files, PROCESSING)
 
+    assert played == [7, 2, 2, 1, 1, 1]
     assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True))
+
+
+def test_the_decoder_waits_before_it_reuses_memory(
+    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any
+) -> None:
+    """Its stream is not ordered after the one that resizes the pictures before."""
+    device = torch.device("cuda", 0)
+    streams: list[int] = []
+
+    def decode(files: list[torch.Tensor], _device: torch.device) -> list[torch.Tensor]:
+        streams.append(gpus.calls.count("current_stream"))
+        return [_decoded(bytes(file.tolist())) for file in files]
+
+    monkeypatch.setattr(nvjpeg, "decode_on_gpu", decode)
+    monkeypatch.setattr(nvjpeg, "MAX_PIXELS", 120 * 80)
+    JpegDecoder(device).crops([encode(picture(seed, (120, 80)), "JPEG") for seed in range(3)], PROCESSING)
+
+    assert streams == [0, 1, 2]
 
 
 def test_what_suits(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
