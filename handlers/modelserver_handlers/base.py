@@ -169,12 +169,23 @@ class BaseHandler:
         if path.endswith(".pt"):
             return self._load_torchscript_model(path).eval()
         if path.endswith(".pt2"):
+            self._ms_use_device_of(Path(path))
             return weights.load_exported(Path(path), self.device)
         if path.endswith(".onnx"):
             return OnnxNetwork(setup_ort_session(path, self.map_location))
         if path.endswith(".so") and self._use_torch_export_aot_compile():
             return self._load_torch_export_aot_compile(path)
         raise ModelLoadError(weights.NO_WEIGHTS + _hint(path))
+
+    def _ms_use_device_of(self, program: Path) -> None:
+        """The processor instead of the GPU for a ``.pt2`` that was compiled for processors."""
+        device = weights.device_of(program, self.device)
+        if device == self.device:
+            return
+        message = f"{program.name} was compiled for a processor: it is computed there, not on {self.device}"
+        self.map_location, self.device = device.type, device
+        warn = getattr(self.context, "_ms_warn", logger.warning)
+        warn(message)
 
     def _ms_warn_of_random_weights(self, model: torch.nn.Module, model_file: str) -> None:
         warn = getattr(self.context, "_ms_warn", None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.networks.blank import loads_by_itself, make_blank
@@ -20,6 +22,8 @@ from modelserver_handlers.networks.sides import remember
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +121,43 @@ def load_torchscript(path: Path, device: torch.device) -> Any:
         ) from error
 
 
+def device_of(path: Path, device: torch.device) -> torch.device:
+    """Where a ``.pt2`` file is computed: on ``device``, but on the processor if it was compiled for that.
+
+    Raises ModelLoadError if it was compiled for another kind of device, or has kernels for other GPUs.
+    """
+    require_file(path)
+    kind, capability, has_kernels = _compiled_for(path)
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind and kind != device.type:
+        raise ModelLoadError(f"{path.name} was compiled for {kind}, and this worker computes on {device}")
+    if has_kernels and capability.isdecimal():
+        major, minor = torch.cuda.get_device_capability(device)
+        made_for = capability[:-1], capability[-1]
+        if int(made_for[0]) != major or int(made_for[1]) > minor:
+            raise ModelLoadError(
+                f"{path.name} was compiled for GPUs of compute capability {'.'.join(made_for)}, and this one"
+                f" ({torch.cuda.get_device_name(device)}) has {major}.{minor}: compile it on such a GPU"
+            )
+    return device
+
+
+def _compiled_for(path: Path) -> tuple[str, str, bool]:
+    """What AOTInductor notes in its package: the kind of device ("" in other files), its compute capability
+    (as "90"), and whether the package has kernels in the code of that one only.
+    """
+    try:
+        with zipfile.ZipFile(path) as package:
+            names = [name for name in package.namelist() if "/aotinductor/model/" in f"/{name}"]
+            noted = next((name for name in names if name.endswith("_metadata.json")), None)
+            notes = json.loads(package.read(noted)) if noted else {}
+    except (zipfile.BadZipFile, ValueError):
+        return "", "", False
+    has_kernels = any(name.endswith(".cubin") for name in names)
+    return notes.get("AOTI_DEVICE_KEY", ""), notes.get("AOTI_COMPUTE_CAPABILITY", ""), has_kernels
+
+
 def load_exported(path: Path, device: torch.device) -> Any:
     """The program of a ``.pt2`` file: what torch.export.save wrote, or a package that AOTInductor compiled.
 
@@ -140,9 +181,53 @@ def _is_compiled(path: Path) -> bool:
         raise ValueError("not a zip file") from error
 
 
+class _OnDevice(TorchFunctionMode):
+    """Within, what a program has on any GPU is placed on ``device``; ``used`` is whether it has something."""
+
+    current: ClassVar[_OnDevice | None] = None
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.used = False
+
+    def __enter__(self) -> Self:
+        _OnDevice.current = self
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _OnDevice.current = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch calls it for each of its functions."""
+        named = {name: self._placed(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._placed, args), **named)
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, torch.device) or value.type != "cuda":
+            return value
+        self.used = True
+        return self.device
+
+
+def _restore(storage: Any, location: str) -> Any:
+    """The same for tensors that are pickled in a program, such as its example inputs."""
+    mode = _OnDevice.current
+    if mode is None or not location.startswith("cuda") or location == str(mode.device):
+        return None
+    restore: Any = torch.serialization.default_restore_location
+    return restore(storage, str(mode.device))
+
+
+torch.serialization.register_package(15, lambda _storage: None, _restore)  # 10 is processors', 20 CUDA's
+
+
 def _load_program(path: Path, device: torch.device) -> Any:
-    program = torch.export.load(path)
-    if device.type != "cpu":
+    with _OnDevice(device) as placing:
+        program = torch.export.load(path)
+    if device.type != "cpu" or placing.used:
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)

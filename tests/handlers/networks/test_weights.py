@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
+from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.weights import (
+    device_of,
     load_compiled_library,
     load_eager,
     load_exported,
@@ -21,6 +26,8 @@ from modelserver_handlers.networks.weights import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.simulated_gpu import SimulatedGpus
 
 CPU = torch.device("cpu")
 FAST = {"aot_inductor.compile_wrapper_opt_level": "O0"}
@@ -231,15 +238,99 @@ def test_exported(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
     assert same(loaded(rows[:2]), net(rows[:2]))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
-def test_compiled_package(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    """A package that AOTInductor compiled is told from an exported program and computes the same."""
-    inductor = pytest.importorskip("torch._inductor")
-    program = torch.export.export(net, (rows,))
-    inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"), inductor_configs=FAST)
+class Counted(Net):
+    """With a constant, and a tensor that is made where the input is."""
 
-    assert same(load_exported(tmp_path / "net.pt2", CPU)(rows), net(rows))
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.ones(2))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """As Net's, plus numbers."""
+        return self.layer(rows) + self.offset + torch.arange(2, device=rows.device)
+
+
+def exported_on_gpu(network: nn.Module, rows: torch.Tensor, path: Path) -> None:
+    """Writes what torch.export.save writes for a network and example inputs on ``cuda:0``."""
+    size = torch.export.Dim("batch", min=1, max=64)
+    buffer = io.BytesIO()
+    torch.export.save(torch.export.export(network, (rows,), dynamic_shapes=({0: size},)), buffer)
+    replaced = _replaced(buffer.getvalue(), b'"type": "cpu", "index": null', b'"type": "cuda", "index": 0')
+    path.write_bytes(replaced)
+
+
+def _replaced(archive: bytes, old: bytes, new: bytes) -> bytes:
+    """A zip file with other bytes in its entries; pickled tensors are moved from the processor to a GPU."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(buffer, "w") as target:
+        for name in source.namelist():
+            entry = source.read(name)
+            if entry.startswith(b"PK"):
+                entry = _replaced(entry, b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
+            target.writestr(name, entry.replace(old, new))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_programs_of_a_gpu_are_loaded_to_the_workers_device(
+    place: str, rows: torch.Tensor, tmp_path: Path
+) -> None:
+    """They do not touch the GPU of their export, which is not here; ``meta`` stands for another."""
+    network = Counted().eval()
+    exported_on_gpu(network, rows, tmp_path / "net.pt2")
+    loaded = load_exported(tmp_path / "net.pt2", torch.device(place))
+    outputs = loaded(rows[:2].to(place))
+
+    assert {tensor.device.type for tensor in [outputs, *loaded.state_dict().values()]} == {place}
+    assert place == "meta" or same(outputs, network(rows[:2]))
+
+
+def test_pickled_tensors_of_others_stay_where_they_belong(rows: torch.Tensor) -> None:
+    """Outside of the loading of a program, torch restores tensors to their own devices."""
+    buffer = io.BytesIO()
+    torch.save(rows, buffer)
+    on_gpu = _replaced(buffer.getvalue(), b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
+
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.load(io.BytesIO(on_gpu), weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, Path]:
+    """A network, and the folder of its ``net.pt2``, which AOTInductor compiled for this processor."""
+    if shutil.which("g++") is None:
+        pytest.skip("AOTInductor needs a C++ compiler")
+    inductor = pytest.importorskip("torch._inductor")
+    folder, network = tmp_path_factory.mktemp("compiled"), Net().eval()
+    program = torch.export.export(network, (torch.zeros(5, 3),))
+    inductor.aoti_compile_and_package(program, package_path=str(folder / "net.pt2"), inductor_configs=FAST)
+    return network, folder
+
+
+@pytest.mark.slow
+def test_compiled_package(compiled: tuple[Net, Path], rows: torch.Tensor) -> None:
+    """A package that AOTInductor compiled is told from an exported program and computes the same."""
+    network, folder = compiled
+
+    assert same(load_exported(folder / "net.pt2", CPU)(rows), network(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gpus")
+def test_a_worker_with_a_gpu_serves_a_package_for_processors(
+    compiled: tuple[Net, Path], rows: torch.Tensor, make_context: Any
+) -> None:
+    """On the processor, and the description warns of that."""
+    network, folder = compiled
+    handler, context = BaseHandler(), make_context(folder, serializedFile="net.pt2")
+    context.system_properties["gpu_id"] = 0
+    handler.initialize(context)
+
+    assert same(handler.inference(rows), network(rows))
+    assert (handler.device, handler.map_location) == (CPU, "cpu")
+    assert context._ms_warnings == [
+        "net.pt2 was compiled for a processor: it is computed there, not on cuda:0"
+    ]
 
 
 @pytest.mark.slow
@@ -252,6 +343,72 @@ def test_compiled_library(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
     inductor.aot_compile(program, (rows,), options={**FAST, "aot_inductor.output_path": str(made)})
 
     assert same(load_compiled_library(made, "cpu")(rows), net(rows))
+
+
+def write_package(folder: Path, kernels: str = "", **notes: str) -> Path:
+    """A file with what AOTInductor notes beside its code."""
+    path = folder / "net.pt2"
+    with zipfile.ZipFile(path, "w") as package:
+        package.writestr("net/version", "0")
+        package.writestr("net/data/aotinductor/model/c1.wrapper.so", b"")
+        if notes:
+            package.writestr("net/data/aotinductor/model/c1.wrapper_metadata.json", json.dumps(notes))
+        if kernels:
+            package.writestr(f"net/data/aotinductor/model/{kernels}", b"")
+    return path
+
+
+GPU = torch.device("cuda", 0)
+FOR_GPUS = {"AOTI_DEVICE_KEY": "cuda", "AOTI_COMPUTE_CAPABILITY": "80"}
+
+
+def test_a_package_that_was_compiled_for_processors_is_computed_there(tmp_path: Path) -> None:
+    """Wherever the worker is."""
+    package = write_package(tmp_path, AOTI_DEVICE_KEY="cpu", AOTI_COMPUTE_CAPABILITY="")
+
+    assert device_of(package, GPU) == CPU
+    assert device_of(package, CPU) == CPU
+
+
+def test_a_package_that_was_compiled_for_gpus_needs_one(tmp_path: Path) -> None:
+    """The error names what the package is for and what the worker has."""
+    with pytest.raises(ModelLoadError, match=r"net\.pt2 was compiled for cuda, and .* computes on cpu"):
+        device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), CPU)
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (7, 5), (10, 0)])
+def test_a_package_for_other_gpus_is_refused(
+    capability: tuple[int, int], gpus: SimulatedGpus, tmp_path: Path
+) -> None:
+    """The error names both compute capabilities."""
+    gpus.capability = capability
+    message = (
+        rf"net\.pt2 was compiled for GPUs of compute capability 8\.0, .*has {capability[0]}\.{capability[1]}"
+    )
+
+    with pytest.raises(ModelLoadError, match=message):
+        device_of(write_package(tmp_path, "k.cubin", **FOR_GPUS), GPU)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "capability", "notes"),
+    [
+        ("k.cubin", (8, 0), FOR_GPUS),
+        ("k.cubin", (8, 6), FOR_GPUS),
+        ("k.fatbin", (9, 0), FOR_GPUS),
+        ("", (9, 0), FOR_GPUS),
+        ("k.cubin", (12, 1), FOR_GPUS | {"AOTI_COMPUTE_CAPABILITY": "120"}),
+        ("k.hsaco", (9, 4), FOR_GPUS | {"AOTI_COMPUTE_CAPABILITY": "gfx942"}),
+        ("k.cubin", (9, 0), {}),
+    ],
+)
+def test_packages_that_a_gpu_can_run_are_loaded_there(
+    kernels: str, capability: tuple[int, int], notes: dict[str, str], gpus: SimulatedGpus, tmp_path: Path
+) -> None:
+    """Code runs on later GPUs of one generation; other forms than CUDA's are for several, or tell at load."""
+    gpus.capability = capability
+
+    assert device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
 
 
 @pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
