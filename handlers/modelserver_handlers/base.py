@@ -27,6 +27,7 @@ from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 from modelserver_handlers.networks.sides import sides_of
+from modelserver_handlers.networks.warmup import warm_up
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 from modelserver_handlers.typed.handler import Signature
@@ -120,12 +121,15 @@ class BaseHandler:
         return None
 
     def _ms_made_ready(self, model: Any) -> Any:
-        if isinstance(model, OnnxNetwork):
-            return model
         options = ModelOptions.parse(self.model_yaml_config)
+        size = int(self.context.system_properties.get("batch_size") or 1)
+        if isinstance(model, OnnxNetwork):
+            shape = options.shape or model.row_shape() or self._ms_input_shape()
+            if options.warmup and shape is not None:
+                warm_up(lambda rows: model(rows.to(self.device)), shape, size)
+            return model
         if not options.optimize_asked and not self._ms_loads_as_we_do():
             options = replace(options, optimize=False)
-        size = int(self.context.system_properties.get("batch_size") or 1)
         batches = Batches(size, options.shape or self._ms_input_shape())
         calibration = Calibration(
             partial(self._ms_calibration_rows, options.calibration), self._ms_tell_precision
@@ -172,7 +176,7 @@ class BaseHandler:
             self._ms_use_device_of(Path(path))
             return weights.load_exported(Path(path), self.device)
         if path.endswith(".onnx"):
-            return OnnxNetwork(setup_ort_session(path, self.map_location))
+            return OnnxNetwork(setup_ort_session(path, self.map_location, self.device.index), self.device)
         if path.endswith(".so") and self._use_torch_export_aot_compile():
             return self._load_torch_export_aot_compile(path)
         raise ModelLoadError(weights.NO_WEIGHTS + _hint(path))

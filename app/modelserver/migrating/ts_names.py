@@ -61,7 +61,9 @@ _OTHER_REMARKS = {
     "ts.launcher.register_model_with_params": "returns status and answer",
     "ts.model_server.start": "becomes the command `modelserver`",
     "ts.metrics.system_metrics.gpu_utilization": "uses NVIDIA's library, needs no nvgpu",
-    "ts.torch_handler.base_handler.setup_ort_session": "as many threads as the worker has cores",
+    "ts.torch_handler.base_handler.setup_ort_session": (
+        "as many threads as the worker has cores; fails if onnxruntime cannot use the GPU"
+    ),
     "ts.torch_handler.text_handler.TextHandler": (
         "no torchtext; a vocabulary maps words to numbers; explanations are one number per word"
     ),

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import sys
+import weakref
+from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +20,10 @@ from modelserver_handlers.networks import onnx_session
 from modelserver_handlers.networks.onnx_session import OnnxNetwork, setup_ort_session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.simulated_gpu import SimulatedGpus
 
 
 @pytest.fixture
@@ -78,3 +88,235 @@ def test_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(ModelLoadError, match=r"m\.onnx needs onnxruntime.*pip install onnxruntime"):
         setup_ort_session(str(tmp_path / "m.onnx"), None)
+
+
+class GpuRuntime:
+    """onnxruntime for GPUs, played by the one for processors; ``used`` are the providers of its sessions."""
+
+    def __init__(self, available: Sequence[str], used: Sequence[str]) -> None:
+        self._real: Any = import_module("onnxruntime")
+        self._available = list(available)
+        self.used = list(used)
+        self.providers: list[Any] = []
+        self.inputs: list[tuple[Any, ...]] = []
+        self.outputs: list[tuple[Any, ...]] = []
+        self.SessionOptions = self._real.SessionOptions
+
+    def get_available_providers(self) -> list[str]:
+        """Those that the library was built with."""
+        return self._available
+
+    def InferenceSession(self, path: str, sess_options: Any, providers: Any) -> Any:  # noqa: N802 - its name
+        """A session on the processor."""
+        self.providers = providers
+        return GpuSession(self._real.InferenceSession(path, sess_options, ["CPUExecutionProvider"]), self)
+
+
+class GpuSession:
+    """A session whose tensors are bound, never copied."""
+
+    def __init__(self, real: Any, runtime: GpuRuntime) -> None:
+        self._real = real
+        self._runtime = runtime
+        self.get_inputs, self.get_outputs = real.get_inputs, real.get_outputs
+
+    def get_providers(self) -> list[str]:
+        """Those that onnxruntime could start."""
+        return self._runtime.used
+
+    def io_binding(self) -> GpuBinding:
+        """For one run."""
+        return GpuBinding(self._real.io_binding(), self._runtime)
+
+    def run_with_iobinding(self, binding: GpuBinding) -> None:
+        """Computes."""
+        self._real.run_with_iobinding(binding.real)
+
+
+class GpuBinding:
+    """Records which memory of which GPU is bound."""
+
+    def __init__(self, real: Any, runtime: GpuRuntime) -> None:
+        self.real = real
+        self._runtime = runtime
+        self.synchronize_outputs, self.get_outputs = real.synchronize_outputs, real.get_outputs
+
+    def bind_input(self, name: str, kind: str, number: int, *rest: Any) -> None:
+        """As onnxruntime's."""
+        self._runtime.inputs.append((name, kind, number, *rest[1:]))
+        self.real.bind_input(name, "cpu", 0, *rest)
+
+    def bind_output(self, name: str, kind: str, number: int) -> None:
+        """As onnxruntime's."""
+        self._runtime.outputs.append((name, kind, number))
+        self.real.bind_output(name, "cpu", 0)
+
+
+ON_GPU = ("CUDAExecutionProvider", "CPUExecutionProvider")
+SECOND = torch.device("cuda", 1)
+
+
+def shared(place: Any) -> torch.Tensor:
+    """What torch makes of memory on a GPU, of memory on the processor."""
+    memory = place.__cuda_array_interface__
+    kind, shape = np.dtype(memory["typestr"]), memory["shape"]
+    size = math.prod(shape) * kind.itemsize
+    content = (ctypes.c_byte * size).from_address(memory["data"][0])
+    tensor = torch.from_numpy(np.frombuffer(content, kind).reshape(shape))
+    # torch's tensors keep the object.
+    weakref.finalize(tensor, lambda _kept: None, place)
+    return tensor
+
+
+@pytest.fixture
+def runtime(model: Path, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> GpuRuntime:
+    """It works, on two GPUs."""
+    assert model.is_dir()
+    gpus.count = 2
+    made = GpuRuntime(ON_GPU, ON_GPU)
+    as_tensor = torch.as_tensor
+
+    def take(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return shared(data) if hasattr(data, "__cuda_array_interface__") else as_tensor(data, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "as_tensor", take)
+    monkeypatch.setitem(sys.modules, "onnxruntime", made)  # type: ignore[arg-type]
+    return made
+
+
+def test_the_session_is_on_the_workers_gpu(
+    runtime: GpuRuntime, model: Path, make_context: Any, begin: Any
+) -> None:
+    """And cuDNN does not try all of its algorithms while requests wait."""
+    context = make_context(model, serializedFile="relu.onnx")
+    context.system_properties["gpu_id"] = 1
+    handler = BaseHandler()
+    handler.initialize(context)
+    begin(context, 2)
+
+    assert handler.handle([[-1.0, 2.0], [3.0, -4.0]], context) == [[0.0, 2.0], [3.0, 0.0]]
+    assert runtime.providers == [
+        ("CUDAExecutionProvider", {"device_id": 1, "cudnn_conv_algo_search": "HEURISTIC"}),
+        "CPUExecutionProvider",
+    ]
+
+
+def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime: GpuRuntime, model: Path) -> None:
+    """TorchServe's function has no argument for the GPU."""
+    torch.cuda.set_device(1)
+    setup_ort_session(str(model / "relu.onnx"), "cuda")
+
+    assert runtime.providers[0][1]["device_id"] == 1
+
+
+def test_tensors_on_the_gpu_stay_there(runtime: GpuRuntime, gpus: SimulatedGpus, model: Path) -> None:
+    """onnxruntime gets their addresses once they are complete, and its outputs are used where they are."""
+    network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
+    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])
+    total, rest = network(x, y)
+    network(y, y)
+
+    assert (total.tolist(), rest.tolist()) == ([[4.0, 7.0]], [[-2.0, -3.0]])
+    assert runtime.inputs[:2] == [
+        ("x", "cuda", 1, (1, 2), x.data_ptr()),
+        ("y", "cuda", 1, (1, 2), y.data_ptr()),
+    ]
+    assert runtime.outputs[:2] == [("sum", "cuda", 1), ("rest", "cuda", 1)]
+    assert gpus.calls.count("current_stream") == 2
+
+
+@pytest.mark.usefixtures("runtime")
+def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
+    """What is bound is what the model computes with."""
+    network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cuda", 1), SECOND)
+    turned = torch.tensor([[1, 2], [3, 4], [5, 6]]).double().t().contiguous().t()
+    total, _ = network(turned, torch.ones(3, 4)[:, ::2])
+
+    assert total.tolist() == [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    assert total.dtype == torch.float32
+
+
+@pytest.mark.usefixtures("runtime")
+def test_bound_booleans(model: Path) -> None:
+    """They come out as booleans, as from a session on a processor."""
+    onnx: Any = import_module("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    x = helper.make_tensor_value_info("x", kinds.BOOL, ["n"])
+    graph = helper.make_graph(
+        [helper.make_node("Not", ["x"], ["y"])],
+        "not",
+        [x],
+        [helper.make_tensor_value_info("y", kinds.BOOL, ["n"])],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        str(model / "not.onnx"),
+    )
+    network = OnnxNetwork(setup_ort_session(str(model / "not.onnx"), "cuda", 0), torch.device("cuda", 0))
+    outputs = network(torch.tensor([True, False]))
+
+    assert outputs.dtype == torch.bool
+    assert outputs.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("available", "used", "message"),
+    [
+        (ON_GPU[1:], ON_GPU[1:], r"relu\.onnx .*GPU.*pip install onnxruntime-gpu.*deviceType: cpu"),
+        (ON_GPU, ON_GPU[1:], r"relu\.onnx .*GPU.*names the library of CUDA or cuDNN.*deviceType: cpu"),
+    ],
+)
+@pytest.mark.usefixtures("gpus")
+def test_onnxruntime_without_the_gpu_does_not_load(
+    available: Sequence[str],
+    used: Sequence[str],
+    message: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_context: Any,
+) -> None:
+    """A worker with a GPU does not compute on the processor in silence; the error says what to do."""
+    runtime = GpuRuntime(available, used)
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)  # type: ignore[arg-type]
+    context = make_context(model, serializedFile="relu.onnx")
+    context.system_properties["gpu_id"] = 0
+
+    with pytest.raises(ModelLoadError, match=message):
+        BaseHandler().initialize(context)
+    context.system_properties["gpu_id"] = None
+    BaseHandler().initialize(context)
+
+
+@pytest.mark.parametrize(("warmup", "sizes"), [(True, [8, 1, 4, 2]), (False, [])])
+def test_models_are_warmed_up(
+    warmup: bool, sizes: list[int], runtime: GpuRuntime, model: Path, make_context: Any
+) -> None:
+    """With batches of the sizes that requests bring, whose rows the model itself describes."""
+    context = make_context(model, {"handler": {"warmup": warmup}}, serializedFile="relu.onnx")
+    context.system_properties["gpu_id"] = 0
+    BaseHandler().initialize(context)
+
+    assert [shape for _, _, _, shape, _ in runtime.inputs] == [(size, 2) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "expected"),
+    [
+        ([["n", 3, 8]], "tensor(float)", (3, 8)),
+        ([[4]], "tensor(float16)", ()),
+        ([["n", 3, "width"]], "tensor(float)", None),
+        ([["n", None]], "tensor(float)", None),
+        ([["n", 3]], "tensor(int64)", None),
+        ([["n", 3]], "tensor(string)", None),
+        ([["n", 3], ["n", 3]], "tensor(float)", None),
+        ([], "", None),
+    ],
+)
+def test_shapes_of_rows(shapes: list[list[Any]], kind: str, expected: Any) -> None:
+    """Known where the model has one input of floats with one shape."""
+
+    class Session:
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(name="x", type=kind, shape=shape) for shape in shapes]
+
+    assert OnnxNetwork(Session()).row_shape() == expected
