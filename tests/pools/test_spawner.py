@@ -16,6 +16,7 @@ import psutil
 import pytest
 from tests.waiting import until
 
+from modelserver.environments.variables import ALLOCATOR
 from modelserver.pools import spawner as spawner_module
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import Preload
@@ -117,6 +118,19 @@ def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Pat
 
     monkeypatch.setattr(PreloadReader, "preload_of", preload_of)
     return model
+
+
+async def test_workers_are_forked_with_how_torch_allocates(spawner: Spawner, tmp_path: Path) -> None:
+    """It is in the environment of the spawner, before that imports torch for anybody, and in the worker's."""
+    (tmp_path / "h.py").write_text(TELL)
+    await spawner.preload("", [_HEAVY], os.environ)
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    environments = psutil.Process(talk.parent()).environ(), (await talk.told())["variables"]
+    talk.process.send(Stop())
+    await talk.process.wait()
+
+    assert [environment[ALLOCATOR] for environment in environments] == ["expandable_segments:True"] * 2
 
 
 async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def test_environment() -> None:
         "MKL_NUM_THREADS": "9",
         "OMP_NUM_THREADS": "3",
         "OPENBLAS_NUM_THREADS": "3",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "PYTHONUNBUFFERED": "1",
         "TS_DECODE_INPUT_REQUEST": "true",
         "TS_IPEX_ENABLE": "false",

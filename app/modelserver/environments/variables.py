@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# The name that all versions of torch read; newer ones read others as well.
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+_ALLOCATOR_VARIABLES = frozenset({ALLOCATOR, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"})
 
 
 def worker_variables(
@@ -21,4 +24,13 @@ def worker_variables(
     variables = {k: v for k, v in machine.items() if hidden is None or not hidden.fullmatch(k)}
     for name in THREAD_VARIABLES:
         variables[name] = variables.get(name) or str(threads)
-    return {**variables, "PYTHONUNBUFFERED": "1", **own}
+    return with_allocator({**variables, "PYTHONUNBUFFERED": "1", **own})
+
+
+def with_allocator(variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables``, with how torch allocates memory of GPUs unless they say it; torch may read it on import.
+
+    The memory of a freed batch can then be used for one of any other size.
+    """
+    default = {} if variables.keys() & _ALLOCATOR_VARIABLES else {ALLOCATOR: "expandable_segments:True"}
+    return {**variables, **default}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.environments.variables import THREAD_VARIABLES
+from modelserver.environments.variables import THREAD_VARIABLES, with_allocator
 from modelserver.pools.output import Capture
 from modelserver.pools.preload_reader import PreloadReader
 from modelserver.pools.preloading import EARLY_VARIABLE, Preload
@@ -307,7 +307,7 @@ class _SpawnerProcess:
         capture = Capture()
         try:
             command = [sys.executable, "-m", "modelserver.worker.spawner"]
-            own = {**environment, **_spawner_threads(), MARK: new_mark()}
+            own = {**with_allocator(environment), **_spawner_threads(), MARK: new_mark()}
             process = await capture.start(command, own, theirs.fileno())
         except BaseException:
             ours.close()
