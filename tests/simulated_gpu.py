@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,16 @@ class SimulatedGpus:
             yield
         finally:
             self.allocated -= size
+
+    def hold(self, size: int) -> Held:
+        """Memory that is taken as a tensor takes it: until nothing refers to the result."""
+        self.allocate(size)
+        held = Held()
+        weakref.finalize(held, self._free, size)
+        return held
+
+    def _free(self, size: int) -> None:
+        self.allocated -= size
 
     @property
     def current(self) -> int:
@@ -208,6 +219,10 @@ class SimulatedGpus:
             total_memory=self.memory,
             multi_processor_count=132,
         )
+
+
+class Held:
+    """Memory that is taken."""
 
 
 class _Stream:

@@ -212,6 +212,10 @@ class WorkerDied(InternalError):
         super().__init__(message)
 
 
+class GpuFailed(WorkerDied):
+    """The worker process cannot use its GPU any more and is being replaced."""
+
+
 class ResponseTimeout(WorkerDied):
     """The worker did not answer within the response timeout and is being replaced."""
 

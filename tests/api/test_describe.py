@@ -27,6 +27,7 @@ def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
         "failure": "", "precision": {}, "process": None, "load_failures": 0, "next_try": 0.0,
+        "last_end": None, "most_rows": 0,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -85,6 +86,15 @@ def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
 
     assert (described["failedLoads"], described["nextTry"]) == (3, "2024-10-02T13:53:53.034Z")
     assert describe_worker(worker())["failedLoads"] is describe_worker(worker())["nextTry"] is None
+
+
+def test_a_worker_shows_what_its_gpu_did() -> None:
+    """Why its last process ended, though another one serves by now, and how many rows fit into its memory."""
+    described = describe_worker(worker(last_end=(1727877233.034, "Its GPU broke"), most_rows=4))
+
+    assert described["lastEnd"] == {"time": "2024-10-02T13:53:53.034Z", "reason": "Its GPU broke"}
+    assert described["largestBatch"] == 4
+    assert describe_worker(worker())["lastEnd"] is describe_worker(worker())["largestBatch"] is None
 
 
 def test_errors_of_requests_are_told() -> None:
@@ -276,6 +286,8 @@ async def test_all_that_is_told_is_documented() -> None:
             failure="why",
             load_failures=2,
             next_try=1727877233.0,
+            last_end=(1727877233.0, "why"),
+            most_rows=4,
             precision=precision,
             process=SimpleNamespace(node=Node("n", "h")),
         ),

@@ -14,6 +14,7 @@ from modelserver.pools.ranks import Position, RankGroup, launch_ranks, rank_envi
 from modelserver.pools.spec import Ranks
 from modelserver.wire.messages import (
     Answer,
+    Broken,
     Cancelled,
     Loaded,
     LoadFailed,
@@ -207,6 +208,14 @@ async def test_only_rank_0_answers(start: Any, stage: Stage, listener: Listener)
     one.say(Pong())
 
     assert listener.messages == [result, Pong()]
+
+
+async def test_the_gpu_of_any_rank_may_break(start: Any, stage: Stage, listener: Listener) -> None:
+    """The worker is not usable without it (F75)."""
+    await start(2)
+    stage.processes[1].say(Broken("CUDA error"))
+
+    assert listener.messages == [Broken("CUDA error")]
 
 
 async def test_a_batch_that_fails_at_another_rank(

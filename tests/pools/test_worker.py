@@ -17,7 +17,20 @@ from modelserver.pools.gate import StartGate
 from modelserver.pools.output import quote
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
-from modelserver.wire.messages import Answer, Cancelled, Parts, Ping, Pong, Recalled, Result, Row, Stop
+from modelserver.wire.messages import (
+    GPU_BROKEN,
+    Answer,
+    Broken,
+    Cancelled,
+    Fitting,
+    Parts,
+    Ping,
+    Pong,
+    Recalled,
+    Result,
+    Row,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from modelserver.pools.spec import WorkerSpec
@@ -32,6 +45,7 @@ class Owner:
         self.lost: list[tuple[Batch | None, list[Batch], ModelServerError]] = []
         self.streamed: list[tuple[Batch, bytes]] = []
         self.returned: list[Batch] = []
+        self.broken = 0
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         self.ready += 1
@@ -44,6 +58,9 @@ class Owner:
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
         self.returned.append(batch)
+
+    def worker_broken(self, worker: Worker) -> None:
+        self.broken += 1
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -298,6 +315,65 @@ async def test_killed(
 
     assert type(owner.lost[0][2]) is error
     assert worker.failure == "The worker was killed by SIGKILL" + failure
+
+
+async def test_a_broken_gpu(make: Any, stage: Any, owner: Owner) -> None:
+    """The process answers what it runs, and gets nothing more; what it has not begun goes elsewhere at once.
+    Another process takes over without a pause. Why stays known (F75).
+    """
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    worker.send(running := batch())
+    worker.send(waiting := batch())
+    process.say(Broken("AcceleratorError: CUDA error"))
+    state = worker.state
+    process.answer(b"why", status=500)
+    process.exit("exited with status 1")
+    (await stage.enter(2)).load()
+
+    assert (state, worker.state) == (WorkerState.LOADING, WorkerState.READY)
+    assert (owner.broken, owner.returned, owner.answered) == (1, [waiting], [running])
+    assert all((lost, unbegun) == (None, []) for lost, unbegun, _ in owner.lost)
+    assert stage.sleeps == []
+    assert worker.failure == ""
+    assert worker.last_end is not None
+    assert worker.last_end[1] == "Its GPU could not be used any more: AcceleratorError: CUDA error"
+
+
+async def test_a_gpu_that_breaks_again_and_again(make: Any, stage: Any) -> None:
+    """Before anything is answered: as with other failures, the next process starts after a pause."""
+    worker = make()
+    for number, answers in enumerate((0, 1, 0, 0), 1):
+        process = await stage.enter(number)
+        process.load()
+        for _ in range(answers):
+            worker.send(batch())
+            process.answer()
+        process.say(Broken("CUDA error"))
+        process.exit()
+    await stage.enter(5)
+
+    assert stage.sleeps == [1.0, 1.0]
+
+
+async def test_rows_that_fit_into_a_gpu(make: Any, stage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A process learns them; the next one anew."""
+    caplog.set_level("INFO", "modelserver.workers")
+    worker = make()
+    process = await stage.enter()
+    process.load()
+    process.say(Fitting(4))
+    most = [worker.most_rows]
+    process.say(Fitting(0))
+    most.append(worker.most_rows)
+    process.say(Fitting(2))
+    process.exit()
+    await stage.enter(2)
+
+    assert [*most, worker.most_rows] == [4, 0, 0]
+    assert "Worker W-9000-m: more than 4 rows exhaust its GPU's memory, batches are split" in caplog.messages
+    assert "Worker W-9000-m: whole batches fit into its GPU's memory again" in caplog.messages
 
 
 @pytest.mark.parametrize(("begun", "lost"), [(0, 0), (1, 1), (2, 2)])
@@ -818,6 +894,20 @@ async def test_death_with_many_batches(concurrent: Any, stage: Any, owner: Owner
     await stage.enter(2)
 
     assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:3]] == [(each, []) for each in batches]
+
+
+async def test_a_gpu_that_breaks_with_many_batches(concurrent: Any, stage: Any, owner: Owner) -> None:
+    """Those that are not answered any more get the reason in general; operators, all of it."""
+    worker = await concurrent()
+    worker.send(batch())
+    process = stage.processes[0]
+    process.say(Broken("AcceleratorError: CUDA error"))
+    process.exit()
+    await stage.enter(2)
+    error = owner.lost[0][2]
+
+    assert isinstance(error, WorkerDied)
+    assert (error.status, error.message, error.cause) == (500, GPU_BROKEN, "AcceleratorError: CUDA error")
 
 
 async def test_a_worker_without_a_machine_is_not_given_up(

@@ -140,6 +140,7 @@ def test_outcomes(metrics):
     model.split()
     model.isolated(2)
     model.broken_off()
+    model.gpu_failed()
     model.queue_wait(0.02)
     found = samples(metrics)
 
@@ -149,6 +150,7 @@ def test_outcomes(metrics):
     assert found[f"modelserver_split_requests_total{MODEL}}}"] == 1
     assert found[f"modelserver_isolated_total{MODEL}}}"] == 2
     assert found[f"modelserver_broken_off_total{MODEL}}}"] == 1
+    assert found[f"modelserver_gpu_failures_total{MODEL}}}"] == 1
     assert found[f"modelserver_queue_seconds_sum{MODEL}}}"] == 0.02
     assert model.unanswered == 4
 

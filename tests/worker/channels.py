@@ -17,6 +17,7 @@ class Channel:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
         self.begun: list[int] = []
         self.taken_back: set[int] = set()
+        self.is_closed = False
 
     def begin(self, sequence: int) -> bool:
         """Whether a batch may be computed."""
@@ -28,3 +29,7 @@ class Channel:
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
         """A message to the server."""
         self.sent.append((message, list(bodies)))
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.is_closed = True

@@ -2,13 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelserver.wire.frames import FrameReader, encode, to_server_decoder
-from modelserver.wire.messages import ASYNC, Cancelled, Load, Parts, Ping, Pong, Predict, Result, Row, Stop
+from modelserver.wire.messages import (
+    ASYNC,
+    GPU_BROKEN,
+    Broken,
+    Cancelled,
+    Load,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+)
 from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.metrics import HandlerMetrics
@@ -18,6 +32,8 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from tests.simulated_gpu import SimulatedGpus
 
     from modelserver.wire.messages import ToServer, ToWorker
 
@@ -182,6 +198,28 @@ async def test_failures(bench: Any, handle: Any, content: bytes) -> None:
 
     assert await made.result() == (0, True, content)
     assert await made.result() == (1, False, b"good")
+
+
+async def test_a_broken_gpu_ends_the_process(
+    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the answer of the call that broke it; the server is informed before (F75)."""
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+
+    async def handle(data: list[Any], context: Context) -> Any:
+        gpus.fail()
+        gpus.launch()
+
+    made = bench(handle)
+    made.ask(0)
+    broken, _ = await made.receive()
+    (result, content) = await made.receive()
+    await made.task
+
+    assert isinstance(broken, Broken)
+    assert (result.answers[0].status, content) == (500, GPU_BROKEN.encode())
+    assert ends == [1]
 
 
 async def test_rejections_and_unreadable_bodies(bench: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -11,6 +12,8 @@ from modelserver.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.wire.messages import (
     CONTINUOUS,
     DESCRIBE,
+    GPU_BROKEN,
+    Broken,
     Cancelled,
     Load,
     Parts,
@@ -30,6 +33,8 @@ from modelserver_handlers.streaming import send_intermediate_predict_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.simulated_gpu import SimulatedGpus
 
     from modelserver.wire.messages import ToServer, ToWorker
 
@@ -233,6 +238,30 @@ def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
     assert found[:2] == [("failed", 0, b"Prediction failed"), ("failed", 1, b"Prediction failed")]
     assert found[2] == ("failed", 2, b"Invalid model predict output")
     assert found[3:] == [("end", 3, b"x"), ("failed", 4, b"Prediction failed")]
+
+
+def test_a_broken_gpu_fails_all_that_took_part(
+    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are answered, then the process ends (F75)."""
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+
+    def handle(data: list[Any], context: Context) -> Any:
+        gpus.fail()
+        gpus.launch()
+
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    made.start()
+    broken, _ = made.receive()
+    found = [told(*made.receive()), told(*made.receive())]
+    made.thread.join(PATIENCE)
+
+    assert isinstance(broken, Broken)
+    assert found == [("failed", 0, GPU_BROKEN.encode()), ("failed", 1, GPU_BROKEN.encode())]
+    assert ends == [1]
 
 
 def test_headers_stay_from_call_to_call(bench: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.simulated_gpu import cuda_error
 
 from modelserver.wire.messages import BODY, INSTANCE, TENSORS
 from modelserver.worker.hints import hint_for
@@ -27,6 +28,15 @@ def raised(call: Callable[[], object]) -> Exception:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - any
         call()
     return caught.value
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    """A call that raises it."""
+
+    def call() -> object:
+        raise error
+
+    return call
 
 
 class BaseHandler:
@@ -72,6 +82,17 @@ class Demanding:
         (Forgetful().compute, "super().initialize(context)"),
         (lambda: __import__("json").loads({"a": 1}), "decoded the JSON of the body already"),
         (lambda: bytearray(b"{}")["data"], "Content-Type: application/json"),  # type: ignore[call-overload]
+        (raising(cuda_error()), "CUDA_LAUNCH_BLOCKING=1"),
+        (raising(cuda_error()), "an index out of range"),
+        (
+            raising(cuda_error("CUDA error: an illegal memory access was encountered")),
+            "outside of its tensors",
+        ),
+        (
+            raising(cuda_error("CUDA error: no kernel image is available for execution")),
+            "another architecture",
+        ),
+        (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
     ],
 )
 def test_usual_mistakes(call: Callable[[], object], words: str) -> None:

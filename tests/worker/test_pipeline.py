@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from tests.simulated_gpu import GIB
 from tests.worker.channels import Channel
 
 from modelserver.wire.messages import (
+    Broken,
     Cancelled,
+    Fitting,
     Load,
     Parts,
     Ping,
@@ -26,6 +29,9 @@ from modelserver.worker.pipeline import Pipeline, can_prefetch
 from modelserver.worker.service import Service
 from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
 
 PATIENCE = 10.0  # seconds after which a test gives up on another thread
 
@@ -72,27 +78,35 @@ def handler() -> Halves:
     return Halves()
 
 
-@pytest.fixture
-def serve(handler: Halves) -> Serve:
-    """Sends batches, as (sequence, names), or messages through a pipeline; returns what it answered."""
+def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: int = 0) -> Service:
+    """Sends batches, as (sequence, names), or messages through a pipeline to the channel."""
     metrics = HandlerMetrics("m")
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+    service.most_rows = most_rows
+
+    def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+        for batch in batches:
+            if isinstance(batch, tuple):
+                sequence, names = batch
+                rows = [Row(f"id-{name}", len(name)) for name in names]
+                yield Predict(sequence, rows), memoryview("".join(names).encode())
+            else:
+                yield batch, memoryview(b"")
+
+    service.connect(channel)  # type: ignore[arg-type]
+    Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+    return service
+
+
+@pytest.fixture
+def serve(handler: Halves) -> Serve:
+    """Sends batches through a pipeline; returns what it answered."""
 
     def run(batches: list[Any], taken_back: Sequence[int] = ()) -> list[tuple[ToServer, list[bytes]]]:
-        def messages() -> Iterator[tuple[ToWorker, memoryview]]:
-            for batch in batches:
-                if isinstance(batch, tuple):
-                    sequence, names = batch
-                    rows = [Row(f"id-{name}", len(name)) for name in names]
-                    yield Predict(sequence, rows), memoryview("".join(names).encode())
-                else:
-                    yield batch, memoryview(b"")
-
         channel = Channel()
         channel.taken_back = set(taken_back)
-        service.connect(channel)
-        Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+        send_through(handler, batches, channel)
         return channel.sent
 
     return run
@@ -213,6 +227,64 @@ class Undecided:
 def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
     """A parent's promise does not bind its children, and a promise needs both halves."""
     assert can_prefetch(loaded(instance)) is answer
+
+
+class OnGpu:
+    """The first half takes 1/8 GiB for a row, or breaks the GPU, the second 2 GiB."""
+
+    pipelined: ClassVar[bool] = True
+
+    def __init__(self, gpus: SimulatedGpus) -> None:
+        self.gpus = gpus
+        self.prepared: list[int] = []
+
+    def _ms_prepare(self, data: list[Any], context: Context) -> Any:
+        self.prepared.append(len(data))
+        if any(row["body"] == b"poison" for row in data):
+            self.gpus.fail()
+        return self.gpus.hold(len(data) * GIB // 8)
+
+    def _ms_complete(self, prepared: Any, data: list[Any], context: Context) -> list[Any]:
+        activations = self.gpus.hold(len(data) * 2 * GIB)
+        assert activations is not prepared
+        return [b"fine"] * len(data)
+
+    def handle(self, data: list[Any], context: Context) -> list[Any]:
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
+
+
+@pytest.fixture
+def on_gpu(gpus: SimulatedGpus) -> OnGpu:
+    return OnGpu(gpus)
+
+
+def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu: OnGpu, leaves: type[BaseException]) -> None:
+    """The batch gets 500, and the process ends (F75)."""
+    channel = Channel()
+
+    with pytest.raises(leaves):
+        send_through(on_gpu, [(1, ["a", "poison"])], channel)
+    (broken, _), (result, _) = channel.sent
+
+    assert isinstance(broken, Broken)
+    assert [answer.status for answer in result.answers] == [500, 500]  # type: ignore[union-attr]
+    assert channel.is_closed
+
+
+def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
+    """One that exhausts the GPU's memory is halved, without what was prepared of it, which is freed. Later
+    ones are split before they are prepared.
+    """
+    on_gpu.gpus.memory = 9 * GIB
+    channel = Channel()
+    send_through(on_gpu, [(1, list("abcdefgh"))], channel)
+    service = send_through(on_gpu, [(2, list("abcdefgh"))], channel, most_rows=4)
+
+    results = [message for message, _ in channel.sent if isinstance(message, Result)]
+    assert [{answer.status for answer in result.answers} for result in results] == [{200}, {200}]
+    assert Fitting(4) in [message for message, _ in channel.sent]
+    assert on_gpu.prepared == [8, 4, 4, 4, 4]
+    assert service.most_rows == 4
 
 
 def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.wire.frames import FrameReader, to_server_decoder
-from modelserver.wire.messages import Answer, Loaded, LoadFailed, Parts, Pong, Result
+from modelserver.wire.messages import Answer, Broken, Loaded, LoadFailed, Parts, Pong, Result
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.ranks import excused, keep_answers_back
 
@@ -33,6 +33,7 @@ def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> Non
     channel.send(Result(3, [Answer(5)], 0.25, calls=4), [b"large"])
     channel.send(Pong())
     channel.send(LoadFailed("no"))
+    channel.send(Broken("why"))
     reader = FrameReader(to_server_decoder)
     heard = [(message, bytes(tail)) for message, tail in reader.feed(server.recv(4096))]
 
@@ -41,6 +42,7 @@ def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> Non
         (Result(3, [], 0.25), b""),
         (Pong(), b""),
         (LoadFailed("no"), b""),
+        (Broken("why"), b""),
     ]
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.worker.channels import Channel
@@ -14,6 +14,7 @@ from modelserver.wire.messages import (
     ASYNC,
     CONTINUOUS,
     Answer,
+    Broken,
     Cancelled,
     Load,
     Ping,
@@ -25,6 +26,9 @@ from modelserver.wire.messages import (
 from modelserver.worker.answers import OCTETS
 from modelserver.worker.loader import HandlerNotUsable
 from modelserver.worker.runtime import is_permanent, load_service, read_config, read_manifest, serve
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
 
 
 @pytest.fixture
@@ -166,6 +170,39 @@ def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
     serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
 
     assert [bodies for _, bodies in channel.sent] == [[b"aone"], [b"btwo"]]
+
+
+POISONED = """
+class Poisoned:
+    gpus = None
+
+    def handle(self, data, context):
+        if data[0]["body"] == b"p":
+            self.gpus.fail()
+        self.gpus.launch()
+        return ["fine"]
+"""
+
+
+def test_a_process_whose_gpu_is_broken_ends_after_its_answer(
+    model_dir: Path, gpus: SimulatedGpus, leaves: type[BaseException]
+) -> None:
+    """What waits for it has not begun, so that it can run elsewhere (F75)."""
+    (model_dir / "runtime_handler.py").write_text(POISONED)
+    loaded, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    loaded.instance.gpus = gpus
+    channel = Channel()
+    service.connect(channel)  # type: ignore[arg-type]
+    messages = [(Predict(n, [Row("id", 1)]), memoryview(body)) for n, body in enumerate((b"a", b"p", b"b"))]
+
+    with pytest.raises(leaves):
+        serve(iter(messages), service, channel)  # type: ignore[arg-type]
+    (first, _), (broken, _), (second, _) = channel.sent
+
+    assert isinstance(broken, Broken)
+    assert [result.answers[0].status for result in (first, second)] == [200, 500]  # type: ignore[union-attr]
+    assert channel.begun == [0, 1]
+    assert channel.is_closed
 
 
 FORKS = """

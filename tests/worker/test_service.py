@@ -9,20 +9,40 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulated_gpu import GIB, cuda_error
+from tests.worker.channels import Channel
 
 from modelserver.wire.frames import FrameReader, encode, to_server_decoder
-from modelserver.wire.messages import BODY, DESCRIBE, INSTANCE, Answer, Load, Result, Row
+from modelserver.wire.messages import (
+    BODY,
+    DESCRIBE,
+    GPU_BROKEN,
+    INSTANCE,
+    Answer,
+    Broken,
+    Fitting,
+    Load,
+    Parts,
+    Result,
+    Row,
+)
+from modelserver.worker import service as service_module
 from modelserver.worker.answers import OCTETS, TEXT
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service
 from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.micro_batching import MicroBatching
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.simulated_gpu import SimulatedGpus
 
 Handler = Callable[[list[Any], Context], Any]
 
@@ -53,7 +73,7 @@ class Bench:
         rows = [Row(f"id{i}", len(body), kind, **row) for i, body in enumerate(bodies)]
         work = self.service.receive(7, rows, memoryview(b"".join(bodies)))
         self.service.run(work)
-        stream = b"".join(encode(*work.result(0.5)))
+        stream = b"".join(encode(*self.service.finish(work, 0.5)))
         ((message, tail),) = FrameReader(to_server_decoder).feed(stream)
         assert isinstance(message, Result)
         assert len(message.answers) == len(bodies), "one answer per row, whatever happens"
@@ -380,13 +400,10 @@ def test_prediction_exception_hits_the_guilty_row_only() -> None:
     assert [a.status for a, _ in answers] == [200, 404, 200]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate"), ValueError("no CUDA device")],
-)
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("no CUDA device")])
 @pytest.mark.parametrize("kind", [BODY, INSTANCE])
 def test_out_of_memory_fails_the_batch_without_another_try(error: Exception, kind: int) -> None:
-    """Want of memory is 507 for all rows, and the handler is not driven into it again (F43)."""
+    """Want of the machine's memory is 507 for all rows, and the handler is not driven into it again (F43)."""
 
     def handler(data: list[Any], context: Context) -> list[Any]:
         raise error
@@ -605,7 +622,7 @@ def test_any_status_can_be_sent(status: Any, sent: int) -> None:
     assert (answer.status, answer.phrase, answer.headers) == (sent, "?", [("X-?", "?")])
 
 
-class Broken(dict[str, Any]):
+class Unreadable(dict[str, Any]):
     """Fails in the encoder of bodies."""
 
     def items(self) -> Any:
@@ -633,7 +650,9 @@ def test_answer_without_a_form_fails_its_row_only(value: Any) -> None:
     assert bench.calls == [3]
 
 
-@pytest.mark.parametrize(("value", "kind", "status"), [(Broken(a=1), BODY, 503), (Worse(), INSTANCE, 500)])
+@pytest.mark.parametrize(
+    ("value", "kind", "status"), [(Unreadable(a=1), BODY, 503), (Worse(), INSTANCE, 500)]
+)
 def test_answer_whose_encoding_fails_is_a_failure(value: Any, kind: int, status: int) -> None:
     """An object of the handler's that raises while it is written does not end the worker."""
     bench = Bench(lambda data, context: [value])
@@ -802,3 +821,260 @@ def test_printed_failures_name_their_requests(capsys: pytest.CaptureFixture[str]
     ]  # fmt: skip
     assert hinted.splitlines()[-1].startswith("Hint: a request has its content")
     assert "id15 and 4 more:" in capsys.readouterr().err
+
+
+# -- GPUs
+
+
+def poisoning(gpus: SimulatedGpus) -> Handler:
+    """Breaks the GPU as soon as it meets a certain row, and cannot compute from then on."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        bodies = [bytes(row["body"]) for row in data]
+        if b"bad" in bodies:
+            raise ValueError("bad row")
+        if b"poison" in bodies:
+            gpus.fail()
+        gpus.launch()
+        return bodies
+
+    return handle
+
+
+def test_a_broken_gpu_fails_its_batch_without_another_try(gpus: SimulatedGpus) -> None:
+    """All rows get 500 and why; the server is informed once, and the process ends (F75)."""
+    bench, channel = Bench(poisoning(gpus)), Channel()
+    bench.service.connect(channel)  # type: ignore[arg-type]
+
+    answers = bench.run([b"a", b"b", b"poison", b"c"])
+
+    assert {(answer.status, content) for answer, content in answers} == {(500, GPU_BROKEN.encode())}
+    assert answers[0][0].cause.startswith("AcceleratorError: CUDA error: device-side assert triggered")
+    assert bench.calls == [4]
+    ((message, _),) = channel.sent
+    assert isinstance(message, Broken)
+    assert message.reason == answers[0][0].cause
+
+
+def test_a_process_with_a_broken_gpu_ends(gpus: SimulatedGpus, leaves: type[BaseException]) -> None:
+    """Not before it is broken, and only when it is told to: answers are sent first."""
+    bench, channel = Bench(poisoning(gpus)), Channel()
+    bench.service.connect(channel)  # type: ignore[arg-type]
+    bench.run([b"a"])
+    bench.service.leave_if_broken()
+    bench.run([b"poison"])
+    before = channel.is_closed
+
+    with pytest.raises(leaves):
+        bench.service.leave_if_broken()
+    assert (before, channel.is_closed) == (False, True)
+
+
+def test_a_broken_gpu_is_explained_where_errors_are(gpus: SimulatedGpus) -> None:
+    """With the class, the message, and a hint."""
+    ((answer, content),) = Bench(poisoning(gpus), expose=True).run([b"poison"])
+
+    assert answer.status == 500
+    assert content.startswith(f"{GPU_BROKEN}: AcceleratorError: CUDA error: device-side assert".encode())
+    assert b"Hint: mostly an index out of range" in content
+
+
+def test_answers_from_before_the_gpu_broke_count(gpus: SimulatedGpus) -> None:
+    """A batch whose second half breaks it, halved for another reason before; what is left is refused."""
+    bench = Bench(poisoning(gpus))
+
+    answers = bench.run([b"a", b"bad", b"poison", b"c"])
+    calls = len(bench.calls)
+
+    assert [answer.status for answer, _ in answers] == [200, 503, 500, 500]
+    assert {answer.status for answer, _ in bench.run([b"a", b"b"])} == {500}
+    assert len(bench.calls) == calls
+
+
+@pytest.mark.parametrize("kind", [BODY, INSTANCE])
+def test_a_gpu_that_breaks_when_answers_are_read_is_broken(gpus: SimulatedGpus, kind: int) -> None:
+    """Errors of kernels come when something waits for them, such as the encoding of a tensor."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        gpus.fail()
+        return [torch.ones(2)] * len(data)
+
+    bench = Bench(handle)
+    bench.service.lists = True
+
+    assert [answer.status for answer, _ in bench.run([b"1", b"2"], kind)] == [500, 500]
+    assert bench.service.broken is not None
+
+
+def test_a_gpu_that_breaks_in_a_micro_batch_is_broken(gpus: SimulatedGpus) -> None:
+    """In a thread of its own, before the network is called."""
+
+    class InParts:
+        def preprocess(self, rows: list[Any]) -> list[Any]:
+            gpus.fail()
+            gpus.launch()
+            return rows
+
+        def inference(self, rows: list[Any]) -> list[Any]:
+            return rows
+
+        postprocess = inference
+
+    bench = Bench(lambda data, context: MicroBatching(InParts(), 2).handle(data))
+
+    assert {answer.status for answer, _ in bench.run([b"a"] * 4)} == {500}
+    assert bench.calls == [4]
+    assert bench.service.broken is not None
+
+
+def test_a_gpu_that_breaks_while_parts_are_sent_is_broken(gpus: SimulatedGpus) -> None:
+    """The stream that broke it fails; a row that has its answer keeps it."""
+
+    def generate() -> Iterator[bytes]:
+        yield b"part"
+        gpus.fail()
+        gpus.launch()
+
+    bench, channel = connected(lambda data, context: [generate(), b"whole"])
+
+    assert [answer.status for answer, _ in bench.run([b"a", b"b"])] == [500, 200]
+    assert [type(message) for message, _ in channel.sent] == [Parts, Broken]
+
+
+def test_an_error_that_the_gpu_survives_is_as_before(gpus: SimulatedGpus) -> None:
+    """TorchServe's 507 for what says CUDA (reference 6.5), and halving for what does not."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        bodies = [bytes(row["body"]) for row in data]
+        if b"cuda" in bodies:
+            raise cuda_error("CUDA error: invalid configuration argument")
+        if b"cudnn" in bodies:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM")
+        return bodies
+
+    bench = Bench(handle)
+
+    assert [answer.status for answer, _ in bench.run([b"a", b"cuda"])] == [507, 507]
+    assert [answer.status for answer, _ in bench.run([b"a", b"cudnn"])] == [200, 503]
+    assert bench.service.broken is None
+
+
+def greedy(gpus: SimulatedGpus) -> Handler:
+    """Takes 2 GiB for each row, 50 for a large one, in two steps, and holds them until the call ends."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        bodies = [bytes(row["body"]) for row in data]
+        size = sum(50 * GIB if body == b"large" else GIB for body in bodies)
+        held = [gpus.hold(size)]
+        held.append(gpus.hold(size))
+        return bodies
+
+    return handle
+
+
+def connected(handler: Handler, **options: Any) -> tuple[Bench, Channel]:
+    """A bench whose service sends to a channel."""
+    bench, channel = Bench(handler, **options), Channel()
+    bench.service.connect(channel)  # type: ignore[arg-type]
+    return bench, channel
+
+
+def test_a_batch_that_exhausts_the_gpu_is_halved(gpus: SimulatedGpus) -> None:
+    """What the failed call held is free for the next, and torch's cache too. Later batches are split at once,
+    of which the server is informed.
+    """
+    gpus.memory = 9 * GIB
+    bench, channel = connected(greedy(gpus))
+
+    answers = bench.run([b"x"] * 8)
+    after = bench.run([b"x"] * 8)
+
+    assert {answer.status for answer, _ in [*answers, *after]} == {200}
+    assert bench.calls == [8, 4, 4, 4, 4]
+    assert gpus.calls.count("empty_cache") == 1
+    assert [message for message, _ in channel.sent] == [Fitting(4)]
+
+
+def test_what_fits_is_found_in_few_calls(gpus: SimulatedGpus) -> None:
+    """The rest of the batch is split into as many as fitted first."""
+    gpus.memory = 9 * GIB
+    bench = Bench(greedy(gpus), batch_size=64)
+
+    assert {answer.status for answer, _ in bench.run([b"x"] * 64)} == {200}
+    assert bench.calls == [64, 32, 16, 8, *[4] * 16]
+
+
+def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus, tmp_path: Path) -> None:
+    """With how much it took, and how much there is. It says nothing about the rows of other batches."""
+    bench, channel = connected(greedy(gpus), expose=True)
+
+    answers = bench.run([b"x", b"x", b"large", b"x"])
+
+    assert [answer.status for answer, _ in answers] == [200, 200, 507, 200]
+    assert (
+        b"Out of resources: OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 GiB"
+        in answers[2][1]
+    )
+    assert b"has a total capacity of 80.00 GiB of which 30.00 GiB is free" in answers[2][1]
+    assert b"Hint: the GPU's memory does not suffice: nvidia-smi shows" in answers[2][1]
+    assert (bench.service.most_rows, channel.sent) == (0, [])
+
+
+def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus) -> None:
+    """As that of cuDNN."""
+    gpus.allocate(50 * GIB)
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+
+    ((answer, content),) = Bench(handle, expose=True).run([b"x"])
+
+    assert answer.status == 507
+    assert b"Hint: the GPU's memory does not suffice (30.00 of 80.00 GiB are free)" in content
+
+
+def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many that were split: another process may have left the GPU."""
+    monkeypatch.setattr(service_module, "SPLITS", 3)
+    gpus.memory = 9 * GIB
+    bench, channel = connected(greedy(gpus))
+    for _ in range(4):
+        bench.run([b"x"] * 8)
+    in_vain = bench.calls.copy()
+    gpus.memory = 80 * GIB
+    for _ in range(4):
+        bench.run([b"x"] * 8)
+
+    assert in_vain == [8, 4, 4, 4, 4, 4, 4, 8, 4, 4]
+    assert bench.calls[len(in_vain) :] == [4, 4, 4, 4, 8, 8]
+    assert [message for message, _ in channel.sent] == [Fitting(4), Fitting(0)]
+
+
+def test_less_memory_than_before_is_learned(gpus: SimulatedGpus) -> None:
+    """As another process fills the GPU while this one serves."""
+    gpus.memory = 9 * GIB
+    bench, channel = connected(greedy(gpus))
+    bench.run([b"x"] * 8)
+    gpus.memory = 5 * GIB
+
+    assert {answer.status for answer, _ in bench.run([b"x"] * 8)} == {200}
+    assert bench.calls == [8, 4, 4, 4, 2, 2, 4, 2, 2]
+    assert [message for message, _ in channel.sent] == [Fitting(4), Fitting(2)]
+
+
+@pytest.mark.parametrize("options", [{"ranks": 2}, {"isolate": False}])
+def test_some_batches_are_not_halved(gpus: SimulatedGpus, options: dict[str, Any]) -> None:
+    """Those of ranks, as only one may have run out, and where isolation is off: 507 for all."""
+    gpus.memory = 9 * GIB
+    bench = Bench(greedy(gpus), **options)
+
+    assert {answer.status for answer, _ in bench.run([b"x"] * 8)} == {507}
+    assert bench.calls == [8]
+
+
+def test_number_of_calls_for_rows_that_are_all_too_large_is_bounded(gpus: SimulatedGpus) -> None:
+    """The others fail without one."""
+    bench = Bench(greedy(gpus), batch_size=256)
+
+    assert {answer.status for answer, _ in bench.run([b"large"] * 256)} == {507}
+    assert len(bench.calls) <= 4 * 8 + 4 + 8

@@ -153,6 +153,7 @@ def describe_sequences(options: ModelOptions) -> dict[str, Any]:
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
     """One worker; ``failure`` is None if it has not failed."""
+    last = worker.last_end
     return {
         "id": str(worker.id),
         "startTime": moment(worker.created),
@@ -161,6 +162,8 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "failure": worker.failure or None,
         "failedLoads": worker.load_failures or None,
         "nextTry": moment(worker.next_try) if worker.next_try else None,
+        "lastEnd": None if last is None else {"time": moment(last[0]), "reason": last[1]},
+        "largestBatch": worker.most_rows or None,
     }
 
 
@@ -244,6 +247,14 @@ _WORKER = oas.record(
         "failure": oas.told(oas.TEXT, "Why it failed."),
         "failedLoads": oas.told(oas.COUNT, "How often in a row its model could not be loaded."),
         "nextTry": oas.told(oas.TIME, "When its next process starts; absent unless it waits for that."),
+        "lastEnd": oas.told(
+            oas.record({"time": oas.TIME, "reason": oas.TEXT}),
+            "When, and why, its last process ended unexpectedly after it had loaded; absent if none did.",
+        ),
+        "largestBatch": oas.told(
+            oas.COUNT,
+            "The rows that fit into its GPU's memory, if it splits larger batches; otherwise absent.",
+        ),
     }
 )
 _ERRORS = oas.record(

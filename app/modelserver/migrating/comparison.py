@@ -45,7 +45,12 @@ _NEWER_PHRASES = {
     "Unprocessable Content": "Unprocessable Entity",
 }
 
-ADDED_FIELDS = frozenset({"batching", "errors", "failedLoads", "failure", "nextTry", "nodes", "sequences"})
+ADDED_FIELDS = frozenset(
+    {
+        *("batching", "errors", "failedLoads", "failure", "largestBatch", "lastEnd", "nextTry", "nodes"),
+        "sequences",
+    }
+)
 """Descriptions have these besides."""
 ADDED_HEADERS = frozenset(
     {"allow", "retry-after", "server-timing", "x-batch-id", "x-batch-size", "x-content-type-options"}

@@ -370,6 +370,9 @@ class Pool:
             waited(queued)
             request.deliver(parcel.start, pieces)
 
+    def worker_broken(self, worker: Worker) -> None:
+        self.metrics.gpu_failed()
+
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.process import launch
 from modelserver.telemetry.system import VISIBLE
-from modelserver.wire.messages import Cancelled, Loaded, LoadFailed, Predict, Result, Stop
+from modelserver.wire.messages import Broken, Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -271,7 +271,7 @@ class RankGroup:
                 for other, member in enumerate(self._members):
                     if other != rank:
                         member.kill()
-        elif rank == 0:
+        elif rank == 0 or isinstance(message, Broken):
             if isinstance(message, Result):
                 self._answered = message.sequence
             self.on_message(message, tail)

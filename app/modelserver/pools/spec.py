@@ -127,6 +127,10 @@ class WorkerOwner(Protocol[Worker_contra]):
         """The batch was taken back: it has not begun, and will not there."""
         ...
 
+    def worker_broken(self, worker: Worker_contra) -> None:
+        """The process cannot use its GPU any more: it will end, and another one take its place."""
+        ...
+
     def worker_lost(
         self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
     ) -> None:

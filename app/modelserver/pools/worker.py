@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.batching.policies import Expectation
-from modelserver.errors import ModelServerError, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.errors import (
+    GpuFailed,
+    ModelServerError,
+    OutOfMemory,
+    ResponseTimeout,
+    StartFailed,
+    WorkerDied,
+)
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.output import quote, without_quote
 from modelserver.pools.process import launch, started
@@ -26,8 +33,11 @@ from modelserver.pools.ranks import launch_ranks
 from modelserver.pools.spec import WorkerState, WorkerTimes, backoff
 from modelserver.telemetry.logs import MULTILINE
 from modelserver.wire.messages import (
+    GPU_BROKEN,
     Annotations,
+    Broken,
     Cancelled,
+    Fitting,
     Loaded,
     LoadFailed,
     Parts,
@@ -73,12 +83,13 @@ class Worker:
 
     # Slots, as attribute access is slower on instances with more than thirty.
     __slots__ = (
-        "_began", "_begun", "_concurrent", "_head_since", "_heard", "_killed_because", "_loaded", "_loop",
-        "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote", "_sequence", "_spec",
-        "_stopping", "_task", "_times", "_verdict", "_watchdog", "annotations", "capacity", "cost", "created",
-        "expectation", "failing_since", "failure", "first_load", "foreseen", "freed_at", "gpu_id", "id",
-        "in_flight", "label", "load_failures", "next_try", "pid", "precision", "round_trip", "served",
-        "shared_capacity", "splits", "state", "warnings",
+        "_began", "_begun", "_broken_in_a_row", "_concurrent", "_head_since", "_heard", "_killed_because",
+        "_loaded", "_loop", "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote",
+        "_sequence", "_spec", "_stopping", "_task", "_times", "_verdict", "_watchdog", "annotations",
+        "capacity", "cost", "created", "expectation", "failing_since", "failure", "first_load", "foreseen",
+        "freed_at", "gpu_id", "id", "in_flight", "label", "last_end", "load_failures", "most_rows",
+        "next_try", "pid", "precision", "round_trip", "served", "shared_capacity", "splits", "state",
+        "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +102,8 @@ class Worker:
         self.pid = -1
         self.created = time.time()
         self.failure = ""
+        # When, and why, the last process ended that had loaded, unless as requested.
+        self.last_end: tuple[float, str] | None = None
         self.failing_since: float | None = None
         self.load_failures = 0
         self.next_try = 0.0  # time of it, while this waits for it
@@ -104,8 +117,8 @@ class Worker:
         self.precision: dict[str, str] = {}
         self.annotations: Annotations | None = None
         self.in_flight: deque[Batch] = deque()
-        # Requests that the current process has answered.
-        self.served = 0
+        # Requests that the current process has answered, and rows that fit into its GPU's memory; 0: any.
+        self.served = self.most_rows = 0
         self._spec = spec
         self._times = times
         self._owner = owner
@@ -123,6 +136,7 @@ class Worker:
         self._verdict: ModelServerError | None = None
         self._begun: int | None = None
         self._killed_because = ""
+        self._broken_in_a_row = 0  # processes whose GPU failed before they had answered anything
         self._stopping = False
         self._concurrent = spec.concurrency > 0
         self._task = self._loop.create_task(self._supervise(), name=f"worker {label}")
@@ -266,6 +280,8 @@ class Worker:
             now, placed, self.pid = self._loop.time(), self.pid >= 0, -1
             if self._stopping:
                 return
+            if not self.load_failures:
+                self.last_end = time.time(), without_quote(self.failure)
             if self.failing_since is None or (waited and placed):
                 pauses, self.failing_since = backoff(), now
             # Without a machine the model has not failed: there may be one in hours.
@@ -276,7 +292,9 @@ class Worker:
                 # Nothing is in flight, but the owner must learn that this worker will not come back.
                 self._lose(WorkerDied())
                 return
-            pause = 0.0 if isinstance(self._verdict, ResponseTimeout) else next(pauses)
+            broken_once = isinstance(self._verdict, GpuFailed) and self._broken_in_a_row == 1
+            at_once = broken_once or isinstance(self._verdict, ResponseTimeout)
+            pause = 0.0 if at_once else next(pauses)
             pause = min(pause, max(1.0, pause - (now - began))) if waited else pause
             self.state = WorkerState.LOADING
             _log.info("Retry worker: %d in %g seconds.", self.id, pause)
@@ -289,7 +307,7 @@ class Worker:
         self._loaded = self._loop.create_future()
         self._verdict = self._begun = None
         self._killed_because, self.foreseen = "", False
-        self.served = self._recalled_below = 0
+        self.served = self.most_rows = self._recalled_below = 0
         kills.look()
         async with contextlib.AsyncExitStack() as place:
             await place.enter_async_context(self._spec.gate.place(self._spec.need))
@@ -441,7 +459,7 @@ class Worker:
             if self._process is not None and isinstance(message, Loaded):
                 self._on_loaded(message)
         else:
-            assert isinstance(message, Pong)  # noqa: S101 - the last of the union
+            self._on_condition(message)
 
     def _on_loaded(self, message: Loaded) -> None:
         self.capacity = self._spec.concurrency or 2
@@ -461,6 +479,35 @@ class Worker:
         if not self.first_load.done():
             self.first_load.set_result(None)
         self._owner.worker_ready(self, message.seconds)
+
+    def _on_condition(self, message: Broken | Fitting | Pong) -> None:
+        if isinstance(message, Broken):
+            self._on_broken(message.reason)
+        elif isinstance(message, Fitting):
+            self._on_fitting(message.rows)
+
+    def _on_broken(self, reason: str) -> None:
+        """The process answers what it was running, and ends: another one takes its place."""
+        _log.error("Worker %s: its GPU cannot be used any more: %s", self.label, reason, extra=MULTILINE)
+        self._broken_in_a_row = 1 if self.served else self._broken_in_a_row + 1
+        self._killed_because = f"Its GPU could not be used any more: {reason}"
+        self._verdict = GpuFailed(GPU_BROKEN)
+        self._verdict.cause = reason
+        if self.state is WorkerState.READY:
+            # Further batches would come back.
+            self.state = WorkerState.LOADING
+        self._owner.worker_broken(self)
+        for batch in self.take_back():
+            self._owner.worker_returned(self, batch)
+
+    def _on_fitting(self, rows: int) -> None:
+        self.most_rows = rows
+        if rows:
+            _log.warning(
+                "Worker %s: more than %d rows exhaust its GPU's memory, batches are split", self.label, rows
+            )
+        else:
+            _log.info("Worker %s: whole batches fit into its GPU's memory again", self.label)
 
     def _on_returned(self, message: Returned) -> None:
         batch = self._find(message.sequence)

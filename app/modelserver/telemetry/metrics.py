@@ -160,6 +160,8 @@ class _Families:
         changes = "Changes of the number of workers by autoscaling."
         self.scalings = self._counter("scalings_total", changes, "direction", "reason")
         self.recycled = self._counter("workers_recycled_total", "Workers recycled, by reason.", "reason")
+        gpus = "Workers replaced because they could not use their GPU any more."
+        self.gpu_failures = self._counter("gpu_failures_total", gpus)
         self.cancelled = self._counter("cancelled_total", "Requests whose client disconnected.")
         self.expired = self._counter("expired_total", "Requests whose deadline passed.")
         self.split = self._counter("split_requests_total", "Requests split over several batches.")
@@ -296,6 +298,7 @@ class ModelMetrics:
         self._split = self._own(f.split)
         self._isolated = self._own(f.isolated)
         self._broken_off = self._own(f.broken_off)
+        self._gpu_failures = self._own(f.gpu_failures)
 
     def request(self, explicit_version: bool) -> None:
         """A request reached this version, whatever its outcome."""
@@ -434,6 +437,10 @@ class ModelMetrics:
     def recycled(self, reason: str) -> None:
         """A worker was replaced because it reached a limit: ``memory`` or ``requests``."""
         self._count(self._families.recycled, reason)
+
+    def gpu_failed(self) -> None:
+        """A worker is replaced because it could not use its GPU any more."""
+        self._gpu_failures.add(1.0)
 
     def wished(self, workers: int | None) -> None:
         """How many workers autoscaling wants; None if it is off, and nothing is shown."""

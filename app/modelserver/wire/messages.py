@@ -31,6 +31,8 @@ FIELDS = 4  # msgpack of {name: bytes}, which the handler gets unchanged; the an
 CONTINUOUS = "continuous"
 ASYNC = "async"
 
+GPU_BROKEN = "The worker's GPU cannot be used any more, and the worker is restarted"
+
 METRICS_CONFIG = "MODELSERVER_METRICS_CONFIG"
 """The environment variable of workers that names the file with the metrics that handlers may look up."""
 
@@ -215,6 +217,24 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
     permanent: bool = False
 
 
+class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken"):
+    """Worker to server: its GPU cannot be used any more, for this ``reason``.
+
+    It begins no more batches: it answers the running one, and exits.
+    """
+
+    reason: str
+
+
+class Fitting(msgspec.Struct, frozen=True, array_like=True, tag="fitting"):
+    """Worker to server: it calls the handler with at most ``rows``, as more have exhausted the GPU's memory.
+
+    0: with any number again.
+    """
+
+    rows: Size
+
+
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """One row's answer: ``size`` bytes of the frame's tail.
 
@@ -270,4 +290,4 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
 
 
 ToWorker: TypeAlias = Load | Predict | TracedPredict | Cancelled | Proceed | Stop | Ping
-ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong | Recalled
+ToServer: TypeAlias = Loaded | LoadFailed | Parts | Result | Returned | Pong | Recalled | Broken | Fitting

@@ -89,6 +89,7 @@ class AsyncCalls:
             for index in work.open:
                 work.answers[index] = CLIENT_GONE
             self._channel.send(*self._service.finish(work, time.perf_counter() - started))
+            self._service.leave_if_broken()
 
     async def _call(self, work: Work, indices: list[int]) -> None:
         service, state = self._service, self._service.state(work, indices)

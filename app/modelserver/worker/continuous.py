@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.worker import tracing
+from modelserver.worker import gpu, tracing
 from modelserver.worker.rows.rows import request_parameters
 from modelserver.worker.service import tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
@@ -68,6 +68,7 @@ class ContinuousBatch:
                 self._release(member, CLIENT_GONE)
             if self._members:
                 self._step()
+                self._service.leave_if_broken()
 
     def _take_in(self) -> None:
         """Adds new requests; waits for them only if there are none."""
@@ -89,6 +90,7 @@ class ContinuousBatch:
             return
         seconds = timed(lambda: self._service.run(work))
         self._channel.send(*self._service.finish(work, seconds))
+        self._service.leave_if_broken()
 
     def _release(self, member: Member, answer: Encoded) -> None:
         """The request leaves with its last answer."""
@@ -123,6 +125,7 @@ class ContinuousBatch:
         for position, member in enumerate(members):
             refused = rejection(state, position)
             self._release(member, refused or self._service.describe(failed, member.work.rows[0]))
+        gpu.release(failed)
 
     def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
         if state.stream is not None:

@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, TENSORS
+from modelserver.worker import gpu
 from modelserver.worker.failures import said_by
 
 if TYPE_CHECKING:
@@ -58,6 +59,27 @@ _WHOLE_MODEL = (
     "or, where the file is trusted, torch.load(path, weights_only=False) in the handler or "
     "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the server's environment"
 )
+_FIND_THE_KERNEL = (
+    "CUDA_LAUNCH_BLOCKING=1 in the server's environment lets the traceback end at the kernel that failed"
+)
+# What CUDA says, and what mostly is its cause.
+_ASSERTED = (
+    "mostly an index out of range, such as a token's id beyond the embedding or a label beyond the classes: "
+    f"on the processor the message says which; {_FIND_THE_KERNEL}"
+)
+_OTHER_ARCHITECTURE = (
+    "torch, an extension or a compiled model was built for GPUs of another architecture: install or compile "
+    "it for this one (torch.cuda.get_arch_list() and torch.cuda.get_device_capability() tell)"
+)
+_GPU = {
+    "device-side assert": _ASSERTED,
+    "illegal memory access": f"a kernel has read or written outside of its tensors; {_FIND_THE_KERNEL}",
+    "no kernel image": _OTHER_ARCHITECTURE,
+}
+_GPU_MEMORY = (
+    "the GPU's memory does not suffice{free}: nvidia-smi shows who uses it; smaller inputs, a smaller "
+    "batch_size, `precision: bf16` or fewer workers on this GPU need less"
+)
 
 _ARGUMENTS = {
     "__init__": "the class is created without arguments: what it needs is read in initialize(self, context)",
@@ -90,6 +112,8 @@ _READS_A_MAPPING = re.compile(
 def hint_for(error: BaseException, kind: int | None = None, content_type: str = "") -> str:
     """A hint; ``kind`` is that of the handler's rows, None while loading, ``content_type`` the client's."""
     said, sent_as = said_by(error), content_type.partition(";")[0].strip().lower()
+    if about_gpu := _about_the_gpu(error, said):
+        return about_gpu
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.partition(".")[0])
     if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
@@ -109,6 +133,13 @@ def hint_for(error: BaseException, kind: int | None = None, content_type: str = 
     if isinstance(error, (TypeError, AttributeError)):
         return _reads_another_type(said, sent_as)
     return ""
+
+
+def _about_the_gpu(error: BaseException, said: str) -> str:
+    if gpu.ran_out(error):
+        free = "" if "GiB" in said else gpu.free_memory()
+        return _GPU_MEMORY.format(free=f" ({free})" if free else "")
+    return next((hint for words, hint in _GPU.items() if words in said), "")
 
 
 def _reads_another_type(said: str, sent_as: str) -> str:

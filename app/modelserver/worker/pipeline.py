@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
@@ -40,15 +41,22 @@ def can_prefetch(handler: LoadedHandler) -> bool:
 
 
 @dataclass(slots=True)
-class Prepared:
-    """A preprocessed batch. ``error`` is what preprocess raised; ``seconds`` is its duration."""
+class Part:
+    """Rows of a batch for one call. ``value`` is what preprocess returned, ``error`` what it raised."""
 
-    work: Work
     indices: list[int]
     data: list[Any]
     state: BatchState
-    value: Any
-    error: Exception | None
+    value: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A preprocessed batch, mostly one part; ``seconds`` is the duration of that."""
+
+    work: Work
+    parts: list[Part]
     seconds: float
 
 
@@ -72,6 +80,7 @@ class Pipeline:
                 if self._channel.begin(item.work.sequence):
                     seconds = item.seconds + timed(lambda: self._finish(item))
                     self._channel.send(*self._service.finish(item.work, seconds))
+                    self._service.leave_if_broken()
                 else:
                     self._service.forget(item.work)
                 self._answered += 1
@@ -96,27 +105,33 @@ class Pipeline:
 
     def _prepare(self, work: Work) -> Prepared:
         started = time.perf_counter()
-        indices = work.open
-        data = work.select(indices)
-        state = self._service.state(work, indices)
-        value, error = None, None
-        if indices:
-            self._service.begin(state)
-            token = tracing.enter(work.trace) if work.trace else None
-            try:
-                value = self._handler._ms_prepare(data, self._service.context)
-            except Exception as raised:  # noqa: BLE001 - user code may raise anything
-                error = raised
-            finally:
-                tracing.leave(token)
-        return Prepared(work, indices, data, state, value, error, time.perf_counter() - started)
+        parts = [self._prepare_part(work, indices) for indices in self._service.portions(work.open)]
+        return Prepared(work, parts, time.perf_counter() - started)
+
+    def _prepare_part(self, work: Work, indices: list[int]) -> Part:
+        part = Part(indices, work.select(indices), self._service.state(work, indices))
+        self._service.begin(part.state)
+        token = tracing.enter(work.trace) if work.trace else None
+        try:
+            part.value = self._handler._ms_prepare(part.data, self._service.context)
+        except Exception as raised:  # noqa: BLE001 - user code may raise anything
+            part.error = raised
+        finally:
+            tracing.leave(token)
+        return part
 
     def _finish(self, item: Prepared) -> None:
-        if item.indices:
-            self._service.settle(item.work, item.indices, item.state, lambda: self._complete(item))
+        for part in item.parts:
+            if self._service.broken is None:
+                self._service.settle(item.work, part.indices, part.state, partial(self._complete, part))
+            else:
+                self._service.refuse(item.work, part.indices)
 
-    def _complete(self, item: Prepared) -> Any:
-        if item.error is not None:
-            raise item.error
-        self._service.begin(item.state)
-        return self._handler._ms_complete(item.value, item.data, self._service.context)
+    def _complete(self, part: Part) -> Any:
+        # Not kept for further calls, which need the GPU's memory.
+        value, error = part.value, part.error
+        part.value = part.error = None
+        if error is not None:
+            raise error
+        self._service.begin(part.state)
+        return self._handler._ms_complete(value, part.data, self._service.context)

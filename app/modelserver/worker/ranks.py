@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelserver.wire.messages import Answer, Loaded, LoadFailed, Pong, Result
+from modelserver.wire.messages import Answer, Broken, Loaded, LoadFailed, Pong, Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ def keep_answers_back(channel: ServerChannel) -> None:
         if isinstance(message, Result):
             failed = any(answer.failed for answer in message.answers)
             send(Result(message.sequence, [_FAILED] if failed else [], message.handler_time))
-        elif isinstance(message, (Loaded, LoadFailed, Pong)):
+        elif isinstance(message, (Loaded, LoadFailed, Pong, Broken)):
             send(message)
 
     channel.send = send_little  # type: ignore[method-assign]

@@ -231,6 +231,7 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
             work = service.take(message, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
             channel.send(*service.finish(work, seconds))
+            service.leave_if_broken()
         elif isinstance(message, Cancelled):
             service.cancel(message)
         elif isinstance(message, Ping):

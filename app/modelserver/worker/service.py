@@ -23,10 +23,13 @@ from modelserver.wire.messages import (
     BODY,
     DESCRIBE,
     FIELDS,
+    GPU_BROKEN,
     INSTANCE,
     TENSORS,
     Answer,
+    Broken,
     Cancelled,
+    Fitting,
     Load,
     Measurement,
     Predict,
@@ -35,7 +38,7 @@ from modelserver.wire.messages import (
     TracedPredict,
     sendable,
 )
-from modelserver.worker import tracing
+from modelserver.worker import gpu, tracing
 from modelserver.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver.worker.failures import explain_failure, in_short, print_failure
 from modelserver.worker.hints import OUTPUTS, hint_for
@@ -60,11 +63,15 @@ from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from modelserver.wire.messages import ToWorker
     from modelserver.worker.channel import ServerChannel
     from modelserver.worker.loader import Entry
+
+
+# Batches that are split as they do not fit into the GPU's memory, before one is tried whole again.
+SPLITS = 1000
 
 
 class Service:
@@ -73,6 +80,11 @@ class Service:
     def __init__(self, entry: Entry, context: Context, load: Load, metrics: HandlerMetrics) -> None:
         self.entry = entry
         self.context = context
+        # The answer to all rows once the GPU cannot be used any more.
+        self.broken: Encoded | None = None
+        # Calls have at most so many rows, as more have exhausted the GPU's memory; 0: any number.
+        self.most_rows = 0
+        self._split = 0
         # Whether arrays and tensors in the answer to a body are sent as lists.
         self.lists = False
         # What the author of the handler wrote to answer batches.
@@ -108,7 +120,17 @@ class Service:
     def finish(self, work: Work, seconds: float) -> tuple[Result, list[bytes]]:
         """The message that answers the batch, and the bytes after it."""
         self.forget(work)
+        if work.ran_out:
+            self._learn(work)
         return work.result(seconds)
+
+    def leave_if_broken(self) -> None:
+        """Ends the process if its GPU cannot be used any more; for after its answers have been sent."""
+        if self.broken is not None and self._outlet is not None:
+            # Not as the interpreter would: what uses the GPU at the exit could wait for it for ever.
+            self._outlet.close()
+            tracing.exporting.close()
+            os._exit(1)
 
     def forget(self, work: Work) -> None:
         """Drops a batch that the server has taken back."""
@@ -178,10 +200,36 @@ class Service:
                     self.cancel(message)
 
     def run(self, work: Work) -> None:
-        indices = work.open
-        if indices:
-            state = self.state(work, indices)
-            self.settle(work, indices, state, lambda: self.call(work.select(indices), state))
+        self._run_each(work, self.portions(work.open))
+
+    def _run_each(self, work: Work, portions: Iterable[list[int]]) -> None:
+        """Calls the handler for each of these rows."""
+        for indices in portions:
+            if self.broken is None:
+                state = self.state(work, indices)
+                call = partial(self._call_with, work, indices, state)
+                self.settle(work, indices, state, call)
+            else:
+                self.refuse(work, indices)
+
+    def _call_with(self, work: Work, indices: list[int], state: BatchState) -> Any:
+        return self.call(work.select(indices), state)
+
+    def portions(self, indices: list[int]) -> list[list[int]]:
+        """The rows for each call: all of them, or as many as fit into the GPU's memory."""
+        if not 0 < self.most_rows < len(indices):
+            return [indices] if indices else []
+        self._split += 1
+        if self._split == SPLITS:
+            # There may be more memory by now.
+            self._split = 0
+            return [indices]
+        return list(_cut(indices, self.most_rows))
+
+    def refuse(self, work: Work, indices: list[int]) -> None:
+        """Answers rows without a call, as the GPU cannot be used any more."""
+        for index in indices:
+            work.answers[index] = self.broken
 
     def settle(self, work: Work, indices: list[int], state: BatchState, call: Callable[[], Any]) -> None:
         """Answers these rows with the result of ``call``, or of further calls if it fails."""
@@ -200,6 +248,8 @@ class Service:
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failed = error
         else:
+            if work.ran_out or self.most_rows:
+                self._fits(work, len(indices))
             for position, index in enumerate(indices):
                 work.answers[index] = self.encode(work.rows[index], outputs, position, state)
             for position, cause in broken.items():
@@ -226,22 +276,29 @@ class Service:
         return self.entry(data, self.context)
 
     def _blame(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
-        if self._may_bisect(work, indices, error):
+        if gpu.ran_out(error):
+            work.note_shortage(len(indices))
+        if not self._is_broken_by(error) and self._may_bisect(work, indices, error):
             if work.calls == 1:
                 tell_failure(error, [work.rows[index] for index in indices])
+            gpu.release(error)
             half = len(indices) // 2
             # Through the whole handler, as prepared data of a failed call is not trusted.
             for part in (indices[:half], indices[half:]):
-                again = self.state(work, part)
-                self.settle(work, part, again, partial(self.call, work.select(part), again))
+                # Once it is known how many fit, unless a row that is too large alone is the cause.
+                known = 0 if work.ran_out_alone else work.fitting
+                self._run_each(work, _cut(part, known or len(part)))
         else:
             self.fail(work, indices, error, state)
 
     def fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
         """Answers these rows with an exception of the handler, unless it has rejected them itself."""
         tell_failure(error, [work.rows[index] for index in indices])
+        self._is_broken_by(error)
         for position, index in enumerate(indices):
-            work.answers[index] = rejection(state, position) or self.describe(error, work.rows[index])
+            refused = rejection(state, position) or self.broken
+            work.answers[index] = refused or self._explain(error, work.rows[index])
+        gpu.release(error)
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
         # Sent parts cannot be taken back, so such batches are not retried.
@@ -251,7 +308,38 @@ class Service:
             return False
         # One failing row among n costs 2*log2(n) calls, several share the rest.
         budget = 4 * math.ceil(math.log2(max(2, self._load.batch_size, len(work.rows)))) + 4
+        if gpu.ran_out(error):
+            # Ranks must stay in step, but only one of them may have run out.
+            return several and work.ran_out < budget and self._load.ranks == 1
         return several and work.calls < budget and not is_out_of_memory(error)
+
+    def _is_broken_by(self, error: Exception) -> bool:
+        """Whether the GPU cannot be used any more, of which the server is informed once."""
+        if self.broken is None and gpu.is_broken_by(error):
+            model_dir = Path(self._load.model_dir)
+            cause = explain_failure(error, model_dir)
+            why = f": {explain_failure(error, model_dir, hint_for(error))}" if self._load.expose else ""
+            answer, content = failure(f"{GPU_BROKEN}{why}", 500)
+            self.broken = msgspec.structs.replace(answer, cause=cause), content
+            if self._outlet is not None:
+                self._outlet.send(Broken(cause))
+        return self.broken is not None
+
+    def _fits(self, work: Work, rows: int) -> None:
+        """A call with so many rows has not exhausted the GPU's memory."""
+        work.fitting = max(work.fitting, rows)
+        if 0 < self.most_rows < rows:
+            self._limit(rows if rows < self._load.batch_size else 0)
+
+    def _learn(self, work: Work) -> None:
+        """Limits later calls to what has fitted; not if a row that is too large alone may be the cause."""
+        if work.fitting and not work.ran_out_alone and work.fitting != self.most_rows:
+            self._limit(work.fitting)
+
+    def _limit(self, rows: int) -> None:
+        self.most_rows, self._split = rows, 0
+        if self._outlet is not None:
+            self._outlet.send(Fitting(rows))
 
     def encode(self, row: Row, outputs: Any, position: int, state: BatchState) -> Encoded:
         """The answer to a row, for which the handler returned ``outputs[position]``."""
@@ -276,6 +364,10 @@ class Service:
 
     def describe(self, error: Exception, row: Row) -> Encoded:
         """The answer for an exception of the handler; a setting decides how much it says to clients."""
+        self._is_broken_by(error)
+        return self.broken or self._explain(error, row)
+
+    def _explain(self, error: Exception, row: Row) -> Encoded:
         model_dir = Path(self._load.model_dir)
         answer, content = describe_failure(error, row, model_dir if self._load.expose else None)
         return msgspec.structs.replace(answer, cause=explain_failure(error, model_dir)), content
@@ -354,6 +446,10 @@ def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
     print_failure(
         error, [row.request_id for row in rows], hint_for(error, rows[0].kind, rows[0].content_type)
     )
+
+
+def _cut(indices: list[int], size: int) -> Iterator[list[int]]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 def timed(function: Callable[[], None]) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
 from modelserver.worker.failures import explain_failure, in_short, located, said_by
+from modelserver.worker.gpu import is_of_memory
 from modelserver.worker.hints import hint_for
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class Work:
 
     ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``begun`` are
     rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all rows,
-    if they are tensors in one piece. ``trace``: the handler's span, if a request is traced.
+    if they are tensors in one piece. ``trace``: the handler's span, if a request is traced. ``ran_out``:
+    calls that exhausted the GPU's memory, one with a single row if ``ran_out_alone``; ``fitting``: the most
+    rows of a call that did not, 0 if there was none.
     """
 
     sequence: int
@@ -44,6 +47,16 @@ class Work:
     cancelled: Set[int] = frozenset()
     tensors: TensorRows | None = None
     trace: str = ""
+    ran_out: int = 0
+    ran_out_alone: bool = False
+    fitting: int = 0
+
+    def note_shortage(self, rows: int) -> None:
+        """A call with so many rows has exhausted the GPU's memory."""
+        self.ran_out += 1
+        self.ran_out_alone |= rows == 1
+        if self.fitting >= rows:
+            self.fitting = 0
 
     def add_phases(self, seconds: tuple[float, float, float]) -> None:
         """A call of the handler took this long in its phases."""
@@ -102,7 +115,7 @@ def check_contract(outputs: Any, expected: int, method: str = "handle") -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
-    return isinstance(error, MemoryError) or "CUDA" in said_by(error)
+    return isinstance(error, MemoryError) or "CUDA" in said_by(error) or is_of_memory(error)
 
 
 def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:

@@ -1,0 +1,28 @@
+"""A GPU for workers, and their end."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+from tests.simulated_gpu import SimulatedGpus
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
+    """One GPU that this process has used."""
+    gpus = SimulatedGpus().install(monkeypatch.setattr)
+    gpus.launch()
+    return gpus
+
+
+@pytest.fixture
+def leaves(monkeypatch: pytest.MonkeyPatch) -> type[BaseException]:
+    """What is raised where the process would end."""
+
+    def leave(_status: int) -> NoReturn:
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", leave)
+    return SystemExit
