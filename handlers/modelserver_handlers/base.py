@@ -97,7 +97,9 @@ class BaseHandler:
         """Load the network and the labels. Raises ModelLoadError naming the file and the problem."""
         properties = context.system_properties
         self.context = context
-        self.map_location, self.device = choose_device(properties.get("gpu_id"))
+        self.map_location, self.device = choose_device(
+            properties.get("gpu_id"), getattr(context, "_ms_warn", None)
+        )
         self.manifest = context.manifest
         self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
         if self.device.type == "cpu":

@@ -19,6 +19,10 @@ class ModelLoadError(RuntimeError):
     """The model cannot be loaded from its archive; retrying cannot help."""
 
 
+class GpuNotUsable(ModelLoadError):
+    """The GPU that was assigned cannot be used. It may come back: loading is tried again."""
+
+
 class BadInput(ValueError):
     """An input that cannot be used; the message says why, in words for the client."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.context import with_gaps
+from modelserver_handlers.current_device import enter_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +119,9 @@ class MicroBatching:
 
     def _pool(self, method: str) -> ThreadPoolExecutor:
         if method not in self._pools:
-            self._pools[method] = ThreadPoolExecutor(self._parallelism.get(method, 1), f"micro-{method}")
+            self._pools[method] = ThreadPoolExecutor(
+                self._parallelism.get(method, 1), f"micro-{method}", enter_thread
+            )
         return self._pools[method]
 
     def _run(self, phase: int, part: _Part, value: Any) -> None:

@@ -15,7 +15,7 @@ def timed(func: Method) -> Method:
     """Reports the milliseconds that the method takes as the gauge ``ts_handler_<its name>``.
 
     Only with ``handler: {profile: true}`` in model-config.yaml; otherwise it has no effect. Once a process
-    uses a GPU, the time is the GPU's, which the method waits for.
+    uses its GPU, the time is the GPU's, which the method waits for.
     """
 
     @functools.wraps(func)
@@ -23,7 +23,7 @@ def timed(func: Method) -> Method:
         context: Any = getattr(self, "context", None)
         if not _profiles(context):
             return func(self, *args, **kwargs)
-        stop = _start()
+        stop = _start(context)
         result = func(self, *args, **kwargs)
         context.metrics.add_time(f"ts_handler_{func.__name__}", stop())
         return result
@@ -50,22 +50,26 @@ def _profiles(context: Any) -> bool:
     return isinstance(settings, Mapping) and bool(settings.get("profile"))
 
 
-def _start() -> Callable[[], float]:
+def _start(context: Any) -> Callable[[], float]:
     """Returns a function for the milliseconds since this call."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return _start_on_gpu(torch)
+        gpu_id = context.system_properties.get("gpu_id")
+        return _start_on_gpu(torch, torch.cuda.current_device() if gpu_id is None else int(gpu_id))
     started = time.perf_counter()
     return lambda: (time.perf_counter() - started) * 1000
 
 
-def _start_on_gpu(torch: Any) -> Callable[[], float]:
+def _start_on_gpu(torch: Any, device: int) -> Callable[[], float]:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
+    # The current device may be another one: an event there would take memory of that GPU.
+    with torch.cuda.device(device):
+        begin.record()
 
     def stop() -> float:
-        end.record()
-        torch.cuda.synchronize()
+        with torch.cuda.device(device):
+            end.record()
+            torch.cuda.synchronize()
         return float(begin.elapsed_time(end))
 
     return stop

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.handler_options import NVJPEG, ModelOptions, VisionOptions, handler_settings
 from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
@@ -269,6 +270,7 @@ def start_decoders(count: int) -> ThreadPoolExecutor | None:
     started = Barrier(count + 1)
 
     def begin() -> None:
+        enter_thread()
         torch.get_num_threads()
         torch.set_num_threads(1)
         started.wait()

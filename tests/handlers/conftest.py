@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from tests.simulated_gpu import SimulatedGpus
 
+from modelserver_handlers import current_device
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.text_classifier import TextClassifier
@@ -82,6 +83,8 @@ class Body(bytearray):
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
     """One GPU, as this process sees it."""
+    # What a worker does once in its life, a test forgets.
+    monkeypatch.setattr(current_device, "_enter", None)
     return SimulatedGpus().install(monkeypatch.setattr)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modelserver_handlers import current_device
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.micro_batching import HANDLER_METHODS, MicroBatching
@@ -195,3 +196,12 @@ def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
             return False
 
     assert handler.handle([1, 2, 3], Plain()) == [2, 4, 6]
+
+
+def test_threads_use_the_gpu(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each enters the GPU of the process before it computes."""
+    entered: list[str] = []
+    monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
+    handler.handle.handle([1, 2, 3])
+
+    assert sorted(entered) == [f"micro-{method}_0" for method in sorted(HANDLER_METHODS)]

@@ -11,6 +11,8 @@ from modelserver_handlers.metrics.cache import MetricsCache
 from modelserver_handlers.timer import timed, timeit
 
 if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
+
     from modelserver_handlers.metrics.emission import Emission
 
 
@@ -63,6 +65,19 @@ def test_what_the_method_raises_comes_out() -> None:
     with pytest.raises(TypeError):
         Timed(context).preprocess([None])  # type: ignore[list-item]
     assert seen == []
+
+
+def test_the_time_of_the_workers_gpu_is_measured(gpus: SimulatedGpus) -> None:
+    """Not that of the current device, where an event would create a context."""
+    gpus.count = 2
+    context, seen = context_with({"handler": {"profile": True}})
+    context.system_properties["gpu_id"] = 1
+    gpus.contexts.add(1)
+    Timed(context).preprocess([1])
+
+    assert [emission.value for emission in seen] == [1.0]
+    assert gpus.contexts == {1}
+    assert gpus.current == 0
 
 
 def test_timeit_prints(capsys: pytest.CaptureFixture[str]) -> None:

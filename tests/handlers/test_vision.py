@@ -18,11 +18,14 @@ from torchvision.transforms import functional
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import VisionOptions
 from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
+from modelserver_handlers.networks.device import choose_device
 from modelserver_handlers.vision import VisionHandler, start_decoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.simulated_gpu import SimulatedGpus
 
     from modelserver_handlers.pictures.classic import ClassicProcessing
 
@@ -159,6 +162,16 @@ def test_decoders_use_one_core_each() -> None:
         assert (torch.get_num_threads(), seen) == (3, [3])
     finally:
         torch.set_num_threads(before)
+
+
+def test_decoders_use_the_gpu(gpus: SimulatedGpus) -> None:
+    """That of the process is the current device of each."""
+    gpus.count = 2
+    choose_device(1)
+    pool = start_decoders(3)
+    assert pool is not None
+
+    assert set(pool.map(lambda _: gpus.current, range(9))) == {1}
 
 
 def test_one_core_needs_no_decoders() -> None:

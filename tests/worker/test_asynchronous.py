@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,10 +24,11 @@ from modelserver.wire.messages import (
     Row,
     Stop,
 )
-from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous
+from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous, use_gpu_in_threads
 from modelserver.worker.channel import ServerChannel
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.service import Service
+from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
@@ -319,3 +321,13 @@ async def test_ids_are_unique(bench: Any) -> None:
     made.send(Predict(3, [Row("same", 0)]))
 
     assert await made.result() == (3, False, b"same")
+
+
+async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each enters the GPU of the process before it computes."""
+    entered: list[str] = []
+    monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
+    use_gpu_in_threads()
+    name = await asyncio.to_thread(lambda: threading.current_thread().name)
+
+    assert entered == [name]

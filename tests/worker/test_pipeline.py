@@ -27,6 +27,7 @@ from modelserver.worker.loader import LoadedHandler
 from modelserver.worker.metrics import HandlerMetrics
 from modelserver.worker.pipeline import Pipeline, can_prefetch
 from modelserver.worker.service import Service
+from modelserver_handlers import current_device
 from modelserver_handlers.context import Context
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
@@ -306,3 +307,16 @@ def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> 
     assert "b cancelled: False" in handler.events
     assert [m.sequence for m, _ in sent if isinstance(m, Parts)] == [2]
     assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]
+
+
+def test_the_preparing_thread_uses_the_gpu(
+    serve: Serve, handler: Halves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It enters the GPU of the process once, before it prepares anything."""
+    monkeypatch.setattr(
+        current_device, "_enter", lambda: handler.events.append(threading.current_thread().name)
+    )
+    serve([(1, ["a"]), (2, ["b"])])
+
+    assert handler.events[:2] == ["prepare", "prepare a id-a"]
+    assert handler.events.count("prepare") == 1

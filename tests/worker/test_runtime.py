@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.worker.channels import Channel
 
@@ -25,7 +27,16 @@ from modelserver.wire.messages import (
 )
 from modelserver.worker.answers import OCTETS
 from modelserver.worker.loader import HandlerNotUsable
-from modelserver.worker.runtime import is_permanent, load_service, read_config, read_manifest, serve
+from modelserver.worker.runtime import (
+    check_device,
+    device_of,
+    is_permanent,
+    load_service,
+    read_config,
+    read_manifest,
+    serve,
+)
+from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
 
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
@@ -275,3 +286,43 @@ def test_mistakes_are_not_tried_again() -> None:
     mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
     assert [error for error in mistakes if not is_permanent(error("no"))] == []
     assert not is_permanent(OSError("no"))
+    assert is_permanent(ModelLoadError("no weights"))
+
+
+def test_a_gpu_that_cannot_be_used_is_tried_again() -> None:
+    """It may come back, unlike what is wrong with an archive."""
+    assert not is_permanent(GpuNotUsable("no"))
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("cpu", "cpu"),
+        ("cuda:1", "cuda:1"),
+        (SimpleNamespace(type="cuda"), "namespace(type='cuda')"),
+        (None, ""),
+        ("upstairs", ""),
+        (7, ""),
+        (SimpleNamespace(type=int), ""),
+    ],
+)
+def test_handlers_say_where_their_model_is(device: Any, told: str) -> None:
+    """By their attribute ``device``, as torch names devices; others say nothing."""
+    assert device_of(SimpleNamespace(device=device)) == told
+    assert device_of(None) == ""
+
+
+def test_a_model_must_be_on_the_gpu_if_one_is_required() -> None:
+    """A handler that chose the CPU although it was assigned a GPU fails to load, if its device tells."""
+    load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
+    on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
+
+    with pytest.raises(GpuNotUsable, match=r"GPU 1 was assigned .* deviceType: cpu in model-config.yaml"):
+        check_device(on_cpu, load)
+    for handler, fine in (
+        (on_gpu, load),
+        (None, load),
+        (on_cpu, msgspec.structs.replace(load, gpu_required=False)),
+        (on_cpu, msgspec.structs.replace(load, gpu_id=None)),
+    ):
+        check_device(handler, fine)

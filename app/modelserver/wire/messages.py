@@ -92,7 +92,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
 
     The worker has ``ranks`` processes, of which this is number ``rank``. ``outputs`` is empty if the model
     does not declare any. ``expose``: clients are shown errors of the handler. ``types``: text and bytes in
-    answers have a content type. ``traces``: spans of the handler are exported.
+    answers have a content type. ``traces``: spans of the handler are exported. ``gpu_required``: with a GPU
+    assigned, the model must not be on the CPU.
     """
 
     model_name: str
@@ -116,6 +117,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     expose: bool = False
     traces: bool = False
     types: bool = True
+    gpu_required: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -198,7 +200,8 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     ``splits`` means that the handler takes instances (a built-in one), so V1 bodies are always split.
     ``warnings`` are for the client that registers the model. ``pipelined``: it prepares a batch while it
     computes another. ``precision``: which was asked for and is used, and why; empty if there is no choice.
-    ``annotations``: what those of the handler say, None if it has none.
+    ``annotations``: what those of the handler say, None if it has none. ``device``: where the model is, such
+    as ``cpu`` or ``cuda:1``; empty if the handler does not say.
     """
 
     splits: bool = False
@@ -207,6 +210,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     pipelined: bool = False
     precision: dict[str, str] = {}
     annotations: Annotations | None = None
+    device: str = ""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

@@ -12,12 +12,14 @@ import logging
 import os
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop
 from modelserver.worker import tracing
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.worker.work import check_contract
+from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.streaming import ClientsGone
 
 if TYPE_CHECKING:
@@ -126,6 +128,12 @@ class AsyncCalls:
             if state.stream is not None:
                 state.stream.close()
             work.metrics += [*(metrics.collect() or ()), *service.collect()]
+
+
+def use_gpu_in_threads() -> None:
+    """Makes the worker's GPU the current device of ``asyncio.to_thread``, where handlers compute."""
+    executor = ThreadPoolExecutor(thread_name_prefix="asyncio", initializer=enter_thread)
+    asyncio.get_running_loop().set_default_executor(executor)
 
 
 def check_asynchronous(entry: Any) -> None:

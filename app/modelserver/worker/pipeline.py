@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
 from modelserver.worker import tracing
 from modelserver.worker.service import Service, timed
+from modelserver_handlers.current_device import enter_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +88,7 @@ class Pipeline:
 
     def _receive(self, messages: Iterator[tuple[ToWorker, memoryview]]) -> None:
         try:
+            enter_thread()
             for message, tail in messages:
                 if isinstance(message, Predict):
                     # What is prepared while another batch is computed has not begun.

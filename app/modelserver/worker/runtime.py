@@ -45,8 +45,9 @@ from modelserver.worker.tracing import exporting
 from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
-from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
 from modelserver_handlers.metrics.emission import send_emissions_to
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ _PERMANENT = (
     TypeError,
     UnpicklingError,
 )
+_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
 
 def is_permanent(error: Exception) -> bool:
     """Whether loading again cannot help."""
     # An error of yaml's can only come where yaml has been imported.
     yaml = sys.modules.get("yaml")
+    if isinstance(error, GpuNotUsable):
+        return False
     return isinstance(error, _PERMANENT) or (yaml is not None and isinstance(error, yaml.YAMLError))
 
 
@@ -147,6 +151,7 @@ def _answer(channel: ServerChannel) -> None:
     started = time.perf_counter()
     with _told(load, channel):
         handler, service = load_service(load)
+        check_device(handler.instance, load)
     if load.rank:
         service.entry = excused(service.entry)
     loaded = _loaded(handler, load, service.context, started)
@@ -165,15 +170,23 @@ def _answer(channel: ServerChannel) -> None:
 
 async def _run_calls(load: Load, channel: ServerChannel) -> None:
     """Initialises the handler within the loop that its calls will run in, and answers requests."""
-    from modelserver.worker.asynchronous import AsyncCalls, check_asynchronous  # noqa: PLC0415
+    from modelserver.worker.asynchronous import (  # noqa: PLC0415
+        AsyncCalls,
+        check_asynchronous,
+        use_gpu_in_threads,
+    )
 
     started = time.perf_counter()
     with _told(load, channel):
         handler, service = import_service(load)
         check_asynchronous(handler.entry)
+        use_gpu_in_threads()
         initialised = handler.initialize(service.context)
         if inspect.isawaitable(initialised):
             await initialised
+        # It may have loaded its model in another thread.
+        enter_thread()
+        check_device(handler.instance, load)
     channel.send(_loaded(handler, load, service.context, started))
     service.connect(channel)
     await AsyncCalls(service, channel).serve()
@@ -201,7 +214,24 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
     return Loaded(
         *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
         annotations_of(handler.instance),
+        device_of(handler.instance),
     )
+
+
+def device_of(instance: Any) -> str:
+    """Where the handler says in its attribute ``device`` that its model is; empty if it says nothing."""
+    device = getattr(instance, "device", None)
+    kind = getattr(device, "type", device)
+    return str(device) if isinstance(kind, str) and kind.partition(":")[0] in _DEVICES else ""
+
+
+def check_device(instance: Any, load: Load) -> None:
+    """Raises GpuNotUsable for a model that must be on its GPU and is on the CPU."""
+    if load.gpu_required and load.gpu_id is not None and device_of(instance) == "cpu":
+        raise GpuNotUsable(
+            f"GPU {load.gpu_id} was assigned (require_gpu=true), and the handler computes on the CPU;"
+            " deviceType: cpu in model-config.yaml keeps a model off the GPUs"
+        )
 
 
 def annotations_of(instance: Any) -> Annotations | None:

@@ -5,6 +5,7 @@ The server collects these itself; this is for programs written for TorchServe's 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -55,12 +56,14 @@ def gpu_utilization(num_of_gpu: int) -> None:
     pynvml.nvmlInit()
     try:
         for index in range(min(num_of_gpu, pynvml.nvmlDeviceGetCount())):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            own = [*dimension, Dimension("device_id", index)]
-            _add("GPUMemoryUtilization", 100 * memory.used / memory.total, "percent", own)
-            _add("GPUMemoryUsed", memory.used // _MB, "MB", own)
-            _add("GPUUtilization", pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, "percent", own)
+            # A GPU may be lost; instances of a divided one (MIG) do not measure their utilisation.
+            with contextlib.suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                own = [*dimension, Dimension("device_id", index)]
+                _add("GPUMemoryUtilization", 100 * memory.used / memory.total, "percent", own)
+                _add("GPUMemoryUsed", memory.used // _MB, "MB", own)
+                _add("GPUUtilization", pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, "percent", own)
     finally:
         pynvml.nvmlShutdown()
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import SimpleNamespace
 
 import pytest
+
+from modelserver_handlers.metrics import system
 
 
 @pytest.mark.usefixtures("ts_names")
@@ -20,3 +24,53 @@ def test_the_machine_is_measured_by_the_old_module(caplog: pytest.LogCaptureFixt
         *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
         *("DiskUsage", "DiskUtilization", "DiskAvailable"),
     }
+
+
+class Driver:
+    """NVML: GPU 0 is lost, GPU 1 does not measure its utilisation."""
+
+    class NVMLError(Exception):
+        """As NVML's."""
+
+    ended = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        """As NVML's."""
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        """As NVML's."""
+        self.ended += 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        """As NVML's."""
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        """As NVML's."""
+        if index == 0:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        """As NVML's."""
+        return SimpleNamespace(used=handle << 30, total=4 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        """As NVML's."""
+        if handle == 1:
+            raise self.NVMLError
+        return SimpleNamespace(gpu=7)
+
+
+def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is lost hides no other, and utilisation that is not measured hides no memory."""
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setattr(system, "system_metrics", [])
+    system.gpu_utilization(8)
+
+    assert [(each.name, each.value) for each in system.system_metrics] == [
+        *(("GPUMemoryUtilization", 25.0), ("GPUMemoryUsed", 1024)),
+        *(("GPUMemoryUtilization", 50.0), ("GPUMemoryUsed", 2048), ("GPUUtilization", 7)),
+    ]
+    assert driver.ended == 1

@@ -2,26 +2,160 @@
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
 
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.current_device import enter_thread
+from modelserver_handlers.errors import GpuNotUsable
+from modelserver_handlers.networks import device as module
 from modelserver_handlers.networks.device import choose_device
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-@pytest.mark.parametrize(
-    ("gpu_id", "cuda", "mps", "place", "device"),
-    [
-        (None, True, True, "cpu", "cpu"),
-        (1, True, False, "cuda", "cuda:1"),
-        (0, False, True, "mps", "mps"),
-        (0, False, False, "cpu", "cpu"),
-    ],
+    from tests.simulated_gpu import SimulatedGpus
+
+OLD_DRIVER = (
+    "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by"
+    " downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
 )
-def test_choice(
-    gpu_id: int | None, cuda: bool, mps: bool, place: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An assigned GPU is used if there is one; without an assignment the model stays on the CPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
 
-    assert choose_device(gpu_id) == (place, torch.device(device))
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_a_model_without_a_gpu_is_on_the_cpu(gpus: SimulatedGpus) -> None:
+    """Whatever GPUs there are: none is touched."""
+    assert choose_device(None) == ("cpu", torch.device("cpu"))
+    assert gpus.calls == []
+
+
+def test_the_gpu_is_the_current_device_of_all_threads(gpus: SimulatedGpus) -> None:
+    """Otherwise what names no device would happen on the first GPU, in a context of its own."""
+    gpus.count = 2
+    seen = []
+
+    def compute() -> None:
+        enter_thread()
+        torch.ones(1).cuda()
+        seen.append(gpus.current)
+
+    assert choose_device(1) == ("cuda", torch.device("cuda:1"))
+    torch.ones(1).cuda()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+
+    assert (gpus.current, seen, gpus.contexts) == (1, [1], {1})
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_apples_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If torch has no CUDA device."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+
+    assert choose_device(0) == ("mps", torch.device("mps"))
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a warning that says why."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    warnings: list[str] = []
+
+    assert choose_device(1, warnings.append) == choose_device(1) == ("cpu", torch.device("cpu"))
+    assert warnings == [
+        f"GPU 1 was assigned, but torch {torch.__version__} is built for CPUs only: the model runs on the CPU"
+    ]
+
+
+def test_a_torch_for_cpus_is_a_warning_of_the_model(
+    tmp_path: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like others that a handler has while it loads."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    (tmp_path / "one.py").write_text(
+        "import torch\n\nclass One(torch.nn.Module):\n    def forward(self, rows):\n        return rows\n"
+    )
+    context = make_context(tmp_path, modelFile="one.py")
+    context.system_properties["gpu_id"] = 0
+    BaseHandler().initialize(context)
+
+    assert any("built for CPUs only" in warning for warning in context._ms_warnings)
+
+
+def test_a_gpu_that_is_lost_is_an_error(
+    gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It names GPU, reason, driver and what torch was built for; CUDA_VISIBLE_DEVICES, if that is set."""
+    version = tmp_path / "version"
+    version.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (dvs-builder)\n"
+        "GCC version:  gcc version 12.2.0\n"
+    )
+    monkeypatch.setattr(module, "_DRIVER", version)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12")
+    gpus.lost = True
+    with pytest.raises(GpuNotUsable) as raised:
+        choose_device(3)
+
+    assert str(raised.value) == (
+        "GPU 3 was assigned and cannot be used: No CUDA GPUs are available (NVIDIA's driver: 570.158.01; "
+        f"torch {torch.__version__} is built for CUDA 13.0, CUDA_VISIBLE_DEVICES=GPU-12)"
+    )
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_an_old_driver_is_named_as_torch_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """torch's own line says which driver it found, and what to do."""
+
+    def fail() -> None:
+        raise RuntimeError(f"{OLD_DRIVER}.\nMore of it.")
+
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(module, "_DRIVER", tmp_path / "absent")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(GpuNotUsable) as raised:
+        choose_device(0)
+
+    assert str(raised.value) == (
+        f"GPU 0 was assigned and cannot be used: {OLD_DRIVER} (NVIDIA's driver: not loaded; "
+        f"torch {torch.__version__} is built for CUDA 13.0)"
+    )
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_this_machine_has_no_gpu() -> None:
+    """torch's words for it, without a simulation: an error where torch was built for CUDA."""
+    if torch.version.cuda is None or torch.backends.mps.is_available():
+        pytest.skip("torch is not built for CUDA")
+    with pytest.raises(GpuNotUsable, match="GPU 0 was assigned and cannot be used: "):
+        choose_device(0)
+
+
+def test_a_number_beyond_those_that_cuda_shows(gpus: SimulatedGpus) -> None:
+    """The error says how many there are."""
+    gpus.count = 2
+    with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
+        choose_device(2)
+
+
+def test_a_gpu_that_fell_off_the_bus(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA counts it and cannot use it: no thread tries that again."""
+
+    def fail(_device: int) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(torch.cuda, "set_device", fail)
+    with pytest.raises(GpuNotUsable, match=r"cannot be used: CUDA error: unspecified launch failure \("):
+        choose_device(0)
+    enter_thread()

@@ -1,0 +1,27 @@
+"""The GPU of this process as the current device of its threads.
+
+For CUDA each thread has a current device, at first device 0: what does not name a device happens there, in
+a context of hundreds of megabytes. Importing this does not import torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_enter: Callable[[], object] | None = None
+
+
+def enter_by(enter: Callable[[], object]) -> None:
+    """Makes the calling thread's current device by this function, and from now on those of others."""
+    global _enter  # noqa: PLW0603 - a process has one GPU
+    enter()
+    _enter = enter
+
+
+def enter_thread() -> None:
+    """For new threads, before they use CUDA; does nothing in a process without a GPU."""
+    if _enter is not None:
+        _enter()
