@@ -186,6 +186,12 @@ runs the handler (`Weights only load failed`). Save the weights instead,
 trust, use `torch.load(path, weights_only=False)` in the handler, or `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` in
 the environment of the server.
 
+**GPUs.** TorchServe's handlers run on the CPU if the GPU that their worker was assigned cannot be used. Here
+the model does not load then, and the failure says why; loading is tried again ([Which GPU a worker
+gets](gpu.md#which-gpu-a-worker-gets)). Workers number GPUs by their place in the machine, as `nvidia-smi`
+does (`CUDA_DEVICE_ORDER=PCI_BUS_ID`, unless it is set). `gpu` in descriptions is false for a worker whose
+handler says that it is on the CPU (`self.device`), although it was assigned a GPU.
+
 **Models in S3.** `s3_sse_kms=true` signs the download of an https URL of S3 with the credentials in the
 server's environment, as in TorchServe, but only for URLs in an `allowed_urls` of your own: otherwise clients
 could have it read every bucket that it may. It needs the extra `sources`. New registrations are simpler with

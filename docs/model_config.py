@@ -63,6 +63,7 @@ _FURTHER = f"""
 
 `deviceIds: [2, 3]` gives the first worker GPU 2, the second GPU 3, the third GPU 2 again. Without it,
 the workers of all models together take turns on all GPUs. `deviceType: cpu` keeps them off the GPUs.
+What happens if a GPU cannot be used is in [On a GPU](gpu.md#which-gpu-a-worker-gets).
 
 With a `parallelType`, one worker spans several devices:
 

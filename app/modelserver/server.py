@@ -32,7 +32,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
-from modelserver.pools.devices import DeviceRing
+from modelserver.pools.devices import find_devices
 from modelserver.pools.spawner import Spawner, can_fork
 from modelserver.settings.load import given_properties
 from modelserver.standby import active
@@ -42,7 +42,7 @@ from modelserver.telemetry.logs import log_directories
 from modelserver.telemetry.metrics import ServerMetrics
 from modelserver.telemetry.metrics_config import load_metrics_config
 from modelserver.telemetry.stalls import LoopWatch
-from modelserver.telemetry.system import SystemMonitor, gpu_count
+from modelserver.telemetry.system import SystemMonitor
 from modelserver.tls.certificate import load_certificate
 from modelserver.tls.renewal import Renewal
 from modelserver.watching import call_observer, note_arrivals, show_pools, watch_collector, watch_system
@@ -221,7 +221,7 @@ class Server:
             auto_detect=settings.model_metrics_auto_detect,
             as_torchserve=settings.as_torchserve,
         )
-        devices = DeviceRing(gpu_count(settings.number_of_gpu))
+        devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
         spawner = self._spawner
         if spawner is None and settings.worker_start == "auto" and can_fork():
             spawner = Spawner()

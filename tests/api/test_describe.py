@@ -7,9 +7,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
+import pytest
 from tests.documents import describe_listener, exactly
 
-from modelserver.api.describe import describe, describe_autoscaling, describe_failure, describe_worker
+from modelserver.api.describe import (
+    describe,
+    describe_autoscaling,
+    describe_failure,
+    describe_worker,
+    read_gpus_of,
+)
 from modelserver.batching.request import Request
 from modelserver.batching.sequences import SequenceStatistics
 from modelserver.errors import HandlerError, InternalError
@@ -20,14 +27,15 @@ from modelserver.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent,
 from modelserver.pools.spec import Node, PoolStatistics, WorkerState
 from modelserver.rollout.plan import Plan, patched
 from modelserver.rollout.traffic import Traffic
+from modelserver.telemetry.gpus import gpus as readings
 from modelserver.telemetry.metrics import ServerMetrics
 
 
 def worker(**changes: Any) -> Any:
     values = {
-        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu_id": None,
-        "failure": "", "precision": {}, "process": None, "load_failures": 0, "next_try": 0.0,
-        "last_end": None, "most_rows": 0,
+        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
+        "is_on_cpu": False, "failure": "", "precision": {}, "process": None, "load_failures": 0,
+        "next_try": 0.0, "last_end": None, "most_rows": 0,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -68,6 +76,31 @@ def test_worker() -> None:
     assert (described["id"], described["status"], described["gpu"]) == ("9000", "READY", False)
     assert described["failure"] is None
     assert described["gpuUsage"] == "N/A"
+
+
+def test_the_gpu_of_a_worker_is_the_one_that_its_model_uses() -> None:
+    """Not the one that it was assigned, if the model is on the CPU all the same."""
+    on_gpu, on_cpu = describe_worker(worker(gpu=0)), describe_worker(worker(gpu=None, is_on_cpu=True))
+
+    assert (on_gpu["gpu"], on_gpu["gpuUsage"]) == (True, "failed to obtained gpu usage")
+    assert (on_cpu["gpu"], on_cpu["gpuUsage"]) == (False, "N/A")
+
+
+@pytest.mark.parametrize(("gpus", "renewed"), [((), 0), ((None,), 0), ((None, 1, 0), 1)])
+async def test_gpus_are_read_once_for_all_workers(
+    gpus: tuple[int | None, ...], renewed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before they are described, and not at all if all are on the CPU."""
+    calls = []
+
+    async def renew() -> bool:
+        calls.append("renew")
+        return True
+
+    monkeypatch.setattr(readings, "renew", renew)
+    await read_gpus_of([model(ModelOptions(), *(worker(gpu=gpu) for gpu in gpus))])
+
+    assert len(calls) == renewed
 
 
 def test_worker_without_process() -> None:
@@ -316,3 +349,5 @@ def test_a_worker_on_another_machine() -> None:
 
     assert shown["node"] == {"name": "n1", "host": "gpu-7.example"}
     assert (shown["memoryUsage"], shown["gpu"], shown["gpuUsage"]) == (5 << 20, True, "gpuId::0")
+    shown = describe_worker(worker(process=SimpleNamespace(node=node), is_on_cpu=True))
+    assert (shown["gpu"], shown["gpuUsage"]) == (False, "N/A")

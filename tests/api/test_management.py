@@ -34,7 +34,7 @@ class Registry:
             name=name,
             version="1.0",
             url=self.models.get(name, ""),
-            pool=SimpleNamespace(workers=[object()] * workers, warnings=[]),
+            pool=SimpleNamespace(workers=[SimpleNamespace(gpu=None)] * workers, warnings=[]),
         )
 
     async def register(self, registration: Registration) -> Any:

@@ -20,8 +20,9 @@ FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast l
 
 def worker(**changes: Any) -> Any:
     values = {
-        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu_id": None,
-        "failure": "", "precision": {}, "node": None, "load_failures": 0, "next_try": 0.0,
+        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu": None,
+        "is_on_cpu": False, "failure": "", "precision": {}, "node": None, "load_failures": 0,
+        "next_try": 0.0,
         "process": SimpleNamespace(last_output=lambda count: "x" * 5000 + f"\n{count} lines", node=None),
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})

@@ -143,6 +143,16 @@ def test_no_share_of_cores_is_one_thread() -> None:
     assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
 
 
+def test_gpus_are_numbered_as_the_server_does() -> None:
+    """By their places in the machine; CUDA's own order is by speed. The user's choice wins."""
+    default = environment().variables({}, WorkerEnvironment())
+    chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, WorkerEnvironment())
+    own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, WorkerEnvironment())
+
+    assert default["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
 def test_what_wins() -> None:
     """The packages' variables come before the model's, these before the node's."""
     node = {"A": "node", "B": "node", "C": "node"}

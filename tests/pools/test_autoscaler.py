@@ -18,7 +18,7 @@ from modelserver.pools.pool import Pool
 from modelserver.pools.scaling import ScalingRule
 from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerState
 from modelserver.resources import resident_bytes
-from modelserver.telemetry.system import GpuMemory
+from modelserver.telemetry.gpus import GpuMemory
 from modelserver.wire.messages import Row
 
 if TYPE_CHECKING:
@@ -378,6 +378,28 @@ async def test_gpu_memory(
     look(autoscaler, 0.0, 3.0)
 
     assert len(pool.workers) == workers
+
+
+@pytest.mark.parametrize(("devices", "order"), [(None, ["look"]), (DeviceRing(2), ["renew", "look"])])
+async def test_gpus_are_read_before_pools_are_sampled(
+    make: Any, machine: Machine, devices: Any, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may wait for them, which the samples do not; not at all if no pool is on a GPU."""
+    seen: list[str] = []
+
+    async def renew() -> None:
+        seen.append("renew")
+
+    pool = await make(devices=devices, rule=None)
+    autoscaler = Autoscaler(machine.gpus.get, lambda _: machine.resident, renew)
+    monkeypatch.setattr(autoscaler, "look", lambda _: seen.append("look"))
+    autoscaler.follow(pool, RULE)
+    autoscaler._tick()
+    await until(lambda: "look" in seen)
+
+    assert seen == order
+    assert not autoscaler.idle
+    autoscaler.follow(pool, None)
 
 
 async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:

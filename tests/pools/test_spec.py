@@ -33,6 +33,7 @@ def test_environment() -> None:
         "MKL_NUM_THREADS": "9",
         "OMP_NUM_THREADS": "3",
         "OPENBLAS_NUM_THREADS": "3",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "PYTHONUNBUFFERED": "1",
         "TS_DECODE_INPUT_REQUEST": "true",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.waiting import until
 
@@ -82,7 +83,7 @@ async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner) -
     """Makes workers that are stopped after the test."""
     made: list[Worker] = []
 
-    def worker(**changed: float) -> Worker:
+    def worker(spec: WorkerSpec = spec, **changed: float) -> Worker:
         made.append(Worker(9000, "W-9000-m", spec, replace(times, **changed), owner))
         return made[-1]
 
@@ -611,6 +612,21 @@ async def test_stop_that_takes_too_long(make: Any, stage: Any, owner: Owner) -> 
     assert process.killed
     assert owner.lost[0][0] is running
     assert any(isinstance(message, Stop) for message, _ in process.received)
+
+
+async def test_the_gpu_is_the_one_that_the_model_uses(make: Any, stage: Any, spec: WorkerSpec) -> None:
+    """Until a model has loaded it is the assigned one; of a handler that does not say what it uses, too."""
+    worker = make(replace(spec, load=msgspec.structs.replace(spec.load, gpu_id=1)))
+    process = await stage.enter()
+    assert (worker.gpu, worker.is_on_cpu) == (1, False)
+    process.load(device="cpu")
+    assert (worker.gpu, worker.is_on_cpu) == (None, True)
+    process.exit("exited with status 1")
+    again = await stage.enter(2)
+    assert worker.gpu == 1
+    again.load(device="cuda:1")
+
+    assert (worker.gpu, worker.is_on_cpu) == (1, False)
 
 
 async def test_stop_before_it_loaded(make: Any, stage: Any) -> None:

@@ -24,7 +24,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         total=1000 * MEGABYTE, used=350 * MEGABYTE, available=600 * MEGABYTE, percent=40.0
     )
     monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(system, "read_gpus", lambda _: ())
     monkeypatch.setattr(system, "cgroup_quota", lambda *_: None)
 
     def container(limit: float | None, used: float = 0) -> None:
@@ -54,7 +53,7 @@ def test_memory(
 ) -> None:
     """Used, available and share are of the limit that the kernel will act on."""
     machine(limit, used)
-    reading = system.SystemMonitor(of_container=of_container).read()
+    reading = system.SystemMonitor(number_of_gpu=0, of_container=of_container).read()
 
     assert (reading.memory_used_mb, reading.memory_available_mb, reading.memory_percent) == expected
 
@@ -71,7 +70,7 @@ def test_processors(
     monkeypatch.setattr(system, "allowed_cpus", lambda: processors)
     monkeypatch.setattr(cgroups, "cpu_seconds", lambda: next(used))
     monkeypatch.setattr(system, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    monitor = system.SystemMonitor(of_container=True)
+    monitor = system.SystemMonitor(number_of_gpu=0, of_container=True)
 
     assert monitor.read().cpu_percent == expected
 
@@ -84,4 +83,4 @@ def test_a_group_that_counts_nothing(machine: Callable[..., None], monkeypatch: 
     monkeypatch.setattr(system, "_cpu_seconds", lambda: next(seconds))
     monkeypatch.setattr(cgroups, "cpu_seconds", lambda: None)
 
-    assert system.SystemMonitor(of_container=True).read().cpu_percent == 50.0
+    assert system.SystemMonitor(number_of_gpu=0, of_container=True).read().cpu_percent == 50.0

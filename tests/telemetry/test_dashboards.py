@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from modelserver.errors import InternalError
+from modelserver.telemetry.gpus import GpuReading
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.telemetry.system import GpuReading, SystemReading
+from modelserver.telemetry.system import SystemReading
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "modelserver.json").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ import pytest
 
 import modelserver
 from modelserver.errors import InternalError
+from modelserver.telemetry.gpus import GpuReading
 from modelserver.telemetry.metrics import (
     MAX_WORKERS_SHOWN,
     MOST_NEW,
@@ -14,7 +15,7 @@ from modelserver.telemetry.metrics import (
     ServerMetrics,
     host_name,
 )
-from modelserver.telemetry.system import GpuReading, SystemReading
+from modelserver.telemetry.system import SystemReading
 
 HOST = '{Level="Host",Hostname="h"}'
 MODEL = '{model_name="m",model_version="1.0"'

@@ -26,6 +26,6 @@ def version(
         envelope="",
         splits_tensors=tensors,
         options=ModelOptions(**options),
-        pool=SimpleNamespace(splits=splits, workers=[SimpleNamespace(gpu_id=gpu) for gpu in gpus]),
+        pool=SimpleNamespace(splits=splits, workers=[SimpleNamespace(gpu=gpu) for gpu in gpus]),
         metrics=ServerMetrics().model("m", "1"),
     )

@@ -11,9 +11,12 @@ from modelserver.api.shares import SHARE, describe_share, moment
 from modelserver.models.version import FailedVersion
 from modelserver.options.table import OPTIONS
 from modelserver.pools.pool import FAILING
-from modelserver.telemetry.system import NO_GPU, gpu_usage, worker_memory
+from modelserver.telemetry.gpus import NO_GPU, gpus
+from modelserver.telemetry.system import worker_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from modelserver.models.version import ModelVersion
     from modelserver.options.resolve import ModelOptions
     from modelserver.pools.worker import Worker
@@ -29,8 +32,17 @@ _BATCH_SETTINGS = (
 )
 
 
+async def read_gpus_of(models: Iterable[ModelVersion]) -> None:
+    """Takes new readings of the GPUs, if workers of these models use any, before they are described."""
+    if any(worker.gpu is not None for model in models for worker in model.pool.workers):
+        await gpus.renew()
+
+
 def describe(model: ModelVersion) -> dict[str, Any]:
-    """One element of the answer; fields that are None are omitted when it is sent."""
+    """One element of the answer; fields that are None are omitted when it is sent.
+
+    GPUs are described as of their last reading.
+    """
     options, pool = model.options, model.pool
     statistics, sequences = pool.statistics(), pool.sequences
     # Only the shared queue: sequences have their own (reference 5.4).
@@ -174,15 +186,16 @@ def _whereabouts(worker: Worker) -> dict[str, Any]:
         return {
             "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
             "pid": worker.pid,
-            "gpu": worker.gpu_id is not None,
-            "gpuUsage": gpu_usage(worker.gpu_id),
+            "gpu": worker.gpu is not None,
+            "gpuUsage": gpus.usage(worker.gpu),
             "node": None,
         }
+    usage = NO_GPU if worker.is_on_cpu else node.gpu or NO_GPU
     return {
         "memoryUsage": node.resident,
         "pid": worker.pid,
-        "gpu": node.gpu not in {"", NO_GPU},
-        "gpuUsage": node.gpu or NO_GPU,
+        "gpu": usage != NO_GPU,
+        "gpuUsage": usage,
         "node": {"name": node.name, "host": node.host},
     }
 
@@ -238,7 +251,7 @@ _WORKER = oas.record(
         "status": {**oas.TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
         "memoryUsage": {**oas.WHOLE, "format": "int64", "description": "Resident bytes."},
         "pid": oas.WHOLE,
-        "gpu": oas.FLAG,
+        "gpu": oas.told(oas.FLAG, "Whether its model is on a GPU; until it has loaded, whether it gets one."),
         "gpuUsage": oas.TEXT,
         "node": oas.told(
             oas.record({"name": oas.TEXT, "host": oas.TEXT}),

@@ -11,7 +11,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from modelserver.api import descriptions as oas
-from modelserver.api.describe import describe
+from modelserver.api.describe import describe, read_gpus_of
 from modelserver.api.logging_level import add_logging_level
 from modelserver.api.pages import one_page, page_parameters, page_schema
 from modelserver.api.parameters import Parameters
@@ -114,6 +114,7 @@ class ManagementApi:
         models = registry.versions(name) if version == "all" else [registry.get(name, version)]
         if customized and version != "all":
             return await describe_customized(models[0])
+        await read_gpus_of(models)
         return Response(pretty([describe(model) for model in models]), media_type=JSON)
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
@@ -205,6 +206,7 @@ async def describe_customized(model: ModelVersion) -> Response:
     Unlike in TorchServe, the reason phrase is always the standard one.
     """
     described = await ask_handler(model)
+    await read_gpus_of([model])
     body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
     answer = described.answer
     response = Response(b"" if answer.status in (204, 304) else body, answer.status, media_type=JSON)

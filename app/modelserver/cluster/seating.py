@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.pools.ranks import Position, member_spec
-from modelserver.telemetry.system import VISIBLE
+from modelserver.telemetry.gpus import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

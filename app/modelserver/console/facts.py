@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from modelserver.api.describe import describe
+from modelserver.api.describe import describe, read_gpus_of
 from modelserver.options.table import OPTIONS
 from modelserver.settings.key import property_text
 from modelserver.telemetry.metrics import REQUEST_BOUNDS
@@ -52,6 +52,7 @@ class State:
 
     async def look(self) -> tuple[bytes, float]:
         """What has changed, as one event, and the processor seconds that looking took."""
+        await read_gpus_of(self._registry.versions())
         watch, at = _Stopwatch(), time.monotonic()
         versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
         figures = {}

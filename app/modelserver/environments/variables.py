@@ -24,6 +24,8 @@ def worker_variables(
     variables = {k: v for k, v in machine.items() if hidden is None or not hidden.fullmatch(k)}
     for name in THREAD_VARIABLES:
         variables[name] = variables.get(name) or str(threads)
+    # GPUs are numbered as NVML does; CUDA's own order is by speed.
+    variables.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return with_allocator({**variables, "PYTHONUNBUFFERED": "1", **own})
 
 

@@ -23,7 +23,7 @@ from modelserver.models.reading import Reader
 from modelserver.models.version import FailedVersion, ModelVersion
 from modelserver.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.pools.autoscaler import Autoscaler
-from modelserver.pools.devices import DeviceList, DeviceRing, groups_of
+from modelserver.pools.devices import DeviceList, DeviceRing, groups_of, look_again
 from modelserver.pools.failed import FailedPool
 from modelserver.pools.gate import StartGate, need_of
 from modelserver.pools.pool import Pool
@@ -166,6 +166,7 @@ class Preparation:
                 f"The runtime LSP (TorchServe's C++ backend) of {archive.url} is not available here."
             )
         handler = self._handler(registration, archive)
+        await look_again(self._devices, self._settings.number_of_gpu)
         options = self._resolve(name, registration, archive, at_startup=at_startup)
         for warning in options.warnings:
             _log.warning("%s %s: %s", name, version, warning)
@@ -343,6 +344,7 @@ class Preparation:
             expose=settings.shows_errors,
             traces=settings.has_traces,
             types=not settings.as_torchserve,
+            gpu_required=settings.require_gpu,
             mode=_mode(options),
             outputs=[OutputSpec(spec.name, spec.datatype, spec.shape) for spec in options.signature.outputs],
         )

@@ -30,7 +30,8 @@ from modelserver.node.environment import NodeEnvironment
 from modelserver.node.worker import hand_over
 from modelserver.pools.memory_kills import kills
 from modelserver.pools.spec import Ports
-from modelserver.telemetry.system import VISIBLE, gpu_usage, worker_memory
+from modelserver.telemetry.gpus import VISIBLE, Gpus
+from modelserver.telemetry.system import worker_memory
 from modelserver.wire.arena import Arena, create, read_begun, recall
 from modelserver.wire.cluster import (
     MAX_MESSAGE,
@@ -298,11 +299,13 @@ class Agent:
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
     async def _report(self, gpu_id: int | None, visible: str | None) -> None:
-        process = self._process
+        process, gpus = self._process, Gpus(visible=visible)
         while process is not None:
             kills.look()
             resident = await asyncio.to_thread(worker_memory, process.pid)
-            self._say(Condition(resident, await asyncio.to_thread(gpu_usage, gpu_id, visible)))
+            if gpu_id is not None:
+                await gpus.renew()
+            self._say(Condition(resident, gpus.usage(gpu_id)))
             await asyncio.sleep(_REPORT)
 
     def _kill(self) -> None:

@@ -34,10 +34,10 @@ from modelserver.pools.scaling import (
 )
 from modelserver.pools.spec import WorkerState
 from modelserver.resources import resident_bytes
-from modelserver.telemetry.system import GpuMemory, gpu_memory
+from modelserver.telemetry.gpus import GpuMemory, gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from modelserver.pools.gate import StartGate
     from modelserver.pools.pool import Pool
@@ -57,15 +57,22 @@ REMIND = 60.0
 
 
 class Autoscaler:
-    """Scales pools. ``gpu_memory`` reads a GPU by index, ``resident`` the bytes of a process."""
+    """Scales pools.
+
+    ``gpu_memory`` is that of a GPU as of the last reading, which ``renew`` replaces; ``resident`` the bytes
+    of a process.
+    """
 
     def __init__(
         self,
-        gpu_memory: Callable[[int], GpuMemory | None] = gpu_memory,
+        gpu_memory: Callable[[int], GpuMemory | None] = gpus.memory,
         resident: Callable[[int], int] = resident_bytes,
+        renew: Callable[[], Awaitable[object]] = gpus.renew,
     ) -> None:
         self._gpu_memory = gpu_memory
         self._resident = resident
+        self._renew = renew
+        self._renewing: asyncio.Task[None] | None = None
         self._pools: WeakSet[Pool] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
         # When memory was last read, and what was free.
@@ -103,8 +110,18 @@ class Autoscaler:
 
     def _tick(self) -> None:
         self._timer = None
-        self.look(time.monotonic())
-        self._arm()
+        if any(pool.devices.peek() is not None for pool in self._pools):
+            self._renewing = asyncio.get_running_loop().create_task(self._renew_and_look())
+        else:
+            self.look(time.monotonic())
+            self._arm()
+
+    async def _renew_and_look(self) -> None:
+        try:
+            await self._renew()
+        finally:
+            self.look(time.monotonic())
+            self._arm()
 
     def look(self, now: float) -> None:
         """Samples every pool that is due; ``now`` is the time of the clock that stamps requests."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+from modelserver.telemetry.gpus import START_PATIENCE, Gpus, gpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_log = logging.getLogger("modelserver.workers")
 
 
 class DeviceList:
@@ -31,8 +37,43 @@ class DeviceRing(DeviceList):
 
     def __init__(self, count: int) -> None:
         super().__init__(range(count))
-        self.count = count
         self._next = 1
+
+    @property
+    def count(self) -> int:
+        """The number of devices."""
+        return len(self._devices)
+
+    def extend(self, count: int) -> None:
+        """Adds devices up to this number."""
+        self._devices += range(self.count, count)
+
+
+async def find_devices(number_of_gpu: int | None, *, required: bool = False, gpus: Gpus = gpus) -> DeviceRing:
+    """The GPUs for workers, at most ``number_of_gpu``. The log says why there are none where some should be.
+
+    Raises ConfigError if there are none and some are ``required``, or if their driver does not answer.
+    """
+    if number_of_gpu != 0 and not await gpus.renew(START_PATIENCE):
+        raise ConfigError(
+            f"NVIDIA's driver did not answer within {START_PATIENCE:g} s; number_of_gpu=0 starts without GPUs"
+        )
+    ring = DeviceRing(gpus.count(number_of_gpu))
+    if ring.count:
+        return ring
+    problem = "number_of_gpu=0" if number_of_gpu == 0 else gpus.driver.problem
+    if required:
+        raise ConfigError(f"require_gpu=true: no GPU is available: {problem}")
+    if number_of_gpu or gpus.driver.is_broken:
+        asked = f"number_of_gpu={number_of_gpu}: " if number_of_gpu else ""
+        _log.warning("%sno GPU is available, models run on the CPU: %s", asked, problem)
+    return ring
+
+
+async def look_again(ring: DeviceRing, number_of_gpu: int | None, *, gpus: Gpus = gpus) -> None:
+    """Adds the GPUs of a driver that could not be used before; does nothing on machines without one."""
+    if not ring.count and gpus.driver.is_broken and await gpus.renew():
+        ring.extend(gpus.count(number_of_gpu))
 
 
 class Places:

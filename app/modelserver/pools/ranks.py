@@ -22,7 +22,7 @@ import msgspec
 
 from modelserver.environments.variables import THREAD_VARIABLES
 from modelserver.pools.process import launch
-from modelserver.telemetry.system import VISIBLE
+from modelserver.telemetry.gpus import VISIBLE
 from modelserver.wire.messages import Broken, Cancelled, Loaded, LoadFailed, Predict, Result, Stop
 
 if TYPE_CHECKING:

@@ -86,10 +86,10 @@ class Worker:
         "_began", "_begun", "_broken_in_a_row", "_concurrent", "_head_since", "_heard", "_killed_because",
         "_loaded", "_loop", "_owner", "_pipelined", "_process", "_recalled_below", "_recalls", "_remote",
         "_sequence", "_spec", "_stopping", "_task", "_times", "_verdict", "_watchdog", "annotations",
-        "capacity", "cost", "created", "expectation", "failing_since", "failure", "first_load", "foreseen",
-        "freed_at", "gpu_id", "id", "in_flight", "label", "last_end", "load_failures", "most_rows",
-        "next_try", "pid", "precision", "round_trip", "served", "shared_capacity", "splits", "state",
-        "warnings",
+        "capacity", "cost", "created", "device", "expectation", "failing_since", "failure", "first_load",
+        "foreseen", "freed_at", "gpu_id", "id", "in_flight", "label", "last_end", "load_failures",
+        "most_rows", "next_try", "pid", "precision", "round_trip", "served", "shared_capacity", "splits",
+        "state", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +98,7 @@ class Worker:
         self.id = worker_id
         self.label = label
         self.gpu_id = spec.load.gpu_id
+        self.device = ""  # what the loaded model uses, as its handler says; empty if it does not say
         self.state = WorkerState.LOADING
         self.pid = -1
         self.created = time.time()
@@ -145,6 +146,16 @@ class Worker:
     def process(self) -> Process | None:
         """Its process; None between the end of one and the start of the next."""
         return self._process
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether its loaded model is on the CPU, as far as its handler says."""
+        return self.device == "cpu"
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU of its model on this machine; None: the CPU. Until it has loaded, the one it is to get."""
+        return None if self.is_on_cpu else self.gpu_id
 
     @property
     def may_serve(self) -> bool:
@@ -306,7 +317,7 @@ class Worker:
         """One process from start to end. Returns whether its failure is permanent."""
         self._loaded = self._loop.create_future()
         self._verdict = self._begun = None
-        self._killed_because, self.foreseen = "", False
+        self._killed_because, self.device, self.foreseen = "", "", False
         self.served = self.most_rows = self._recalled_below = 0
         kills.look()
         async with contextlib.AsyncExitStack() as place:
@@ -468,6 +479,7 @@ class Worker:
         self.splits = message.splits
         self.warnings = message.warnings
         self.precision = message.precision
+        self.device = message.device
         self.annotations = message.annotations
         self.failing_since = None
         self.load_failures = 0

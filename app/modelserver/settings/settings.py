@@ -294,6 +294,12 @@ class Settings(ClusterSettings):
     number_of_gpu: int | None = setting(
         None, DEVICES, "The most GPUs to use; by default all.", category="D", minimum=0
     )
+    require_gpu: bool = setting(
+        False,
+        DEVICES,
+        "Refuse to start without a GPU, and to load a model on the CPU that was assigned one.",
+        category="D",
+    )
     ipex_enable: bool = setting(False, DEVICES, "Use Intel's extension for PyTorch.", category="D")
     ipex_gpu_enable: bool = setting(False, DEVICES, "Use Intel's extension on GPUs.", category="D")
     cpu_launcher_enable: bool = setting(
@@ -343,6 +349,11 @@ class Settings(ClusterSettings):
     def local_store(self) -> Path | None:
         """The model store, if it is a folder of this machine."""
         return None if isinstance(self.model_store, str) else self.model_store
+
+    @property
+    def requires_local_gpu(self) -> bool:
+        """Whether this machine must have a GPU: with workers on other machines, these matter."""
+        return self.require_gpu and self.worker_launcher == "local"
 
     @property
     def has_traces(self) -> bool:

@@ -616,7 +616,8 @@ class ServerMetrics:
             family.labels("Host", self.hostname).set(getattr(reading, field))
         for gpu in reading.gpus:
             for family, field in self._families.gpu.items():
-                family.labels("Host", str(gpu.gpu_id), self.hostname).set(getattr(gpu, field))
+                if (value := getattr(gpu, field)) is not None:
+                    family.labels("Host", str(gpu.gpu_id), self.hostname).set(value)
 
     def collected(self, readings: Iterable[Reading]) -> None:
         """Shows the metrics of reference 15.3 and ``metrics_config`` that ``system_metrics_cmd`` printed."""

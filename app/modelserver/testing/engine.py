@@ -12,9 +12,8 @@ from modelserver.inference.inference import InferenceApi
 from modelserver.models.loading import default_name
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.pools.devices import DeviceRing
+from modelserver.pools.devices import find_devices
 from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.telemetry.system import gpu_count
 from modelserver.tensors.limits import RequestLimits
 from modelserver.testing.loopback import Loopback
 from modelserver.workdir import work_directory
@@ -68,7 +67,7 @@ async def engine(
     settings = loaded.settings
     with work_directory() as workdir:
         metrics = ServerMetrics(mode=settings.metrics_mode)
-        devices = DeviceRing(gpu_count(settings.number_of_gpu))
+        devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
         preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
         registry = Registry(preparation, tells_names=settings.tells_names)
         aside = Aside(settings.max_request_size)

@@ -85,7 +85,7 @@ def _tensor(spec: TensorSpec, *, by_rows: bool) -> dict[str, Any]:
 
 
 def _instances(model: ModelVersion) -> dict[str, Any]:
-    gpus = sorted({worker.gpu_id for worker in model.pool.workers if worker.gpu_id is not None})
+    gpus = sorted({worker.gpu for worker in model.pool.workers if worker.gpu is not None})
     return {
         "name": f"{model.name}_0",
         "kind": "KIND_GPU" if gpus else "KIND_CPU",
