@@ -1,19 +1,25 @@
-"""How busy the GPU is while something is measured, as its driver says."""
+"""How busy the GPU is while something is measured, and its memory, as its driver says.
+
+It is the first GPU in CUDA_VISIBLE_DEVICES, on which a server with one worker computes.
+"""
 
 from __future__ import annotations
 
-import importlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from modelserver.telemetry.system import read_gpus
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from modelserver.telemetry.system import GpuReading
 
 PERIOD = 0.1  # seconds between two readings
 
 
 class Utilisation:
-    """Within the block, reads the first GPU again and again; ``percents`` stays empty where there is none."""
+    """Within the block, reads the GPU again and again; ``percents`` stays empty where there is none."""
 
     def __init__(self, period: float = PERIOD) -> None:
         self.percents: list[float] = []
@@ -32,16 +38,19 @@ class Utilisation:
         self._thread.join()
 
     def _watch(self) -> None:
-        try:
-            nvml: Any = importlib.import_module("pynvml")
-            nvml.nvmlInit()
-        except Exception:  # noqa: BLE001 - no package, no driver, no GPU: there is nothing to read
-            return
-        try:
-            device = nvml.nvmlDeviceGetHandleByIndex(0)
-            while not self._end.wait(self._period):
-                self.percents.append(float(nvml.nvmlDeviceGetUtilizationRates(device).gpu))
-        except nvml.NVMLError:
-            return
-        finally:
-            nvml.nvmlShutdown()
+        while not self._end.wait(self._period):
+            reading = _first()
+            # MIG devices say nothing of it.
+            if reading is None or reading.utilization_percent is None:
+                return
+            self.percents.append(reading.utilization_percent)
+
+
+def used_mib() -> float | None:
+    """The memory in use on the first visible GPU, in MiB; None if it cannot be read."""
+    reading = _first()
+    return None if reading is None else reading.memory_used_mb
+
+
+def _first() -> GpuReading | None:
+    return next(iter(read_gpus(1)), None)
