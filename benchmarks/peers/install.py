@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sysconfig
+import sys
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,19 +53,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def install(folder: Path, peer: Peer) -> None:
-    """Make the environment and run pip in it; what pip complains of goes to standard error."""
+def install(folder: Path, peer: Peer, wheels: Sequence[Path] = ()) -> None:
+    """Make the environment and run pip in it; what pip complains of goes to standard error.
+
+    ``wheels``: only these are installed, by this interpreter's pip and without an index.
+    """
     home = (folder / peer.name).resolve()
-    venv.create(home, with_pip=True)
+    venv.create(home, with_pip=not wheels)
     python = python_of(folder.resolve(), peer.name)
     shared = site_packages(python) / SHARED
     # pip must not take what this interpreter has for installed there: what is shared comes after it.
     shared.unlink(missing_ok=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, *peer.requirements], check=False)
-    if peer.bare:
-        subprocess.run([*command, "--no-deps", *peer.bare], check=False)
-    shared.write_text(f"{sysconfig.get_path('purelib')}\n", "utf-8")
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    commands = [[*pip, *peer.requirements], *([[*pip, "--no-deps", *peer.bare]] if peer.bare else [])]
+    if wheels:
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index"]
+        commands = [[*pip, "--no-deps", "--ignore-installed", *map(str, wheels)]]
+    for command in commands:
+        subprocess.run(command, check=False)
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    shared.write_text(f"{Path(torch.origin).parents[1]}\n", "utf-8")
 
 
 def site_packages(python: Path) -> Path:
