@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,3 +114,57 @@ def test_who_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in spawner_module.THREAD_VARIABLES:
         monkeypatch.setenv(name, "4,2")
     assert "one and the same" in why_not(spec())
+
+
+# A driver that has no GPU, and writes down that it is asked.
+_DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+static void note(const char *name) {
+    FILE *file = fopen(getenv("CALLS_OF_DRIVER"), "a");
+    fprintf(file, "%s\\n", name);
+    fclose(file);
+}
+int cuDriverGetVersion(int *version) { note("cuDriverGetVersion"); *version = 20000; return 0; }
+int cuInit(unsigned flags) { note("cuInit"); return 100; }
+"""
+_CONTROL = """
+def calls():
+    with open(os.environ["CALLS_OF_DRIVER"]) as file:
+        return file.read().split()
+
+imports = calls()
+torch.cuda.is_available()
+print(torch.version.cuda, len(imports), len(calls()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_imports_leave_the_gpu_alone(tmp_path: Path) -> None:
+    """Those of torch, torchvision and all built-in handlers start no thread, hold no descriptor and make no
+    call of NVIDIA's driver, as asking whether there is a GPU would: a child can still use it.
+    """
+    from benchmarks.gpu_probes import IMPORTS
+    from benchmarks.servers import ROOT
+
+    (tmp_path / "driver.c").write_text(_DRIVER)
+    (tmp_path / "calls").touch()
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    variables = {
+        "CALLS_OF_DRIVER": str(tmp_path / "calls"),
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "OPENBLAS_NUM_THREADS": "1",  # as the spawner's
+    }
+    command = [sys.executable, "-W", "ignore", "-c", IMPORTS + _CONTROL]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    cuda, imports, control = done.stdout.split()
+    if cuda == "None":
+        pytest.skip("this torch is for processors only")
+    assert int(imports) == 0
+    assert int(control) > 0
