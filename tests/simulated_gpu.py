@@ -129,6 +129,8 @@ class SimulatedGpus:
         put(torch.Tensor, "cuda", lambda tensor, *_a, **_k: tensor.to(torch.device("cuda")))
         put(torch.Tensor, "record_stream", lambda _tensor, _stream: self.calls.append("record_stream"))
         put(torch.jit, "load", self._placed(torch.jit.load))
+        # The compiler would look for its streams, which it only needs to follow a change of them.
+        put(torch.accelerator, "is_available", lambda: False)
         for name, value in self._functions().items():
             put(torch.cuda, name, value)
         return self
@@ -178,6 +180,8 @@ class SimulatedGpus:
             "default_stream": lambda _device=None: _Stream(self),
             "graph_pool_handle": lambda: (0, 0),
             "is_current_stream_capturing": lambda: False,
+            "get_rng_state": lambda _device=None: torch.get_rng_state(),
+            "set_rng_state": lambda _state, _device=None: None,
         }
         noted = {name: self._noted(name, function) for name, function in functions.items()}
         return {
