@@ -200,20 +200,23 @@ class Service:
                     self.cancel(message)
 
     def run(self, work: Work) -> None:
-        self._run_each(work, self.portions(work.open))
+        indices = work.open
+        if self.most_rows or self.broken is not None:
+            self._run_each(work, self.portions(indices))
+        elif indices:
+            self._run_rows(work, indices)
 
     def _run_each(self, work: Work, portions: Iterable[list[int]]) -> None:
         """Calls the handler for each of these rows."""
         for indices in portions:
             if self.broken is None:
-                state = self.state(work, indices)
-                call = partial(self._call_with, work, indices, state)
-                self.settle(work, indices, state, call)
+                self._run_rows(work, indices)
             else:
                 self.refuse(work, indices)
 
-    def _call_with(self, work: Work, indices: list[int], state: BatchState) -> Any:
-        return self.call(work.select(indices), state)
+    def _run_rows(self, work: Work, indices: list[int]) -> None:
+        state = self.state(work, indices)
+        self.settle(work, indices, state, lambda: self.call(work.select(indices), state))
 
     def portions(self, indices: list[int]) -> list[list[int]]:
         """The rows for each call: all of them, or as many as fit into the GPU's memory."""
