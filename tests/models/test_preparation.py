@@ -20,6 +20,7 @@ from modelserver.pools.devices import DeviceRing
 from modelserver.settings.keys import KEYS
 from modelserver.settings.model_defaults import ModelDefaults
 from modelserver.settings.settings import Settings
+from modelserver.telemetry.gpus import gpus
 from modelserver.telemetry.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -225,6 +226,27 @@ async def test_config_with_tags(prepare: Any, store: Path) -> None:
     write(store / "tagged", "a: 1\nb: !!python/object/apply:os.system [ls]\n")
     with pytest.raises(InvalidModel, match=r"^tagged: model-config.yaml: line 2: .* only plain values"):
         await prepare("tagged")
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_workers_are_told_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
+    """As `require_gpu` says."""
+    assert (await prepare("m", gpus=1, require_gpu=required)).pool.spec.load.gpu_required is required
+
+
+async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as `number_of_gpu` allows, by a model that is registered from then on."""
+    monkeypatch.setattr(gpus.driver, "is_broken", True)
+    monkeypatch.setattr(gpus, "latest", (None, None, None))
+
+    async def renew() -> bool:
+        return True
+
+    monkeypatch.setattr(gpus, "renew", renew)
+    model = await prepare("m", number_of_gpu=2)
+
+    assert model.options.device_type == "gpu"
+    assert [model.pool.devices.assign() for _ in range(3)] == [1, 0, 1]
 
 
 # Several processes or devices
