@@ -301,18 +301,41 @@ def test_a_driver_that_cannot_be_used_is_tried_again(
 
 
 def test_gpus_that_cannot_be_listed(
-    nvml: FakeNvml, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are none, and the log says why."""
+    """There are none, the log says why, and their driver is started again, as it may be another one."""
 
     def fail() -> int:
         raise NvmlError(999, "Unknown Error")
 
-    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", fail)
+    now = [0.0]
+    gpus = Gpus(Driver(clock=lambda: now[0]), patience=3600)
+    with monkeypatch.context() as broken:
+        broken.setattr(nvml, "nvmlDeviceGetCount", fail)
+        assert (gpus.read(), gpus.read()) == ((), ())
 
-    assert gpus.read() == ()
-    assert "Unknown Error" in caplog.text
+    assert caplog.text.count("Unknown Error") == 1
     assert gpus.driver.is_broken
+    now[0] = RETRY
+    assert len(gpus.read()) == 3
+    assert (nvml.started, gpus.driver.is_broken) == (2, False)
+
+
+def test_without_threads_the_last_readings_count(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever describes a model gets an answer, and the next reading has a thread again."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = gpus.read()
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", fail)
+        assert gpus.read() is before
+
+    assert "can't start new thread" in caplog.text
+    assert gpus.read() is not before
 
 
 def test_what_is_hidden_is_named(nvml: FakeNvml) -> None:

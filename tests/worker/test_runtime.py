@@ -295,7 +295,7 @@ def test_a_gpu_that_cannot_be_used_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "name"),
     [
         ("cpu", "cpu"),
         ("cuda:1", "cuda:1"),
@@ -306,9 +306,9 @@ def test_a_gpu_that_cannot_be_used_is_tried_again() -> None:
         (SimpleNamespace(type=int), ""),
     ],
 )
-def test_handlers_say_where_their_model_is(device: Any, told: str) -> None:
+def test_handlers_say_where_their_model_is(device: Any, name: str) -> None:
     """By their attribute ``device``, as torch names devices; others say nothing."""
-    assert device_of(SimpleNamespace(device=device)) == told
+    assert device_of(SimpleNamespace(device=device)) == name
     assert device_of(None) == ""
 
 

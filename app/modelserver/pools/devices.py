@@ -65,8 +65,8 @@ async def find_devices(number_of_gpu: int | None, *, required: bool = False, gpu
     if required:
         raise ConfigError(f"require_gpu=true: no GPU is available: {problem}")
     if number_of_gpu or gpus.driver.is_broken:
-        asked = f"number_of_gpu={number_of_gpu}: " if number_of_gpu else ""
-        _log.warning("%sno GPU is available, models run on the CPU: %s", asked, problem)
+        setting = f"number_of_gpu={number_of_gpu}: " if number_of_gpu else ""
+        _log.warning("%sno GPU is available, models run on the CPU: %s", setting, problem)
     return ring
 
 

@@ -96,6 +96,8 @@ class Driver:
             installed = _installed(nvml)
             handles = _seen_by_cuda(nvml, installed, visible)
         except nvml.NVMLError as error:
+            # It may be another driver by now.
+            self._nvml, self._next = None, self._clock() + RETRY
             self.problem, self.is_broken = f"NVIDIA's driver cannot list them: {error}", True
             _log.warning("The GPUs cannot be listed: %s", error)
             return ()
@@ -195,8 +197,14 @@ class Gpus:
         with self._lock:
             if self._reading is None or self._reading.done():
                 self._reading, self._since = Future(), now
-                # Not one of a pool, which would wait for it when the process ends.
-                threading.Thread(target=self._run, args=(self._reading,), name="gpus", daemon=True).start()
+                try:
+                    # Not one of a pool, which would wait for it when the process ends.
+                    threading.Thread(
+                        target=self._run, args=(self._reading,), name="gpus", daemon=True
+                    ).start()
+                except RuntimeError as error:
+                    _log.warning("The GPUs are not read: %s", error)
+                    self._reading.set_result(None)
             left = (self._patience if patience is None else patience) - (now - self._since)
             return self._reading, left
 

@@ -70,11 +70,11 @@ def _why_not_available() -> str:
 
 def _not_usable(gpu_id: int, why: str) -> GpuNotUsable:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
-    shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+    toolkit = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    variable = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
     return GpuNotUsable(
         f"GPU {gpu_id} was assigned and cannot be used: {why.rstrip('.')} "
-        f"(NVIDIA's driver: {_driver_version()}; torch {torch.__version__} is built for {built}{shown})"
+        f"(NVIDIA's driver: {_driver_version()}; torch {torch.__version__} is built for {toolkit}{variable})"
     )
 
 
