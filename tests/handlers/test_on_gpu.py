@@ -145,3 +145,21 @@ def numbers_of(answer: Any) -> list[float]:
     if isinstance(answer, dict):
         return numbers_of([answer[key] for key in sorted(answer)])
     return [each for part in answer for each in numbers_of(part)] if isinstance(answer, list) else [answer]
+
+
+def test_the_second_gpu_alone_is_used(
+    gpus: SimulatedGpus, tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
+) -> None:
+    """A worker of GPU 1 has no context on GPU 0: not by its threads, nor by its timers."""
+    gpus.count = 2
+    name = f"three_{abs(hash(tmp_path))}.py"
+    (tmp_path / name).write_text(CLASSES)
+    handler = ImageClassifier()
+    context = make_context(tmp_path, {"handler": {"profile": True}}, modelFile=name)
+    context.system_properties["gpu_id"] = 1
+    handler.initialize(context)
+    begin(handler.context, 2)
+    answers = handler.handle([{"data": file} for file in pictures[:2]], handler.context)
+
+    assert len(answers) == 2
+    assert gpus.contexts == {1}
