@@ -52,7 +52,8 @@ class SimulatedGpus:
 
     ``lost``: CUDA is unusable, as without device files. ``error``: the sticky error of this process, if any.
     ``calls``: names of the functions of ``torch.cuda`` that were called, in order. ``contexts``: the numbers
-    of the GPUs that this process has used.
+    of the GPUs that this process has used. ``capturing``: a CUDA graph is being recorded; if it fails, its
+    stream stays the current one if ``keeps_stream``, as before torch 2.15. ``replayed`` counts replays.
     """
 
     def __init__(self, count: int = 1, memory: int = 80 * GIB, capability: tuple[int, int] = (9, 0)) -> None:
@@ -64,7 +65,10 @@ class SimulatedGpus:
         self.allocated = 0
         self.calls: list[str] = []
         self.contexts: set[int] = set()
+        self.capturing = self.keeps_stream = False
+        self.replayed = 0
         self._threads = threading.local()
+        self._default = _Stream(self)
 
     # What happens on a GPU
 
@@ -75,6 +79,12 @@ class SimulatedGpus:
             raise RuntimeError("No CUDA GPUs are available")
         if self.error:
             raise cuda_error(self.error)
+
+    def wait(self) -> None:
+        """As what waits for the GPU, which nothing may while a graph is recorded."""
+        self.launch()
+        if self.capturing:
+            raise cuda_error("CUDA error: operation not permitted when stream is capturing")
 
     def fail(self, message: str = ASSERTION) -> None:
         """A kernel that was started fails: nobody notices until something waits for it."""
@@ -129,6 +139,7 @@ class SimulatedGpus:
         put(torch.Tensor, "cuda", lambda tensor, *_a, **_k: tensor.to(torch.device("cuda")))
         put(torch.Tensor, "record_stream", lambda _tensor, _stream: self.calls.append("record_stream"))
         put(torch.jit, "load", self._placed(torch.jit.load))
+        put(torch.backends.cuda, "is_built", lambda: True)
         # The compiler would look for its streams, which it only needs to follow a change of them.
         put(torch.accelerator, "is_available", lambda: False)
         for name, value in self._functions().items():
@@ -153,15 +164,15 @@ class SimulatedGpus:
     def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.error:
-                self.launch()
+            if self.error or self.capturing:
+                self.wait()
             return function(*args, **kwargs)
 
         return call
 
     def _functions(self) -> dict[str, Any]:
         """Those of ``torch.cuda``."""
-        functions = {
+        functions: dict[str, Callable[..., Any]] = {
             "is_available": lambda: not self.lost and self.count > 0,
             "device_count": lambda: 0 if self.lost else self.count,
             "is_initialized": lambda: bool(self.contexts),
@@ -174,20 +185,23 @@ class SimulatedGpus:
             "mem_get_info": lambda _device=None: (self.memory - self.allocated, self.memory),
             "memory_allocated": lambda _device=None: self.allocated,
             "memory_reserved": lambda _device=None: self.allocated,
-            "synchronize": lambda _device=None: self.launch(),
+            "synchronize": lambda _device=None: self.wait(),
             "empty_cache": lambda: None,
-            "current_stream": lambda _device=None: _Stream(self),
-            "default_stream": lambda _device=None: _Stream(self),
-            "graph_pool_handle": lambda: (0, 0),
-            "is_current_stream_capturing": lambda: False,
-            "get_rng_state": lambda _device=None: torch.get_rng_state(),
+            "get_rng_state": lambda _device=None: torch.ByteTensor(),
             "set_rng_state": lambda _state, _device=None: None,
+            "current_stream": lambda _device=None: getattr(self._threads, "stream", self._default),
+            "default_stream": lambda _device=None: self._default,
+            "set_stream": self._set_stream,
+            "graph_pool_handle": lambda: (0, 0),
+            "is_current_stream_capturing": lambda: self.capturing,
         }
         noted = {name: self._noted(name, function) for name, function in functions.items()}
         return {
             **noted,
             "device": self._device,
-            "stream": lambda _stream: contextlib.nullcontext(),
+            "stream": self._stream,
+            "graph": self._graph,
+            "CUDAGraph": lambda: SimpleNamespace(replay=self._replay),
             "Stream": lambda *_a, **_k: _Stream(self),
             "Event": lambda *_a, **_k: _Event(self),
         }
@@ -213,6 +227,37 @@ class SimulatedGpus:
             yield
         finally:
             self._threads.device = before
+
+    def _set_stream(self, stream: _Stream) -> None:
+        self._threads.stream = stream
+
+    @contextlib.contextmanager
+    def _stream(self, stream: _Stream) -> Iterator[None]:
+        before = getattr(self._threads, "stream", self._default)
+        self._set_stream(stream)
+        try:
+            yield
+        finally:
+            self._set_stream(before)
+
+    @contextlib.contextmanager
+    def _graph(self, _graph: Any, **_options: Any) -> Iterator[None]:
+        before = getattr(self._threads, "stream", self._default)
+        self._set_stream(_Stream(self))
+        self.capturing = True
+        try:
+            yield
+        except BaseException:
+            if self.keeps_stream:
+                before = self._threads.stream
+            raise
+        finally:
+            self.capturing = False
+            self._set_stream(before)
+
+    def _replay(self) -> None:
+        self.launch()
+        self.replayed += 1
 
     def _properties(self, _device: Any = None) -> SimpleNamespace:
         major, minor = self.capability
@@ -241,11 +286,6 @@ class _Stream:
     def synchronize(self) -> None:
         """As torch's."""
         self._gpus.launch()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Stream)
-
-    __hash__ = object.__hash__
 
 
 class _Event:

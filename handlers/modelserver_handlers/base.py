@@ -76,6 +76,8 @@ class BaseHandler:
         "inference",
         "postprocess",
     )
+    # The memory format of batches for the network.
+    _ms_order: torch.memory_format = torch.contiguous_format
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -132,11 +134,13 @@ class BaseHandler:
             return model
         if not options.optimize_asked and not self._ms_loads_as_we_do():
             options = replace(options, optimize=False)
-        batches = Batches(size, options.shape or self._ms_input_shape())
+        batches = Batches(size, options.shape or self._ms_input_shape(), self._ms_order)
         calibration = Calibration(
             partial(self._ms_calibration_rows, options.calibration), self._ms_tell_precision
         )
-        return make_ready(model, options, self.model_yaml_config, batches, self.device, calibration)
+        return make_ready(
+            *(model, options, self.model_yaml_config, batches, self.device, calibration), self._ms_warn
+        )
 
     def _ms_calibration_rows(self, name: str | None) -> torch.Tensor:
         """The network's inputs for the calibration set. Raises NotInt8Error."""
@@ -152,6 +156,10 @@ class BaseHandler:
             tell("int8", used, why)
             if used != "int8":
                 self.context._ms_warn(f"precision: int8 is not used, but {used}: {why}")
+
+    def _ms_warn(self, message: str) -> None:
+        """Tell those who register the model."""
+        getattr(self.context, "_ms_warn", logger.warning)(message)
 
     def _ms_loads_as_we_do(self) -> bool:
         """Whether the class uses our loading: one with its own ``initialize`` may do more to the model."""
@@ -194,9 +202,8 @@ class BaseHandler:
         warn(message)
 
     def _ms_warn_of_random_weights(self, model: torch.nn.Module, model_file: str) -> None:
-        warn = getattr(self.context, "_ms_warn", None)
-        if warn is not None and self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
-            warn(
+        if self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
+            self._ms_warn(
                 f"The archive has no weights (--serialized-file): the network uses those that"
                 f" {model_file} creates, which are random unless it loads some itself"
             )
@@ -204,11 +211,10 @@ class BaseHandler:
     def _ms_warn_of_fixed_rows(self) -> None:
         rows = fixed_rows_of(self.model)
         size = int(self.context.system_properties.get("batch_size") or 1)
-        warn = getattr(self.context, "_ms_warn", None)
-        if rows is None or rows == size == 1 or warn is None:
+        if rows is None or rows == size == 1:
             return
         filled = "" if rows == 1 else ", the last one filled up with copies of a row"
-        warn(
+        self._ms_warn(
             f"{os.path.basename(self.model_pt_path or '')} was exported for batches of {rows}, and batch_size"
             f" is {size}: batches are computed in parts of {rows}{filled}. Export it with a first dimension"
             " of any size to compute them as a whole"

@@ -51,7 +51,6 @@ class VisionHandler(BaseHandler):
     _ms_copies: CopyStream | None = None
     _ms_jpeg_decoder: JpegDecoder | None = None
     _ms_graphs: BatchGraphs | None = None
-    _ms_order: torch.memory_format = torch.contiguous_format
 
     def initialize(self, context: Any) -> None:
         """As BaseHandler, and lift Pillow's pixel limit if ``limit_max_image_pixels`` is false.
@@ -67,6 +66,18 @@ class VisionHandler(BaseHandler):
             self._ms_use_gpu(int(context.system_properties.get("batch_size") or 1))
         elif self._ms_options.cuda_graphs or self._ms_options.decode == NVJPEG:
             logger.warning("There is no GPU: handler: decode and cuda_graphs have no effect")
+
+    def _ms_made_ready(self, model: Any) -> Any:
+        # Before anything is compiled or warmed up: code and kernels are those of one memory format.
+        if (
+            self.device.type == "cuda"
+            and self._ms_classic() is not None
+            and is_eager(model)
+            and ModelOptions.parse(self.model_yaml_config).optimize
+        ):
+            self._ms_order = torch.channels_last
+            model = model.to(memory_format=self._ms_order)
+        return super()._ms_made_ready(model)
 
     def _ms_input_shape(self) -> tuple[int, ...] | None:
         """Of one prepared picture, channels x height x width; None if only ``image_processing`` knows."""
@@ -88,6 +99,8 @@ class VisionHandler(BaseHandler):
         if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
             return self._ms_graphs(data)
         with self._ms_blaming_tensors(data):
+            if self._ms_order is torch.channels_last and isinstance(data, torch.Tensor) and data.dim() == 4:
+                data = data.to(self.device).contiguous(memory_format=self._ms_order)
             return super().inference(data, *args, **kwargs)
 
     @contextlib.contextmanager
@@ -113,9 +126,6 @@ class VisionHandler(BaseHandler):
         processing = self._ms_classic()
         if processing is None:
             return
-        if ModelOptions.parse(self.model_yaml_config).optimize and is_eager(self.model):
-            self._ms_order = torch.channels_last
-            self.model.to(memory_format=self._ms_order)
         if self._ms_options.decode == NVJPEG:
             self._ms_jpeg_decoder = start_decoder(self.device, processing)
         if self._ms_options.cuda_graphs:

@@ -81,11 +81,14 @@ class Body(bytearray):
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpus:
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
     """One GPU, as this process sees it."""
     # What a worker does once in its life, a test forgets.
     monkeypatch.setattr(current_device, "_enter", None)
-    return SimulatedGpus().install(monkeypatch.setattr)
+    matrices, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield SimulatedGpus().install(monkeypatch.setattr)
+    torch.set_float32_matmul_precision(matrices)
+    torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def is_eager(model: Any) -> bool:
-    """Whether it is an ordinary network, not a TorchScript or exported program."""
+    """Whether it is an ordinary network, not a TorchScript, exported or compiled program."""
     exported = (torch.jit.ScriptModule, torch.fx.GraphModule)
-    return isinstance(model, nn.Module) and not isinstance(model, exported)
+    # What torch.compile returns is a module, too, with the network in it.
+    compiled = hasattr(model, "_orig_mod")
+    return isinstance(model, nn.Module) and not isinstance(model, exported) and not compiled
 
 
 def statistics_of(module: nn.Module) -> set[int]:

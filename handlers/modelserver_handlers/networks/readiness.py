@@ -27,10 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The expected input: full batches of ``size`` rows, each of ``shape`` (None: unknown)."""
+    """The expected input: full batches of ``size`` rows, each of ``shape`` (None: unknown).
+
+    ``order`` is their memory format.
+    """
 
     size: int
     shape: tuple[int, ...] | None
+    order: torch.memory_format = torch.contiguous_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,12 @@ def make_ready(  # noqa: PLR0917 - all that there is to know
     batches: Batches,
     device: torch.device,
     calibration: Calibration | None = None,
+    warn: Callable[[str], object] = logger.warning,
 ) -> Any:
     """The network to use instead of ``model``, usually itself.
 
-    A failed compilation is a warning, and the network runs uncompiled. Raises ModelLoadError for invalid
-    settings.
+    A failed compilation is a warning, and the network runs uncompiled. ``warn`` gets what those who register
+    the model should know. Raises ModelLoadError for invalid settings, and what :func:`warm_up` raises.
     """
     if options.precision == "int8":
         used = _in_int8(model, batches, device, calibration)
@@ -62,7 +67,7 @@ def make_ready(  # noqa: PLR0917 - all that there is to know
             options = replace(options, optimize=False)
             document = {}
         options = replace(options, precision="fp32" if used == "int8" else used)
-    return _Preparation(model, options, document, batches, device).ready()
+    return _Preparation(model, options, document, batches, device, warn).ready()
 
 
 def _in_int8(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
@@ -104,6 +109,7 @@ class _Preparation:
     document: Mapping[str, Any]
     batches: Batches
     device: torch.device
+    warn: Callable[[str], object]
 
     def ready(self) -> Any:
         model, batches = self.model, self.batches
@@ -147,7 +153,13 @@ class _Preparation:
         compiled = compile_model(source, self.document)
         if compiled is source:
             return None
-        if not self._runs(compiled, compiles=True):
+        try:
+            runs = self._runs(compiled, compiles=True)
+        except RuntimeError as error:
+            # If the GPU is the reason, the uncompiled network fails, too.
+            logger.warning("%s", error)
+            runs = False
+        if not runs:
             logger.warning("The model runs uncompiled: its compiled form failed")
             return None
         return compiled
@@ -159,10 +171,12 @@ class _Preparation:
 
         def run(rows: torch.Tensor) -> None:
             placed = rows.to(self.device)
+            if self.batches.order is not torch.contiguous_format:
+                placed = placed.contiguous(memory_format=self.batches.order)
             if compiles and len(rows) > 1:
                 # Compiled once for all sizes; single rows get their own code.
                 torch._dynamo.maybe_mark_dynamic(placed, 0)
             with torch.inference_mode():
                 model(placed)
 
-        return warm_up(run, self.batches.shape, self.batches.size)
+        return warm_up(run, self.batches.shape, self.batches.size, self.device, self.warn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from modelserver_handlers.networks.precision import convert, full, half, in_bf16, use_bf16
+from modelserver_handlers.networks.precision import convert, full, half, in_bf16, is_eager, use_bf16
 
 
 def test_weights_are_converted_and_statistics_kept() -> None:
@@ -53,3 +53,12 @@ def test_a_network_with_gradients() -> None:
     (gradient,) = torch.autograd.grad(model(point).sum(), point)
 
     assert gradient.dtype == torch.float32
+
+
+def test_what_is_eager() -> None:
+    """A network, not what was made of one: its layers and their memory format are settled."""
+    network = nn.Linear(2, 2)
+
+    assert is_eager(network)
+    assert not is_eager(torch.compile(network, backend="eager"))
+    assert not is_eager(torch.fx.symbolic_trace(network))

@@ -290,6 +290,24 @@ def test_int8_on_a_gpu(reader: nn.Module) -> None:
     assert told.precision == ("fp32", "the network is on a GPU, and int8 is for processors")
 
 
+@pytest.mark.usefixtures("gpus")
+def test_a_compiled_network_that_fails_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of CUDA's in compiled code does not fail the load if the plain network runs."""
+
+    def fail(_rows: torch.Tensor) -> None:
+        raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
+
+    monkeypatch.setattr(readiness, "finds_compiler", lambda: True)
+    monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
+    net = Net()
+
+    assert make_ready(net, ModelOptions.parse(COMPILE), COMPILE, BATCHES, torch.device("cuda")) is net
+    assert "device kernel image is invalid" in caplog.text
+    assert "runs uncompiled" in caplog.text
+
+
 def test_int8_without_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor without AVX2 computes in float32, and a clear line says why."""
     monkeypatch.setattr(readiness, "is_able", lambda: False)
