@@ -25,6 +25,7 @@ from modelserver_handlers.networks.fixed_rows import fixed_rows_of
 from modelserver_handlers.networks.int8.calibration_set import calibration_rows
 from modelserver_handlers.networks.int8.quantisation import NotInt8Error
 from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
+from modelserver_handlers.networks.precision import choose_float32
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
 from modelserver_handlers.networks.sides import sides_of
 from modelserver_handlers.networks.warmup import warm_up
@@ -60,9 +61,9 @@ class BaseHandler:
     ``pipelined = True`` in a class means that its ``preprocess`` may run for the next batch, in another
     thread, while the rest runs for the current one. It is not inherited: a subclass must repeat it.
 
-    Unlike in TorchServe, importing this does not change the precision on GPUs (``precision`` in
-    model-config.yaml does), an ONNX model can be called like any other, and every row of a batch is
-    explained, not just the first.
+    As in TorchServe, GPUs may round float32 to TF32 unless ``precision`` in model-config.yaml says otherwise,
+    but importing this changes nothing yet. Unlike in TorchServe, an ONNX model can be called like any other,
+    and every row of a batch is explained, not just the first.
     """
 
     pipelined: ClassVar[bool] = False
@@ -94,6 +95,15 @@ class BaseHandler:
         self.profiler_args: dict[str, Any] = {}
 
     # Loading
+
+    def _ms_before_initialize(self, context: Any) -> None:
+        """Where TorchServe's handlers have it, by importing its module: TF32 where GPUs have it.
+
+        For classes with their own ``initialize``, before it is called. CUDA is not used yet.
+        """
+        is_built = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+        if is_built and context.system_properties.get("gpu_id") is not None:
+            torch.set_float32_matmul_precision("high")
 
     def initialize(self, context: Any) -> None:
         """Load the network and the labels. Raises ModelLoadError naming the file and the problem."""
@@ -135,8 +145,9 @@ class BaseHandler:
         if not options.optimize_asked and not self._ms_loads_as_we_do():
             options = replace(options, optimize=False)
         batches = Batches(size, options.shape or self._ms_input_shape(), self._ms_order)
+        self._ms_choose_float32(options)
         calibration = Calibration(
-            partial(self._ms_calibration_rows, options.calibration), self._ms_tell_precision
+            partial(self._ms_calibration_rows, options.calibration), partial(self._ms_tell_precision, "int8")
         )
         return make_ready(
             *(model, options, self.model_yaml_config, batches, self.device, calibration), self._ms_warn
@@ -150,12 +161,19 @@ class BaseHandler:
             Path(str(self.context.system_properties.get("model_dir"))), name, self.preprocess
         )
 
-    def _ms_tell_precision(self, used: str, why: str) -> None:
+    def _ms_choose_float32(self, options: ModelOptions) -> None:
+        used, why = choose_float32(self.device, options.tf32)
+        on_gpu = self.device.type == "cuda"
+        if options.tf32 or (on_gpu and options.precision == "fp32"):
+            asked = {None: "default", True: "tf32", False: "fp32"}[options.tf32]
+            self._ms_tell_precision(asked, used, why)
+
+    def _ms_tell_precision(self, asked: str, used: str, why: str) -> None:
         tell = getattr(self.context, "_ms_computes_in", None)
         if tell is not None:
-            tell("int8", used, why)
-            if used != "int8":
-                self.context._ms_warn(f"precision: int8 is not used, but {used}: {why}")
+            tell(asked, used, why)
+            if asked not in ("default", used):
+                self._ms_warn(f"precision: {asked} is not used, but {used}: {why}")
 
     def _ms_warn(self, message: str) -> None:
         """Tell those who register the model."""

@@ -238,7 +238,7 @@ class Context:
         self._ms_warnings.append(message)
 
     def _ms_computes_in(self, asked: str, used: str, why: str) -> None:
-        """While the model is loading: the precision for its description."""
+        """While the model is loading: the precision for its description; ``asked`` may be ``default``."""
         self._ms_precision = {"asked": asked, "used": used, "why": why}
 
     def _ms_begin(self, state: BatchState) -> None:

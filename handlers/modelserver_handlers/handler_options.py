@@ -72,20 +72,23 @@ class VisionOptions:
 
 
 _OPTIMIZE = {"auto": True, "on": True, "off": False}
-_PRECISION = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "int8": "int8"}
+_PRECISION = {each: each for each in ("fp32", "tf32", "bf16", "int8")}
+_PRECISION |= {"float32": "fp32", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How the network may be run.
 
-    ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``shape`` is that of one row of input,
-    None if only the handler knows it. ``calibration`` names the rows for int8 in the archive.
+    ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``precision`` is fp32, bf16 or int8;
+    ``tf32`` is whether GPUs may round float32 to TF32, None if the author leaves it open. ``shape`` is that
+    of one row of input, None if only the handler knows it. ``calibration`` names the rows for int8.
     """
 
     optimize: bool = True
     optimize_asked: bool = False
     precision: str = "fp32"
+    tf32: bool | None = None
     warmup: bool = True
     shape: tuple[int, ...] | None = None
     calibration: str | None = None
@@ -104,7 +107,9 @@ class ModelOptions:
             lambda value: value is None or (isinstance(value, str) and bool(value)),
             "the name of a file or folder in the archive",
         )
-        return cls(optimize is not False, optimize is True, precision or "fp32", warmup, shape, calibration)
+        tf32 = {"fp32": False, "tf32": True}.get(precision)
+        used = "fp32" if precision in (None, "tf32") else precision
+        return cls(optimize is not False, optimize is True, used, tf32, warmup, shape, calibration)
 
 
 def _value(document: Mapping[str, Any], key: str) -> Any:

@@ -19,7 +19,8 @@ from modelserver_handlers.handler_options import ModelOptions
         ("optimize: auto", ModelOptions(optimize_asked=True)),
         ("handler: {optimize: 'off', precision: bf16}", ModelOptions(optimize=False, precision="bf16")),
         ("precision: bfloat16", ModelOptions(precision="bf16")),
-        ("precision: bf16\nhandler: {precision: fp32}", ModelOptions()),
+        ("precision: bf16\nhandler: {precision: fp32}", ModelOptions(tf32=False)),
+        ("precision: tf32", ModelOptions(tf32=True)),
         (
             "handler: {precision: int8, calibration: samples/*.jpg}",
             ModelOptions(precision="int8", calibration="samples/*.jpg"),
@@ -38,7 +39,7 @@ def test_read(text: str, options: ModelOptions) -> None:
     ("document", "message"),
     [
         ({"optimize": "fast"}, "optimize must be one of auto, on, off, got 'fast'"),
-        ({"handler": {"precision": "int4"}}, "precision must be one of fp32, float32, bf16, bfloat16, int8"),
+        ({"handler": {"precision": "int4"}}, "precision must be one of fp32, tf32, bf16, int8, float32"),
         ({"handler": {"calibration": 3}}, "calibration must be the name of a file or folder"),
         ({"handler": {"calibration": ""}}, "calibration must be the name of a file or folder"),
         ({"handler": {"calibration": ["a"]}}, "calibration must be the name of a file or folder"),

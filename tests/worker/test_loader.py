@@ -364,3 +364,33 @@ def test_methods_that_are_never_called(source: str, said: str, model_dir: Path, 
     load_handler(write(source), model_dir).initialize(context)
 
     assert said in "".join(context._ms_warnings)
+
+
+OWN_INITIALIZE = """
+import torch
+from modelserver_handlers.base import BaseHandler
+class Own(BaseHandler):
+    def initialize(self, context):
+        self.precision = torch.get_float32_matmul_precision()
+    def handle(self, data, context):
+        return [self.precision]
+"""
+
+
+@pytest.mark.parametrize(("gpu_id", "precision"), [(0, "high"), (None, "highest")])
+def test_tf32_is_allowed_on_gpus_as_in_torchserve(
+    gpu_id: int | None, precision: str, write: Write, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class derived from BaseHandler finds it so in its own ``initialize``, and CUDA has not started."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    loaded = load_handler(write(OWN_INITIALIZE), model_dir)
+    context = Context("m", "/", None, 8, gpu_id, "0")
+    try:
+        loaded.initialize(context)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+    assert loaded.entry([None], context) == [precision]
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

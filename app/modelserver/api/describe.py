@@ -320,7 +320,7 @@ SCHEMAS: oas.Document = {
             "warnings": oas.WARNINGS,
             "precision": oas.told(
                 oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),
-                "What the network computes in, where the handler had a choice (`precision: int8`).",
+                "What the network computes in, where the handler had a choice, as on GPUs.",
             ),
             "customizedMetadata": oas.told(
                 oas.ANYTHING, "The handler's own metadata; only with `customized=true`."

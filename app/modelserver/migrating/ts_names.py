@@ -44,7 +44,8 @@ _BETTER_REMARKS = {
     "ts.metrics.metric.Metric": "holds its updated value instead of its initial one",
     "ts.metrics.metrics_store.MetricsStore": "keeps the dimensions given to a metric",
     "ts.torch_handler.base_handler.BaseHandler": (
-        "batches can be prepared ahead; loading weights runs no code; importing it does not change precision"
+        "batches can be prepared ahead; loading weights runs no code; GPUs may round to TF32 once a model is"
+        " loaded, not when this is imported"
     ),
     "ts.torch_handler.densenet_handler.DenseNetHandler": "takes batches",
     "ts.torch_handler.image_classifier.ImageClassifier": _BATCH + "; any number of classes",

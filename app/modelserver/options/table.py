@@ -430,7 +430,9 @@ HANDLER_KEYS: dict[str, HandlerKey] = {
             "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
         ),
         HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Handlers](handlers.md))."),
-        HandlerKey("precision", "`fp32`, `bf16` or `int8`, also under `handler` ([Handlers](handlers.md))."),
+        HandlerKey(
+            "precision", "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Handlers](handlers.md))."
+        ),
         HandlerKey("warmup", "`true`, `false` or `{shape: […]}`, also under `handler`."),
         HandlerKey(
             "micro_batching",

@@ -202,6 +202,9 @@ def _from_instance(instance: Any, *, built_in: bool) -> LoadedHandler:
         kind = type(instance)
         for name, meant in near_misses(kind, getattr(kind, "_ms_overridden", _CALLED)).items():
             context._ms_warn(f"{kind.__name__}.{name} is never called: is it {meant}, misspelt?")
+        before = getattr(instance, "_ms_before_initialize", None)
+        if before is not None:
+            before(context)
         return None if initialize is None else initialize(context)
 
     return LoadedHandler(instance.handle, setup, instance, built_in)

@@ -1,4 +1,7 @@
-"""``precision: bf16``: the network computes in bfloat16, its inputs and outputs stay float32."""
+"""What a network computes in: float32, rounded to TF32 on GPUs or not, or bfloat16 (``precision: bf16``).
+
+Its inputs and outputs stay float32.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,31 @@ from modelserver_handlers.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+TF32_SINCE = (8, 0)  # the compute capability
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether a GPU can compute in TF32."""
+    return torch.cuda.get_device_capability(device) >= TF32_SINCE
+
+
+def choose_float32(device: torch.device, tf32: bool | None) -> tuple[str, str]:
+    """Let ``device`` round float32 to TF32 in matrix products and convolutions, if it is a GPU that can.
+
+    ``tf32`` is False if it must not. Returns the precision in use, and why.
+    """
+    if device.type != "cuda":
+        return "fp32", "TF32 is for NVIDIA's GPUs, and the network is not on one"
+    rounds = tf32 is not False and has_tf32(device)
+    torch.set_float32_matmul_precision("high" if rounds else "highest")
+    torch.backends.cudnn.allow_tf32 = rounds
+    if rounds:
+        return "tf32", "the GPU rounds the factors of matrix products and convolutions to TF32"
+    if tf32 is False:
+        return "fp32", "matrix products and convolutions are exact"
+    return "fp32", "the GPU has no TF32, for which its compute capability must be 8.0 or higher"
 
 
 def is_eager(model: Any) -> bool:

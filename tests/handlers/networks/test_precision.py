@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 import torch
 from torch import nn
 
-from modelserver_handlers.networks.precision import convert, full, half, in_bf16, is_eager, use_bf16
+from modelserver_handlers.networks.precision import (
+    choose_float32,
+    convert,
+    full,
+    half,
+    in_bf16,
+    is_eager,
+    use_bf16,
+)
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
 
 
 def test_weights_are_converted_and_statistics_kept() -> None:
@@ -53,6 +67,35 @@ def test_a_network_with_gradients() -> None:
     (gradient,) = torch.autograd.grad(model(point).sum(), point)
 
     assert gradient.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("tf32", "capability", "used"),
+    [
+        (None, (9, 0), "tf32"),
+        (True, (8, 0), "tf32"),
+        (False, (9, 0), "fp32"),
+        (None, (7, 5), "fp32"),
+        (True, (7, 5), "fp32"),
+    ],
+)
+def test_float32_on_a_gpu(
+    tf32: bool | None, capability: tuple[int, int], used: str, gpus: SimulatedGpus
+) -> None:
+    """It is rounded to TF32 where GPUs have that, unless it must not be; then convolutions are exact, too."""
+    gpus.capability = capability
+
+    assert choose_float32(torch.device("cuda"), tf32)[0] == used
+    assert torch.get_float32_matmul_precision() == ("high" if used == "tf32" else "highest")
+    assert torch.backends.cudnn.allow_tf32 is (used == "tf32")
+
+
+def test_float32_on_a_processor() -> None:
+    """Nothing is changed there."""
+    before = torch.get_float32_matmul_precision()
+
+    assert choose_float32(torch.device("cpu"), True)[0] == "fp32"
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_what_is_eager() -> None:
