@@ -23,6 +23,14 @@ class GpuNotUsable(ModelLoadError):
     """The GPU that was assigned cannot be used. It may come back: loading is tried again."""
 
 
+class LoadAgain(RuntimeError):
+    """This process is of no use any more: the model is loaded in another one, which has ``variables``."""
+
+    def __init__(self, message: str, variables: dict[str, str]) -> None:
+        super().__init__(message)
+        self.variables = variables
+
+
 class BadInput(ValueError):
     """An input that cannot be used; the message says why, in words for the client."""
 

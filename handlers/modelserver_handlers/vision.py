@@ -131,7 +131,9 @@ class VisionHandler(BaseHandler):
         if self._ms_options.cuda_graphs:
             shape = (3, processing.crop, processing.crop)
             sizes = batch_sizes(batch_size)
-            self._ms_graphs = record_graphs(super().inference, shape, sizes, self.device, self._ms_order)
+            self._ms_graphs = record_graphs(
+                *(super().inference, shape, sizes, self.device, self._ms_order), self._ms_warn
+            )
 
     def _ms_classic(self) -> ClassicProcessing | None:
         processing = getattr(self, "image_processing", None)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until, worker_processes
+from tests.e2e.serving import Home, Server, archived, serving, wait_until, worker_processes
 
 from modelserver.archiver import ArchiveConfig, build_archive
 
@@ -44,6 +44,29 @@ def test_worker_that_dies(obey, order, reason):
     assert obey.inference.get("/ping").status_code == 200
     assert obey.predict("obey", {}).status_code == 200
     assert "failure" not in obey.describe("obey")["workers"][0]
+
+
+def test_worker_that_asks_for_another_process(shared_server, model_store):
+    """The model is loaded in one with the variables that it needs; the registration waits for that."""
+    source = """
+        import os
+        from modelserver_handlers.errors import LoadAgain
+
+        class Handler:
+            def initialize(self, context):
+                self.reason = os.environ.get("WITHOUT")
+                if self.reason is None:
+                    raise LoadAgain("this process cannot go on", {"WITHOUT": "graphs"})
+
+            def handle(self, data, context):
+                return [self.reason] * len(data)
+    """
+    archived(model_store, "again", source)
+    shared_server.registered("again.mar", synchronous=True)
+
+    assert shared_server.predict("again", {}).text == "graphs"
+    assert "failedLoads" not in shared_server.describe("again")["workers"][0]
+    shared_server.unregister("again")
 
 
 def test_v1_worker_that_dies(obey):

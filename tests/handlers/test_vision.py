@@ -436,7 +436,7 @@ def test_what_a_gpu_is_prepared_for(
     """Graphs are recorded of the plain inference, up to the batch size, in the order that batches come in."""
     seen: dict[str, Any] = {}
 
-    def record(inference: Any, shape: Any, sizes: Any, _device: Any, asked: Any) -> None:
+    def record(inference: Any, shape: Any, sizes: Any, _device: Any, asked: Any, _warn: Any) -> None:
         seen.update(shape=shape, sizes=sizes, order=asked, answers=inference(torch.ones(1, 3, 4, 4)))
 
     monkeypatch.setattr("modelserver_handlers.vision.record_graphs", record)

@@ -139,6 +139,24 @@ async def test_load_failure(
     assert len(stage.processes) == processes
 
 
+async def test_loading_again_with_other_variables(make: Any, stage: Any) -> None:
+    """A process that asks for another one with more variables gets it, and the first load has not failed; if
+    they are there already, it has.
+    """
+    worker = make()
+    process = await stage.enter()
+    process.fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
+    await stage.enter(2)
+
+    assert "WITHOUT" not in stage.specs[0].extra_environment
+    assert stage.specs[1].extra_environment["WITHOUT"] == "graphs"
+    assert (worker.load_failures, worker.first_load.done()) == (0, False)
+
+    stage.processes[1].fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
+    with pytest.raises(StartFailed):
+        await worker.first_load
+
+
 async def test_death_while_loading(make: Any, stage: Any) -> None:
     """A process that dies while loading fails the first load with how it ended and what it printed."""
     worker = make()

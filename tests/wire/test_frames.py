@@ -101,7 +101,7 @@ TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(Stop)), alone(st
 TO_SERVER = st.one_of(
     results(),
     alone(st.builds(Loaded, st.booleans(), SECONDS)),
-    alone(st.builds(LoadFailed, TEXT, st.integers(100, 599), st.booleans())),
+    alone(st.builds(LoadFailed, TEXT, st.integers(100, 599), st.booleans(), st.dictionaries(TEXT, TEXT))),
     alone(st.builds(Pong)),
 )
 CUTS = st.lists(st.integers(0, 2000), max_size=12)

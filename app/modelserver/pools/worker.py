@@ -395,6 +395,11 @@ class Worker:
             # The process exits by itself: its last output belongs in the error message.
             await asyncio.wait({ended}, timeout=LEAVE_GRACE)
             process.kill()
+            environment = self._spec.extra_environment
+            if outcome.variables.items() - environment.items():
+                _log.warning("Worker %s is started again: %s", self.label, outcome.message)
+                self._spec = replace(self._spec, extra_environment={**environment, **outcome.variables})
+                return False
             self._load_failed(f"{outcome.message}{quote(process.last_output())}", outcome.status)
             return outcome.permanent
         if ended.done():

@@ -214,11 +214,15 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
-    """Worker to server: the handler could not be loaded. ``permanent``: retrying cannot help."""
+    """Worker to server: the handler could not be loaded. ``permanent``: retrying cannot help.
+
+    ``variables``: the model is to be loaded in another process, whose environment has these.
+    """
 
     message: str
     status: int = 500
     permanent: bool = False
+    variables: dict[str, str] = {}
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken"):

@@ -47,7 +47,7 @@ from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
-from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
+from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
 from modelserver_handlers.metrics.emission import send_emissions_to
 
 if TYPE_CHECKING:
@@ -201,9 +201,9 @@ def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
         hint = hint_for(error)
         print_failure(error, hint=hint)
         status = 507 if is_out_of_memory(error) else 500
-        channel.send(
-            LoadFailed(explain_failure(error, Path(load.model_dir), hint), status, is_permanent(error))
-        )
+        variables = error.variables if isinstance(error, LoadAgain) else {}
+        message = explain_failure(error, Path(load.model_dir), hint)
+        channel.send(LoadFailed(message, status, is_permanent(error), variables))
         os._exit(1)
 
 

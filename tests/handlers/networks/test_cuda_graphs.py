@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
-from modelserver_handlers.networks import cuda_graphs
-from modelserver_handlers.networks.cuda_graphs import BatchGraphs, Recording, batch_sizes, record_graphs
+from modelserver_handlers.errors import LoadAgain
+from modelserver_handlers.networks.cuda_graphs import (
+    WARMUPS,
+    BatchGraphs,
+    Recording,
+    batch_sizes,
+    record_graphs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.simulated_gpu import SimulatedGpus
 
 
 def played(size: int, replayed: list[int]) -> Recording:
@@ -66,49 +75,118 @@ def test_what_does_not_fit(batch: Any) -> None:
     assert not BatchGraphs({4: played(4, [])}).fits(batch)
 
 
-@pytest.fixture
-def no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the part of a GPU that needs one."""
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+GPU = torch.device("cuda")
+NONE = "CUDA graphs could not be recorded, the network runs without: "
 
 
-def recorder(measured: list[bool]) -> Callable[..., Recording]:
-    """Takes the place of what records."""
-
-    def record(inference: Any, inputs: torch.Tensor, _pool: Any) -> Recording:
-        measured.append(torch.backends.cudnn.benchmark)
-        return Recording(inputs, inference(inputs), lambda: None)
-
-    return record
+def record(inference: Any, told: list[str] | None = None) -> BatchGraphs | None:
+    """Record batches of 1 and 2 on a GPU."""
+    warn = ([] if told is None else told).append
+    return record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
-@pytest.mark.usefixtures("no_pool")
-def test_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording(gpus: SimulatedGpus) -> None:
     """Each size is recorded with algorithms that were measured; after that, nothing is measured."""
-    measured: list[bool] = []
-    monkeypatch.setattr(cuda_graphs, "_record", recorder(measured))
-    graphs = record_graphs(lambda batch: batch, (3, 4), (1, 2, 2), torch.device("cpu"))
+    measured: list[tuple[int, bool, bool]] = []
+
+    def inference(batch: torch.Tensor) -> torch.Tensor:
+        measured.append((len(batch), gpus.capturing, torch.backends.cudnn.benchmark))
+        return batch
+
+    graphs = record(inference)
 
     assert graphs is not None
     assert graphs.sizes == (1, 2)
-    assert graphs.fits(torch.zeros(2, 3, 4))
-    assert measured == [True, True]
+    assert measured[: WARMUPS + 1] == [(2, False, True)] * WARMUPS + [(2, True, True)]
+    assert measured[WARMUPS + 1 :] == [(1, False, True)] * WARMUPS + [(1, True, True)]
     assert torch.backends.cudnn.benchmark is False
+    graphs(torch.zeros(2, 3, 4))
+    assert gpus.replayed == 1
 
 
-@pytest.mark.usefixtures("no_pool")
-def test_what_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The network then runs without, after one warning."""
+def waiting(batch: torch.Tensor) -> torch.Tensor:
+    """Cannot be recorded: it waits for the GPU."""
+    return batch * batch.sum().item()
 
-    def fail(*_: Any) -> Recording:
-        raise RuntimeError("not permitted while recording")
 
-    monkeypatch.setattr(cuda_graphs, "_record", fail)
+def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Raises an error while it is recorded."""
 
-    assert record_graphs(lambda batch: batch, (3,), (1,), torch.device("cpu")) is None
-    assert caplog.messages == [
-        "CUDA graphs could not be recorded, the network runs without: not permitted while recording"
-    ]
+    def inference(batch: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            raise error
+        return batch
+
+    return inference
+
+
+@pytest.mark.parametrize(
+    ("inference", "reason"),
+    [
+        (waiting, "CUDA error: operation not permitted when stream is capturing"),
+        (falling(AssertionError("no such pool")), "no such pool"),
+        (falling(ValueError("no such mode")), "no such mode"),
+        (lambda batch: {"out": batch}, "the network does not return one row per input"),
+    ],
+)
+@pytest.mark.parametrize("keeps_stream", [True, False])
+def test_what_cannot_be_recorded(
+    inference: Any, reason: str, keeps_stream: bool, gpus: SimulatedGpus
+) -> None:
+    """The network then runs without, after one warning, on the stream that was the current one before."""
+    gpus.keeps_stream = keeps_stream
+    stream = torch.cuda.current_stream(GPU)
+    told: list[str] = []
+
+    assert record(inference, told) is None
+    assert told == [NONE + reason]
+    assert torch.cuda.current_stream(GPU) is stream
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_torch_that_remembers_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.12, the model is loaded in a new process, which is told why it records nothing."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0+cu130"))
+    with pytest.raises(LoadAgain, match="needs a new process") as caught:
+        record(falling(RuntimeError("no")))
+    for name, value in caught.value.variables.items():
+        monkeypatch.setenv(name, value)
+    told: list[str] = []
+
+    assert record(falling(RuntimeError("no")), told) is None
+    assert told == [f"{NONE}no"]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_fails_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then any torch can go on."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0+cu130"))
+    told: list[str] = []
+
+    assert record(lambda batch: [batch], told) is None
+    assert told == [f"{NONE}the network does not return one row per input"]
+
+
+def test_a_gpu_that_fails_meanwhile(gpus: SimulatedGpus) -> None:
+    """CUDA is of no use in this process any more: another one loads the model."""
+
+    def inference(batch: torch.Tensor) -> torch.Tensor:
+        gpus.fail("CUDA error: an illegal memory access was encountered")
+        gpus.launch()
+        return batch
+
+    with pytest.raises(LoadAgain, match="illegal memory access"):
+        record(inference)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_torch_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One older than those that are supported is named, and nothing is recorded."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.1.2"))
+    told: list[str] = []
+
+    assert record(lambda batch: batch, told) is None
+    assert told == [f"{NONE}torch 2.1.2 is older than 2.2"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
