@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -14,6 +15,8 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.cache import cache_folder
 
 logger = logging.getLogger(__name__)
+
+_PROCESSOR = torch.device("cpu")
 
 
 class PT2Backend(str, Enum):
@@ -73,8 +76,13 @@ def prepare_inductor() -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
-def finds_compiler() -> bool:
-    """Whether inductor can compile for a processor: there is a C++ compiler."""
+def finds_compiler(device: torch.device = _PROCESSOR) -> bool:
+    """Whether inductor can compile: for a processor with a C++ compiler, for a GPU with the C compiler that
+    Triton builds its launchers with.
+    """
+    if device.type != "cpu":
+        own = os.environ.get("CC")
+        return device.type != "cuda" or any(map(shutil.which, [own] if own else ["gcc", "clang"]))
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler  # noqa: PLC0415 - seconds of imports
 

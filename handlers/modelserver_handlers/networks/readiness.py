@@ -14,7 +14,7 @@ from modelserver_handlers.networks.compilation import compile_arguments, compile
 from modelserver_handlers.networks.int8.layers import has, is_able
 from modelserver_handlers.networks.int8.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.optimize import optimize
-from modelserver_handlers.networks.precision import is_eager, use_bf16
+from modelserver_handlers.networks.precision import has_tf32, is_eager, use_bf16
 from modelserver_handlers.networks.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ def _quantised(model: Any, batches: Batches, device: torch.device, calibration: 
 
 
 def _next_best(model: Any, device: torch.device) -> str:
+    if device.type == "cuda" and has_tf32(device):
+        # GPUs that have TF32 have bfloat16.
+        return "bf16" if is_eager(model) else "tf32"
     has_bf16 = has("avx512_bf16") or has("amx_tile")
     return "bf16" if device.type == "cpu" and has_bf16 and is_eager(model) else "fp32"
 
@@ -116,7 +119,7 @@ class _Preparation:
         arguments = compile_arguments(self.document)
         ahead = None if arguments is None else self._compiled_ahead(arguments)
         if arguments is not None and ahead is None:
-            compiled = self._compiled()
+            compiled = self._compiled(arguments)
             if compiled is not None:
                 return compiled
         optimised = (
@@ -144,10 +147,12 @@ class _Preparation:
             return None
         return compile_ahead(self._source(), arguments, batches.shape, batches.size, self.options.precision)
 
-    def _compiled(self) -> Any:
+    def _compiled(self, arguments: Mapping[str, Any]) -> Any:
         """The compiled network, None with a warning if that fails."""
-        if self.device.type == "cpu" and not finds_compiler():
-            logger.warning("The model runs uncompiled: pt2 asks for code that needs a C++ compiler (g++)")
+        uses_inductor = arguments.get("backend", "inductor") == "inductor"
+        if uses_inductor and not finds_compiler(self.device):
+            compiler = "C++ compiler (g++)" if self.device.type == "cpu" else "C compiler (gcc), for Triton"
+            logger.warning("The model runs uncompiled: pt2 asks for code that needs a %s", compiler)
             return None
         source = self._source()
         compiled = compile_model(source, self.document)

@@ -27,6 +27,8 @@ from modelserver_handlers.networks.readiness import Batches, Calibration, make_r
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.simulated_gpu import SimulatedGpus
+
 CPU = torch.device("cpu")
 COMPILE = {"pt2": {"compile": {"enable": True}}}
 BATCHES = Batches(4, (3, 16, 16))
@@ -157,7 +159,7 @@ def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Where there is no C++ compiler the network runs uncompiled, with one warning."""
-    monkeypatch.setattr(readiness, "finds_compiler", lambda: False)
+    monkeypatch.setattr(readiness, "finds_compiler", lambda _device: False)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
     net = Net()
 
@@ -175,7 +177,7 @@ def test_a_compiled_network_that_fails(
     def fail(_rows: torch.Tensor) -> None:
         raise RuntimeError("cannot find -lstdc++")
 
-    monkeypatch.setattr(readiness, "finds_compiler", lambda: True)
+    monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
     monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
     net = Net()
@@ -281,13 +283,38 @@ def test_int8_with_rows_of_another_shape(reader: nn.Module) -> None:
     assert told.precision[1] == "a row of the calibration set is [1, 9, 9], the network's are [1, 8, 8]"
 
 
-def test_int8_on_a_gpu(reader: nn.Module) -> None:
-    """It is for processors; a GPU computes as it does by default."""
+@pytest.mark.parametrize(
+    ("capability", "eager", "used"),
+    [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")],
+)
+def test_int8_on_a_gpu(
+    capability: tuple[int, int], eager: bool, used: str, reader: nn.Module, gpus: SimulatedGpus
+) -> None:
+    """It is for processors; a GPU computes in the next best that it has."""
+    gpus.capability = capability
+    model = copy.deepcopy(reader) if eager else torch.fx.symbolic_trace(reader)
     told = Told(calibration_set())
     calibration = Calibration(told.rows, told.tell)
+    document = {"precision": "int8"}
+    device = torch.device("cuda")
+    make_ready(model, ModelOptions.parse(document), document, Batches(4, (1, 8, 8)), device, calibration)
 
-    assert readiness._in_int8(reader, BATCHES, torch.device("cuda"), calibration) == "fp32"
-    assert told.precision == ("fp32", "the network is on a GPU, and int8 is for processors")
+    assert told.precision == (used, "the network is on a GPU, and int8 is for processors")
+    assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_triton_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The network runs uncompiled, with one warning, also where nothing is warmed up."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    document = {**COMPILE, "warmup": False}
+    net = Net()
+
+    assert make_ready(net, ModelOptions.parse(document), document, BATCHES, torch.device("cuda")) is net
+    assert caplog.messages == [
+        "The model runs uncompiled: pt2 asks for code that needs a C compiler (gcc), for Triton"
+    ]
 
 
 @pytest.mark.usefixtures("gpus")
@@ -299,7 +326,7 @@ def test_a_compiled_network_that_fails_on_a_gpu(
     def fail(_rows: torch.Tensor) -> None:
         raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
 
-    monkeypatch.setattr(readiness, "finds_compiler", lambda: True)
+    monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
     net = Net()
 
