@@ -180,9 +180,9 @@ If it reads them from the body, it needs `splitInstances: false` in its `model-c
 [`compat_defaults=torchserve`](#two-sets-of-defaults) it runs unchanged. The error names the setting, in the
 response to clients on the same machine (`expose_errors`) and always in `model_log.log`.
 
-**float32 on GPUs.** As with TorchServe, handlers derived from `BaseHandler` multiply matrices in TF32 from compute
-capability 8.0 on. `precision: fp32` in `model-config.yaml` turns that off, also for convolutions, which PyTorch
-computes in TF32 by itself; describing the model shows what is used
+**float32 on GPUs.** As with TorchServe, handlers derived from `BaseHandler` multiply matrices in TF32 from
+compute capability 8.0 on. `precision: fp32` in `model-config.yaml` turns that off, also for convolutions,
+which PyTorch computes in TF32 by itself; describing the model shows what is used
 ([Handlers](handlers.md#float32-on-gpus)).
 
 **Whole models.** Since torch 2.6, `torch.load` refuses what `torch.save(model, path)` wrote, whichever server
