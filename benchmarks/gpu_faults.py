@@ -49,7 +49,7 @@ class Table:
         room = torch.empty(sum(sizes) << 20, dtype=torch.uint8, device=self.device)
         return self.table[torch.tensor(places, device=self.device)].tolist()
 """
-# In workers, none of the GPUs that the server sees is there.
+# In workers that are not forked, none of the GPUs that the server sees is there.
 WITHOUT_GPU = """
 import os, sys
 if any(each.startswith("modelserver.worker") for each in sys.orig_argv):
@@ -145,7 +145,7 @@ def no_gpu(options: argparse.Namespace) -> Outcome:
             figures["said"] = said = [line for line in output if "GPU" in line]
         with (
             running_first(folder, WITHOUT_GPU),
-            model_server(folder / "store", folder / "lost", settings) as server,
+            model_server(folder / "store", folder / "lost", settings | {"worker_start": "spawn"}) as server,
         ):
             refused, why = _registered(server, archive, gpu.NAME)
             figures["lost"] = [refused, why]

@@ -10,7 +10,6 @@ import argparse
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -30,7 +29,7 @@ from benchmarks.measure import Sample, figures, interleaved, named, ratio, sampl
 from benchmarks.options import run, tell
 from benchmarks.peers.install import install
 from benchmarks.peers.launch import SUBJECTS
-from benchmarks.peers.packages import PEERS
+from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import heading, machine, plain
 from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, memory_of, model_server
 from benchmarks.side_by_side import Plan, largest_rates, measure_work
@@ -314,9 +313,9 @@ def _install_torchserve(source: Path | None, folder: Path) -> Path:
             packed.extractall(folder / "java", filter="tar")
     homes = [each.parent for place in (source, folder) for each in place.rglob("bin/java")]
     os.environ["PATH"] = os.pathsep.join([*map(str, homes[:1]), os.environ.get("PATH", os.defpath)])
-    if shutil.which("java") is None:
-        raise gpu.Skipped(f"there is no Java in {source}")
     install(folder / "peers", PEERS["torchserve"], wheels)
+    if reason := missing(folder / "peers", PEERS["torchserve"]):
+        raise gpu.Skipped(reason)
     return folder / "peers"
 
 
@@ -390,7 +389,7 @@ def steady(options: argparse.Namespace) -> Outcome:
 
 
 STEPS: dict[str, Step] = {
-    **{f"probe-{name}": Step(partial(probe, name=name), 4.0) for name in PROBES},
+    **{f"probe-{name}": Step(partial(probe, name=name), 5.0) for name in PROBES},
     "resnet-tf32": Step(resnet),
     "resnet-fp32": Step(lambda options: resnet(options, "--precision", "fp32")),
     "resnet-bf16": Step(lambda options: resnet(options, "--precision", "bf16", "--cuda-graphs")),

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import gpu, gpu_faults, gpu_first, gpu_probes
+from benchmarks.peers.packages import python_of
 from benchmarks.servers import ROOT
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+    from benchmarks.peers.packages import Peer
 
 PASSES = f"print('two'); print('{gpu_first.RESULT}' + '{{\"verdict\": \"PASS\", \"figures\": {{}}}}')"
 
@@ -140,36 +143,39 @@ def test_a_network_passes_if_it_reaches_its_marks(
     assert set(figures) == {"figures", "marks"}
 
 
-def test_torchserve_is_skipped_without_its_wheel_or_java(
+def test_torchserve_is_skipped_where_something_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each lack is told; with both, Java may lie in an archive, and the wheels are installed."""
-    installed: list[str] = []
+    """Folder, wheel and Java are each asked for; Java may lie in an archive, and the wheels are installed."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setattr(
-        gpu_first, "install", lambda *_args: installed.extend(wheel.name for wheel in _args[2])
-    )
     source, folder = tmp_path / "source", tmp_path / "folder"
     source.mkdir()
+
+    def install(peers: Path, peer: Peer, wheels: list[Path]) -> None:
+        assert [wheel.name for wheel in wheels] == ["torchserve-0.12.0-py3-none-any.whl"]
+        put_program(python_of(peers, peer.name), "echo 0.12.0")
 
     def reason(place: Path | None) -> str:
         with pytest.raises(gpu.Skipped) as skipped:
             gpu_first._install_torchserve(place, folder)
         return str(skipped.value)
 
+    monkeypatch.setattr(gpu_first, "install", install)
     assert "--torchserve" in reason(None)
     assert "no wheel of TorchServe" in reason(source)
     (source / "torchserve-0.12.0-py3-none-any.whl").touch()
-    assert "no Java" in reason(source)
-    java = tmp_path / "jre" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\n")
-    java.chmod(0o755)
+    assert "java is missing" in reason(source)
+    put_program(tmp_path / "jre" / "bin" / "java", "")
     with tarfile.open(source / "jre.txz", "w:xz") as archive:
         archive.add(tmp_path / "jre", "jre")
 
     assert gpu_first._install_torchserve(source, folder) == folder / "peers"
-    assert installed == ["torchserve-0.12.0-py3-none-any.whl"]
+
+
+def put_program(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
 
 def test_the_docs_name_the_command() -> None:

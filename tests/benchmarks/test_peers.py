@@ -239,6 +239,20 @@ def test_an_installation_shares_torch(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "site-packages" in shared.read_text()
 
 
+def test_an_installation_of_wheels_needs_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This interpreter's pip installs exactly these."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(install.venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(install, "site_packages", lambda _: tmp_path)
+    monkeypatch.setattr(install.subprocess, "run", lambda command, **_: commands.append(command))
+    install.install(tmp_path, PEERS["torchserve"], [tmp_path / "torchserve.whl"])
+
+    (command,) = commands
+    assert command[:3] == [sys.executable, "-m", "pip"]
+    assert {"--no-index", "--no-deps", str(python_of(tmp_path.resolve(), "torchserve"))} <= set(command)
+    assert command[-1] == str(tmp_path / "torchserve.whl")
+
+
 def test_an_installation_can_be_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run names the requirements and makes nothing."""
     assert install.main([str(tmp_path), "litserve", "--dry-run"]) == 0
