@@ -20,7 +20,7 @@ from benchmarks.gpu_utilisation import used_mib
 from benchmarks.load import run_load
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, running_first
 from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.telemetry.system import gpu_memory
+from modelserver.telemetry.gpus import gpus
 
 if TYPE_CHECKING:
     import argparse
@@ -80,7 +80,8 @@ def poisoned(options: argparse.Namespace) -> Outcome:
 
 def too_large(options: argparse.Namespace) -> Outcome:
     """A batch that does not fit is answered in parts, a row that does not fit alone 507; the worker stays."""
-    memory = gpu_memory(0)
+    gpus.read()
+    memory = gpus.memory(0)
     total = (memory.free + memory.used) >> 20 if memory else ROWS
     with _table(options) as server:
         before = _facts(server, "table")

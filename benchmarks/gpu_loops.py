@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.gpu_loops ARCH IMAGE`` answers a line ``KIND SECONDS`` on standard input by a line of
 JSON with the pictures per second, or why there are none. ``chip`` computes batches that are on the device
-already, with batch norms that are not folded, like the server's; ``decode`` makes network inputs of JPEGs, on
-all cores or on the GPU; ``serial`` works as TorchServe does: decode, transform, copy, run, one after the other,
-in one thread.
+already, with batch norms that are not folded, like the server's; ``decode`` makes network inputs of JPEGs,
+on all cores or on the GPU; ``serial`` works as TorchServe does: decode, transform, copy, run, one after the
+other, in one thread.
 """
 
 from __future__ import annotations

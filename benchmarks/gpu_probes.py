@@ -27,7 +27,7 @@ from torch.fx.experimental.optimization import fuse
 
 from benchmarks.servers import ROOT
 from modelserver.resources import usable_cpus
-from modelserver.telemetry.system import gpu_count, gpu_memory, gpu_usage
+from modelserver.telemetry.gpus import gpus
 from modelserver.worker.work import is_out_of_memory
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import first_line
@@ -96,16 +96,17 @@ def versions(_scale: Scale) -> Outcome:
     """NVML and torch see the same GPUs, and torch has kernels for them."""
     properties = torch.cuda.get_device_properties(0)
     kernels = torch.cuda.get_arch_list()
+    gpus.read()
     fitting = [f"sm_{properties.major}{minor}" for minor in range(properties.minor + 1)]
     figures = {
         "gpu": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
         "torch": f"{torch.__version__} for CUDA {torch.version.cuda}, kernels {' '.join(kernels)}",
         "torchvision": torchvision.__version__,
-        "GPUs": f"torch {torch.cuda.device_count()}, NVML {gpu_count()}",
-        "usage": gpu_usage(0),
+        "GPUs": f"torch {torch.cuda.device_count()}, NVML {gpus.count()}",
+        "usage": gpus.usage(0),
     }
-    same = torch.cuda.device_count() == gpu_count()
+    same = torch.cuda.device_count() == gpus.count()
     return same and any(each.rstrip("a") in fitting for each in kernels), figures
 
 
@@ -294,19 +295,16 @@ def compiled_requests(scale: Scale) -> Outcome:
 
 
 def nvml_calls(_scale: Scale) -> Outcome:
-    """NVML reads the GPU; how long that takes counts where the event loop waits for it."""
-    if gpu_memory(0) is None:
+    """NVML reads the GPU; descriptions of models wait for that."""
+    gpus.read()
+    if gpus.memory(0) is None:
         return False, {"NVML": "reads no memory"}
-    figures: dict[str, object] = {}
-    for read in (gpu_usage, gpu_memory):
-        read(0)
-        times = []
-        for _ in range(50):
-            began = time.perf_counter()
-            read(0)
-            times.append(_milliseconds(began))
-        figures[f"{read.__name__} ms, median and most"] = [sorted(times)[25], max(times)]
-    return True, figures
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        gpus.read()
+        times.append(_milliseconds(began))
+    return True, {"ms, median and most": [sorted(times)[25], max(times)]}
 
 
 def launching_beside_decoders(scale: Scale) -> Outcome:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from modelserver.telemetry.system import read_gpus
+from modelserver.telemetry.gpus import gpus
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from modelserver.telemetry.system import GpuReading
+    from modelserver.telemetry.gpus import GpuReading
 
 PERIOD = 0.1  # seconds between two readings
 
@@ -53,4 +53,4 @@ def used_mib() -> float | None:
 
 
 def _first() -> GpuReading | None:
-    return next(iter(read_gpus(1)), None)
+    return next(iter(gpus.read()), None)

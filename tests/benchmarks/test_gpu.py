@@ -92,10 +92,12 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
         nvmlDeviceGetUtilizationRates=lambda index: read(index, gpu=42, memory=7),
         nvmlDeviceGetMemoryInfo=lambda index: read(index, used=fake.used << 20, free=1 << 30, total=1 << 34),
+        nvmlDeviceGetMigMode=lambda _index: (0, 0),
+        nvmlDeviceGetComputeRunningProcesses=lambda _index: [],
         NVMLError=OSError,
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr("modelserver.telemetry.system._nvml", lambda: fake)
+    monkeypatch.setattr("modelserver.telemetry.gpus.Driver.nvml", lambda _driver: fake)
     return fake
 
 

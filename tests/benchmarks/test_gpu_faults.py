@@ -28,7 +28,7 @@ class Answering:
         monkeypatch.setattr(gpu_faults, "_table", self.table)
         monkeypatch.setattr(gpu_faults, "_ask", lambda _, row: self.answers.get(row, GOOD))
         monkeypatch.setattr(gpu_faults, "_facts", lambda *_: self.facts.pop(0))
-        monkeypatch.setattr(gpu_faults, "gpu_memory", lambda _: None)
+        monkeypatch.setattr(gpu_faults.gpus, "memory", lambda _: None)
 
     @contextlib.contextmanager
     def table(self, _options: object) -> Iterator[None]:

@@ -70,7 +70,7 @@ def test_versions_are_compared(
     gpus_of_nvml: int, passed: bool, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVML and torch must count alike, and torch must have kernels for the GPU."""
-    monkeypatch.setattr(gpu_probes, "gpu_count", lambda: gpus_of_nvml)
+    monkeypatch.setattr(gpu_probes.gpus, "count", lambda: gpus_of_nvml)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90a"])
 
     assert take("versions")[0] is passed
