@@ -36,6 +36,7 @@ from benchmarks.side_by_side import Plan, largest_rates, measure_work
 from benchmarks.works import Work
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.resources import usable_cpus
+from modelserver.telemetry.system import gpu_count
 from modelserver.tuning.own_server import stop_process
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.one:
         return run_one(options)
+    if options.device == "cuda" and not gpu_count():
+        print("NVML lists no visible GPU; --device cpu --dry-run rehearses without one", file=sys.stderr)
+        return 1
     with options.out.open("a+", encoding="utf-8") as file:
         report = Report(file)
         report.say(heading("First look at a GPU", machine()))
@@ -172,7 +176,7 @@ def perform(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
     child = subprocess.Popen(
         command_of(name, options),
         cwd=ROOT,
-        env=inherited_environment(),
+        env=inherited_environment() | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

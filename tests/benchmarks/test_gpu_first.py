@@ -39,6 +39,7 @@ def processes(monkeypatch: pytest.MonkeyPatch, **codes: str) -> list[str]:
     steps = {name: gpu_first.Step(lambda _: (True, {}), 0 if name == "late" else 1) for name in codes}
     monkeypatch.setattr(gpu_first, "STEPS", steps)
     monkeypatch.setattr(gpu_first, "command_of", command)
+    monkeypatch.setattr(gpu_first, "gpu_count", lambda: 1)
     return started
 
 
@@ -99,6 +100,18 @@ def test_what_is_in_the_file_is_not_run_again(monkeypatch: pytest.MonkeyPatch, t
         started.clear()
 
     assert runs == ["abc", "b", "ac", "", "bc", "ac"]
+
+
+def test_nothing_is_written_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a processor does would be taken for what a GPU does."""
+    started = processes(monkeypatch, a=PASSES)
+    monkeypatch.setattr(gpu_first, "gpu_count", lambda: 0)
+
+    assert gpu_first.main(["--out", str(tmp_path / "first.txt")]) == 1
+    assert "no visible GPU" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == started == []
 
 
 def test_a_group_of_steps_has_a_name() -> None:
