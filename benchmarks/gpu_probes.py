@@ -36,7 +36,7 @@ from modelserver_handlers.networks.cuda_graphs import batch_sizes, record_graphs
 from modelserver_handlers.networks.precision import use_bf16
 from modelserver_handlers.pictures import nvjpeg as gpu_jpegs
 from modelserver_handlers.pictures.pictures import open_picture
-from modelserver_handlers.pictures.resampling import resize_crop
+from modelserver_handlers.pictures.resampling import resize_crops
 from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding
 from modelserver_handlers.zoo import random_network
 
@@ -150,10 +150,11 @@ def resampling(_scale: Scale) -> Outcome:
         pictures = _random_bytes(2, 3, height, width)
         frame = processing.frame((width, height))
         assert frame is not None
-        here = resize_crop(pictures, frame, processing.filter)
+        frames = [frame] * len(pictures)
+        here = torch.stack(resize_crops(list(pictures), frames, processing.filter))
         for allowed in ("highest", "high"):
             torch.set_float32_matmul_precision(allowed)
-            there = resize_crop(pictures.to(GPU), frame, processing.filter).cpu()
+            there = torch.stack(resize_crops(list(pictures.to(GPU)), frames, processing.filter)).cpu()
             worst[f"{width} x {height}, {allowed}"] = _difference(there, here)
     return not any(worst.values()), {"differences": worst}
 

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,7 +203,7 @@ class SimulatedGpus:
             "device": self._device,
             "stream": self._stream,
             "graph": self._graph,
-            "CUDAGraph": lambda: SimpleNamespace(replay=self._replay),
+            "CUDAGraph": lambda: _Graph(self),
             "Stream": lambda *_a, **_k: _Stream(self),
             "Event": lambda *_a, **_k: _Event(self),
         }
@@ -241,12 +243,13 @@ class SimulatedGpus:
             self._set_stream(before)
 
     @contextlib.contextmanager
-    def _graph(self, _graph: Any, **_options: Any) -> Iterator[None]:
+    def _graph(self, graph: _Graph, **_options: Any) -> Iterator[None]:
         before = getattr(self._threads, "stream", self._default)
         self._set_stream(_Stream(self))
         self.capturing = True
         try:
-            yield
+            with graph:
+                yield
         except BaseException:
             if self.keeps_stream:
                 before = self._threads.stream
@@ -254,10 +257,6 @@ class SimulatedGpus:
         finally:
             self.capturing = False
             self._set_stream(before)
-
-    def _replay(self) -> None:
-        self.launch()
-        self.replayed += 1
 
     def _properties(self, _device: Any = None) -> SimpleNamespace:
         major, minor = self.capability
@@ -286,6 +285,32 @@ class _Stream:
     def synchronize(self) -> None:
         """As torch's."""
         self._gpus.launch()
+
+
+class _Graph(TorchDispatchMode):
+    """The operations within, which a replay computes anew from and to the same memory."""
+
+    def __init__(self, gpus: SimulatedGpus) -> None:
+        super().__init__()
+        self._gpus = gpus
+        self._steps: list[tuple[Callable[[], Any], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch calls it for each operation."""
+        step = functools.partial(func, *args, **(kwargs or {}))
+        results = step()
+        self._steps.append((step, results))
+        return results
+
+    def replay(self) -> None:
+        """As torch's."""
+        self._gpus.launch()
+        self._gpus.replayed += 1
+        with torch.inference_mode():
+            for step, results in self._steps:
+                for result, again in zip(tree_leaves(results), tree_leaves(step()), strict=True):
+                    if isinstance(result, torch.Tensor) and result.data_ptr() != again.data_ptr():
+                        result.copy_(again)
 
 
 class _Event:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -50,14 +50,14 @@ def test_batches_land_as_on_the_processor() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_other_numbers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte that differs by one is noticed."""
-    resize = gpu_probes.resize_crop
+    resize = gpu_probes.resize_crops
     calls: list[int] = []
 
-    def rounded(pictures: torch.Tensor, *rest: object) -> torch.Tensor:
+    def rounded(pictures: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
         calls.append(0)
-        return resize(pictures, *rest) + (len(calls) == 3)  # type: ignore[arg-type]
+        return [crop + (len(calls) == 3) for crop in resize(pictures, *rest)]
 
-    monkeypatch.setattr(gpu_probes, "resize_crop", rounded)
+    monkeypatch.setattr(gpu_probes, "resize_crops", rounded)
     passed, figures = take("resampling")
 
     assert not passed
