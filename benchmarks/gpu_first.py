@@ -36,7 +36,7 @@ from benchmarks.side_by_side import Plan, largest_rates, measure_work
 from benchmarks.works import Work
 from modelserver.archiver import ArchiveConfig, build_archive
 from modelserver.resources import usable_cpus
-from modelserver.telemetry.system import gpu_count
+from modelserver.telemetry.gpus import gpus
 from modelserver.tuning.own_server import stop_process
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.one:
         return run_one(options)
-    if options.device == "cuda" and not gpu_count():
+    if options.device == "cuda" and not gpus.read():
         print("NVML lists no visible GPU; --device cpu --dry-run rehearses without one", file=sys.stderr)
         return 1
     with options.out.open("a+", encoding="utf-8") as file:

@@ -39,7 +39,7 @@ def processes(monkeypatch: pytest.MonkeyPatch, **codes: str) -> list[str]:
     steps = {name: gpu_first.Step(lambda _: (True, {}), 0 if name == "late" else 1) for name in codes}
     monkeypatch.setattr(gpu_first, "STEPS", steps)
     monkeypatch.setattr(gpu_first, "command_of", command)
-    monkeypatch.setattr(gpu_first, "gpu_count", lambda: 1)
+    monkeypatch.setattr(gpu_first.gpus, "read", lambda: (None,))
     return started
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_written_without_a_gpu(
 ) -> None:
     """What a processor does would be taken for what a GPU does."""
     started = processes(monkeypatch, a=PASSES)
-    monkeypatch.setattr(gpu_first, "gpu_count", lambda: 0)
+    monkeypatch.setattr(gpu_first.gpus, "read", tuple)
 
     assert gpu_first.main(["--out", str(tmp_path / "first.txt")]) == 1
     assert "no visible GPU" in capsys.readouterr().err
