@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 LONG = 2.0  # seconds after which no further size is started
 _PROCESSOR = torch.device("cpu")
-# Errors of CUDA and of its libraries, and those among them for which there is too little memory.
-_CUDA_ERROR = re.compile(r"CUDA|cuDNN|CUDNN|CUBLAS|NCCL")
-_OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED")
+# Errors of CUDA and its libraries, and of onnxruntime's memory; those for which memory is too small.
+_CUDA_ERROR = re.compile(r"CUDA|cuDNN|CUDNN|CUBLAS|NCCL|BFCArena")
+_OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED|BFCArena")
 
 
 def sizes(batch_size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How picture handlers get ready on a simulated GPU: memory formats, warming up, compilation, recording."""
+"""Networks that are loaded on a simulated GPU: warmed up, compiled, recorded."""
 
 from __future__ import annotations
 
@@ -168,13 +168,17 @@ def test_tf32_where_there_is_none(classifier: Any, gpus: SimulatedGpus) -> None:
 def test_recorded_batches_are_replayed(
     classifier: Any, gpus: SimulatedGpus, begin: Any, pictures: list[bytes]
 ) -> None:
-    """With ``cuda_graphs``, the network is not called for clients' batches."""
+    """With ``cuda_graphs``, the network is not called for clients' batches, and its answers are the same."""
     network = Three()
-    handler = classifier(network, {"handler": {"cuda_graphs": True}})
+    plain, handler = classifier(network), classifier(network, {"handler": {"cuda_graphs": True}})
+    begin(plain.context, 3)
+    expected = plain.handle(rows_of(pictures, 3), plain.context)
     before = len(network.seen)
     begin(handler.context, 3)
     answers = handler.handle(rows_of(pictures, 3), handler.context)
 
-    assert len(answers) == 3
+    assert [list(answer.values()) for answer in answers] == [
+        pytest.approx(list(answer.values()), abs=1e-6) for answer in expected
+    ]
     assert gpus.replayed == 1
     assert len(network.seen) == before
