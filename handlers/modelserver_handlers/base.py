@@ -140,7 +140,7 @@ class BaseHandler:
         if isinstance(model, OnnxNetwork):
             shape = options.shape or model.row_shape() or self._ms_input_shape()
             if options.warmup and shape is not None:
-                warm_up(lambda rows: model(rows.to(self.device)), shape, size)
+                warm_up(lambda rows: model(rows.to(self.device)), shape, size, self.device, self._ms_warn)
             return model
         if not options.optimize_asked and not self._ms_loads_as_we_do():
             options = replace(options, optimize=False)
@@ -214,10 +214,10 @@ class BaseHandler:
         device = weights.device_of(program, self.device)
         if device == self.device:
             return
-        message = f"{program.name} was compiled for a processor: it is computed there, not on {self.device}"
+        self._ms_warn(
+            f"{program.name} was compiled for a processor: it is computed there, not on {self.device}"
+        )
         self.map_location, self.device = device.type, device
-        warn = getattr(self.context, "_ms_warn", logger.warning)
-        warn(message)
 
     def _ms_warn_of_random_weights(self, model: torch.nn.Module, model_file: str) -> None:
         if self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
