@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import math
 import uuid
@@ -868,6 +869,23 @@ def test_a_process_with_a_broken_gpu_ends(gpus: SimulatedGpus, leaves: type[Base
     with pytest.raises(leaves):
         bench.service.leave_if_broken()
     assert (before, channel.is_closed) == (False, True)
+
+
+def test_what_a_broken_gpu_holds_is_not_freed(gpus: SimulatedGpus) -> None:
+    """torch may abort the process where a tensor cannot be freed: answers are sent first."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        activations = gpus.hold(GIB)
+        gpus.fail()
+        gpus.launch()
+        return [activations]
+
+    bench = Bench(handle)
+    bench.run([b"a", b"b"])
+    gc.collect()
+
+    assert bench.service.broken is not None
+    assert gpus.allocated == GIB
 
 
 def test_a_broken_gpu_is_explained_where_errors_are(gpus: SimulatedGpus) -> None:

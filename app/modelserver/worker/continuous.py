@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.worker import gpu, tracing
+from modelserver.worker import tracing
 from modelserver.worker.rows.rows import request_parameters
 from modelserver.worker.service import tell_failure, timed
 from modelserver.worker.streaming import CLIENT_GONE, unique_id
@@ -125,7 +125,7 @@ class ContinuousBatch:
         for position, member in enumerate(members):
             refused = rejection(state, position)
             self._release(member, refused or self._service.describe(failed, member.work.rows[0]))
-        gpu.release(failed)
+        self._service.release(failed)
 
     def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
         if state.stream is not None:

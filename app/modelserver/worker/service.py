@@ -82,6 +82,7 @@ class Service:
         self.context = context
         # The answer to all rows once the GPU cannot be used any more.
         self.broken: Encoded | None = None
+        self._broken_by: Exception | None = None
         # Calls have at most so many rows, as more have exhausted the GPU's memory; 0: any number.
         self.most_rows = 0
         self._split = 0
@@ -284,7 +285,7 @@ class Service:
         if not self._is_broken_by(error) and self._may_bisect(work, indices, error):
             if work.calls == 1:
                 tell_failure(error, [work.rows[index] for index in indices])
-            gpu.release(error)
+            self.release(error)
             half = len(indices) // 2
             # Through the whole handler, as prepared data of a failed call is not trusted.
             for part in (indices[:half], indices[half:]):
@@ -301,7 +302,12 @@ class Service:
         for position, index in enumerate(indices):
             refused = rejection(state, position) or self.broken
             work.answers[index] = refused or self._explain(error, work.rows[index])
-        gpu.release(error)
+        self.release(error)
+
+    def release(self, error: Exception) -> None:
+        """Frees the GPU's memory that a failed call holds, if the GPU can be used."""
+        if self.broken is None:
+            gpu.release(error)
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
         # Sent parts cannot be taken back, so such batches are not retried.
@@ -324,6 +330,9 @@ class Service:
             why = f": {explain_failure(error, model_dir, hint_for(error))}" if self._load.expose else ""
             answer, content = failure(f"{GPU_BROKEN}{why}", 500)
             self.broken = msgspec.structs.replace(answer, cause=cause), content
+            # Kept with what its frames hold: torch aborts the process where a tensor cannot be freed, which
+            # would be before the answers are sent.
+            self._broken_by = error
             if self._outlet is not None:
                 self._outlet.send(Broken(cause))
         return self.broken is not None
