@@ -35,13 +35,15 @@ class Three(nn.Module):
 
 @pytest.fixture
 def classifier(tmp_path: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Initialises a classifier with a network on a GPU; returns it."""
+    """Initialises a classifier with a network on a GPU, or on the processor; returns it."""
 
-    def made(network: nn.Module, config: dict[str, Any] | None = None) -> ImageClassifier:
+    def made(
+        network: nn.Module, config: dict[str, Any] | None = None, gpu: int | None = 0
+    ) -> ImageClassifier:
         handler = ImageClassifier()
         monkeypatch.setattr(handler, "_ms_load_model", lambda _folder: network)
         context = make_context(tmp_path, config)
-        context.system_properties["gpu_id"] = 0
+        context.system_properties["gpu_id"] = gpu
         handler.initialize(context)
         return handler
 
@@ -154,6 +156,15 @@ def test_the_precision_of_float32_is_described(
 
     assert (context._ms_precision["asked"], context._ms_precision["used"]) == (asked, used)
     assert context._ms_warnings == []
+
+
+def test_tf32_on_a_processor(classifier: Any) -> None:
+    """Whoever asks for it is told that there is none; nothing is said of exact numbers, nor by default."""
+    contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
+    (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
+
+    assert line.startswith("precision: tf32 is not used, but fp32: TF32 is for NVIDIA's GPUs")
+    assert [(context._ms_warnings, context._ms_precision) for context in contexts] == [([], {}), ([], {})]
 
 
 def test_tf32_where_there_is_none(classifier: Any, gpus: SimulatedGpus) -> None:

@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 LONG = 2.0  # seconds after which no further size is started
 _PROCESSOR = torch.device("cpu")
 # Errors of CUDA and its libraries, and of onnxruntime's memory; those for which memory is too small.
-_CUDA_ERROR = re.compile(r"CUDA|cuDNN|CUDNN|CUBLAS|NCCL|BFCArena")
+_CUDA_ERROR = re.compile(
+    r"(CUDA|cuDNN|NCCL) (driver |runtime )?error|CUDA (failure|out of memory)|\[CUDA\]"
+    r"|(CUDNN|CUBLAS)_STATUS|BFCArena"
+)
 _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED|BFCArena")
 
 

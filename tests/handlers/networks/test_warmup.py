@@ -44,6 +44,7 @@ def test_what_takes_long_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("CUDA error: device-side assert triggered", RuntimeError),
         ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", RuntimeError),
+        ("CUDA driver error: invalid device context", RuntimeError),
         ("CUDA error: no kernel image is available for execution on the device", ModelLoadError),
     ],
 )
@@ -71,14 +72,15 @@ def test_every_size_is_computed_to_its_end(gpus: SimulatedGpus) -> None:
     assert gpus.calls.count("synchronize") == 3
 
 
-def test_a_mistake_in_the_network_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("message", ["no such rows", "\"slow_conv\" not implemented for 'CUDA'"])
+def test_a_mistake_in_the_network_is_a_warning(message: str, caplog: pytest.LogCaptureFixture) -> None:
     """On a GPU as on a processor: the rows may be others than those of clients."""
 
     def run(_rows: torch.Tensor) -> None:
-        raise ValueError("no such rows")
+        raise ValueError(message)
 
     assert not warmup.warm_up(run, (2,), 4, GPU)
-    assert caplog.messages == ["Warming up with rows of (2,) failed: ValueError: no such rows"]
+    assert caplog.messages == [f"Warming up with rows of (2,) failed: ValueError: {message}"]
 
 
 class Activations:
