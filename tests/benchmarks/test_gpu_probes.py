@@ -33,7 +33,7 @@ def take(name: str) -> gpu_probes.Outcome:
 
 
 @pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize("name", ["resampling", "failed_capture"])
+@pytest.mark.parametrize("name", ["resampling", "failed_capture", "compiled_requests"])
 def test_a_gpu_that_computes_as_the_processor_passes(name: str) -> None:
     """Its numbers and its memory are as they should be."""
     passed, figures = take(name)
