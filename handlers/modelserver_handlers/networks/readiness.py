@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from modelserver_handlers.networks.int8.layers import has, is_able
 from modelserver_handlers.networks.int8.quantisation import NotInt8Error, quantise
 from modelserver_handlers.networks.optimize import optimize
 from modelserver_handlers.networks.precision import has_tf32, is_eager, use_bf16
-from modelserver_handlers.networks.warmup import warm_up
+from modelserver_handlers.networks.warmup import LONG, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,4 +185,6 @@ class _Preparation:
             with torch.inference_mode():
                 model(placed)
 
-        return warm_up(run, self.batches.shape, self.batches.size, self.device, self.warn)
+        # A size may need code of its own, which must not be compiled in a request.
+        long = math.inf if compiles else LONG
+        return warm_up(run, self.batches.shape, self.batches.size, self.device, self.warn, long=long)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONG = 2.0  # seconds after which no further size is started
+LONG = 2.0  # seconds
 _PROCESSOR = torch.device("cpu")
 # Errors of CUDA and its libraries, and of onnxruntime's memory; those for which memory is too small.
 _CUDA_ERROR = re.compile(
@@ -39,10 +39,12 @@ def warm_up(
     batch_size: int,
     device: torch.device = _PROCESSOR,
     warn: Callable[[str], object] = logger.warning,
+    *,
+    long: float = LONG,
 ) -> bool:
     """Run seeded batches of rows of ``shape``, full ones first; False, and a log line, if one fails.
 
-    Libraries initialise themselves for each size; sizes are skipped once that has taken long. If full batches
+    Libraries initialise themselves for each size; sizes are skipped after ``long`` seconds. If full batches
     do not fit into the memory of ``device``, a GPU, ``warn`` gets a line with the largest size that does.
 
     Raises ModelLoadError if torch or the network has no code for the GPU, and RuntimeError for other errors
@@ -52,7 +54,7 @@ def warm_up(
     generator = torch.Generator().manual_seed(0)
     full = torch.randn(batch_size, *shape, generator=generator)
     for size in sizes(batch_size):
-        if done >= 2 and time.perf_counter() - started > LONG:
+        if done >= 2 and time.perf_counter() - started > long:
             break
         failure = _failure(run, full[:size], device)
         if not failure:

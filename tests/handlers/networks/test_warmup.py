@@ -26,12 +26,11 @@ def test_sizes(batch_size: int, sizes: list[int]) -> None:
     assert warmup.sizes(batch_size) == sizes
 
 
-def test_what_takes_long_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_cut_short() -> None:
     """Full batches and lone rows always run; after that only while it is quick."""
     seen: list[int] = []
-    monkeypatch.setattr(warmup, "LONG", 0.0)
 
-    assert warmup.warm_up(lambda rows: seen.append(len(rows)), (2,), 8)
+    assert warmup.warm_up(lambda rows: seen.append(len(rows)), (2,), 8, long=0.0)
     assert seen == [8, 1]
 
 
