@@ -22,7 +22,7 @@ def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu": None,
         "is_on_cpu": False, "failure": "", "precision": {}, "node": None, "load_failures": 0,
-        "next_try": 0.0,
+        "next_try": 0.0, "last_end": None, "most_rows": 0,
         "process": SimpleNamespace(last_output=lambda count: "x" * 5000 + f"\n{count} lines", node=None),
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})

@@ -336,6 +336,7 @@ def test_what_waits_at_a_worker_that_is_killed_is_answered_by_the_other(
         lambda: server.metric("modelserver_batches_in_flight", model_name="reserved") == 4,
         "two wait at their workers",
     )
+    wait_until(lambda: len(notes.read_text().split()) == 4, "the other two have begun")
     os.kill(killed, signal.SIGKILL)
     answers = {name: future.result(PATIENCE) for name, future in asked.items()}
     lost = [name for name, answer in answers.items() if answer.status_code == 500]
