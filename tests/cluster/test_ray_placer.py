@@ -73,7 +73,9 @@ class Played:
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         path = self._folder / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        # The last one may still be written.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     @property
     def starts(self) -> list[dict[str, Any]]:
