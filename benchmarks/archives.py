@@ -16,8 +16,8 @@ import yaml
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from benchmarks.servers import ROOT, BenchmarkError
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.archives.manifest import MANIFEST_PATH
+from modelserver.models.archives.manifest import MANIFEST_PATH
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, 
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import ROOT, ModelServer, model_server, sample_answer
-from modelserver.resources import usable_cpus
+from modelserver.engine.resources import usable_cpus
 
 if TYPE_CHECKING:
     import argparse

@@ -38,7 +38,7 @@ from benchmarks.report import (
 from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, model_server, sample_answer
 from benchmarks.serving import served
 from benchmarks.works import WORKS, Work, raw_body
-from modelserver.node.dial import LOCAL_SOCKET
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 
 if TYPE_CHECKING:
     import argparse

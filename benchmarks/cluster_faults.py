@@ -21,9 +21,9 @@ import psutil
 from benchmarks.archives import HANDLER, build_noop
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.node.dial import LOCAL_SOCKET
-from modelserver.tuning.own_server import family
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
+from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.tune.own_server import family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

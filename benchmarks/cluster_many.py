@@ -19,7 +19,7 @@ import psutil
 from benchmarks.cluster_faults import NAME, peak_mb, scale, workers
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, BenchmarkError, CpuMeter, ModelServer, memory_of, model_server
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

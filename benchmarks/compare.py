@@ -27,7 +27,7 @@ from benchmarks.servers import QUEUE_SIZE
 from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
 from benchmarks.targets import marks
 from benchmarks.works import WORKS, Kind, Work
-from modelserver.resources import usable_cpus
+from modelserver.engine.resources import usable_cpus
 
 if TYPE_CHECKING:
     import argparse

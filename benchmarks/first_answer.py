@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from benchmarks.options import DRY_RUN, OUT, run, tells_failures
 from benchmarks.report import Mark, heading, machine, number, table, write_json
 from benchmarks.servers import HOST, BenchmarkError
-from modelserver.tuning.own_server import free_ports
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

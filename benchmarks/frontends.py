@@ -142,7 +142,9 @@ def start_seconds() -> float:
     seconds = []
     for _ in range(5):
         before = cpu_of(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", "import modelserver.frontend.process"], check=True, cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-c", "import modelserver.ext.frontends.process"], check=True, cwd=ROOT
+        )
         seconds.append(cpu_of(resource.RUSAGE_CHILDREN) - before)
     return median(seconds)
 
@@ -178,7 +180,7 @@ def take(  # noqa: PLR0917 - what a measurement is made of
 def front_ends(server: int) -> list[int]:
     """The processes of a server's front ends."""
     children = psutil.Process(server).children()
-    return [child.pid for child in children if "modelserver.frontend" in child.cmdline()]
+    return [child.pid for child in children if "modelserver.ext.frontends" in child.cmdline()]
 
 
 def report(costs: Sequence[Cost]) -> str:

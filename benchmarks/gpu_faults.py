@@ -19,8 +19,8 @@ from benchmarks.archives import photograph
 from benchmarks.gpu_utilisation import used_mib
 from benchmarks.load import run_load
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, running_first
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.telemetry.gpus import gpus
+from modelserver.engine.telemetry.gpus import gpus
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ class Table:
 # In workers that are not forked, none of the GPUs that the server sees is there.
 WITHOUT_GPU = """
 import os, sys
-if any(each.startswith("modelserver.worker") for each in sys.orig_argv):
+if any(each.startswith("modelserver.engine.worker") for each in sys.orig_argv):
     os.environ["CUDA_VISIBLE_DEVICES"] = "9"
 """
 

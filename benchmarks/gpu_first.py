@@ -34,10 +34,10 @@ from benchmarks.report import heading, machine, plain
 from benchmarks.servers import ROOT, BenchmarkError, inherited_environment, memory_of, model_server
 from benchmarks.side_by_side import Plan, largest_rates, measure_work
 from benchmarks.works import Work
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.resources import usable_cpus
-from modelserver.telemetry.gpus import gpus
-from modelserver.tuning.own_server import stop_process
+from modelserver.engine.resources import usable_cpus
+from modelserver.engine.telemetry.gpus import gpus
+from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.tune.own_server import stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

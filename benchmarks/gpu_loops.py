@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Sample
 from benchmarks.servers import BenchmarkError, answer_of, talking
-from modelserver.resources import usable_cpus
+from modelserver.engine.resources import usable_cpus
 
 if TYPE_CHECKING:
     import subprocess

@@ -26,9 +26,9 @@ from PIL import Image
 from torch.fx.experimental.optimization import fuse
 
 from benchmarks.servers import ROOT
-from modelserver.resources import usable_cpus
-from modelserver.telemetry.gpus import gpus
-from modelserver.worker.work import is_out_of_memory
+from modelserver.engine.resources import usable_cpus
+from modelserver.engine.telemetry.gpus import gpus
+from modelserver.engine.worker.work import is_out_of_memory
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import first_line
 from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
@@ -50,7 +50,7 @@ PICTURE = (3, 224, 224)
 MIB = 1 << 20
 # Imports what a worker may have when it is forked, and checks as the process does that forks it.
 IMPORTS = """
-from modelserver.worker.spawner import check_fitness, open_descriptors
+from modelserver.engine.worker.spawner import check_fitness, open_descriptors
 before = open_descriptors()
 import importlib, os, torch, torchvision
 from modelserver_handlers import BUILT_IN

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from modelserver.telemetry.gpus import gpus
+from modelserver.engine.telemetry.gpus import gpus
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from modelserver.telemetry.gpus import GpuReading
+    from modelserver.engine.telemetry.gpus import GpuReading
 
 PERIOD = 0.1  # seconds between two readings
 

@@ -33,9 +33,9 @@ from benchmarks.report import (
     write_json,
 )
 from benchmarks.servers import HOST, QUEUE_SIZE, BenchmarkError, ModelServer, call, model_server
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.grpc.messages import message
-from modelserver.tuning.own_server import free_ports
+from modelserver.ext.grpc.messages import message
+from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

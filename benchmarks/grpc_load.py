@@ -20,7 +20,7 @@ import grpc
 
 from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, percentile
 from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, process
-from modelserver.tuning.own_server import free_ports
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,30 +31,30 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from benchmarks import echo, options, report
-from modelserver.http.connection import HttpProtocol, Listener
-from modelserver.inference.inference import InferenceApi
+from modelserver.engine.pools.channel import Channel
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.engine.pools.worker import MAX_IN_FLIGHT, Worker
+from modelserver.engine.telemetry.access import AccessLog
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.frames import encode
+from modelserver.engine.wire.messages import Answer, Load, Predict, Result
+from modelserver.ext.otel.requests import TracedRoutes
+from modelserver.ext.otel.spans import Tracing
+from modelserver.ext.recording.recorder import RecordedRoutes, Recorder, Wanted
+from modelserver.ext.rollout.plan import Plan
+from modelserver.ext.rollout.traffic import Traffic
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.version import ModelVersion
-from modelserver.options.resolve import ModelOptions
-from modelserver.pools.channel import Channel
-from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import Pool
-from modelserver.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.pools.worker import MAX_IN_FLIGHT, Worker
-from modelserver.recording.recorder import RecordedRoutes, Recorder, Wanted
-from modelserver.rollout.plan import Plan
-from modelserver.rollout.traffic import Traffic
-from modelserver.telemetry.access import AccessLog
-from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.tracing.requests import TracedRoutes
-from modelserver.tracing.spans import Tracing
-from modelserver.wire.frames import encode
-from modelserver.wire.messages import Answer, Load, Predict, Result
+from modelserver.surface.http.connection import HttpProtocol, Listener
+from modelserver.surface.inference.inference import InferenceApi
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.http.exchange import HotRoutes
-    from modelserver.recording.recorder import Recording
+    from modelserver.ext.recording.recorder import Recording
+    from modelserver.surface.http.exchange import HotRoutes
 
 BODY = b"x" * 64
 REQUEST = (

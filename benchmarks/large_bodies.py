@@ -22,7 +22,7 @@ from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, r
 from benchmarks.options import common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
 from benchmarks.servers import BenchmarkError, ModelServer, call, model_server, running_first
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     import argparse

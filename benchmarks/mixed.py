@@ -51,7 +51,7 @@ from benchmarks.simulation.arrivals import poisson
 from benchmarks.simulation.open_loop import run_open_loop
 from benchmarks.simulation.single_queue import Served, idle_before, passed_over, single_queue
 from benchmarks.works import WORKS
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -63,8 +63,8 @@ SILENCE = """
 import sys
 
 if "--start" in sys.orig_argv:
-    from modelserver.telemetry.access import AccessLog
-    from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
+    from modelserver.engine.telemetry.access import AccessLog
+    from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
 
     def nothing(*_):
         pass

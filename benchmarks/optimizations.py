@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.options import numbers, run
 from benchmarks.report import heading, machine, number, table, write_json
-from modelserver.resources import usable_cpus
+from modelserver.engine.resources import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

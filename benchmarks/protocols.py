@@ -33,9 +33,9 @@ from benchmarks.servers import (
     echo_server,
     model_server,
 )
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.grpc.messages import message
-from modelserver.tuning.own_server import free_ports
+from modelserver.ext.grpc.messages import message
+from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     import argparse

@@ -31,7 +31,7 @@ from benchmarks.simulation.pools import (
     power_of_two,
     simulate_pools,
 )
-from modelserver.simulation.costs import Cost
+from modelserver.engine.simulation.costs import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

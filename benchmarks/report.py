@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
-from modelserver.resources import usable_cpus
-from modelserver.tuning.machine import cpu_model
+from modelserver.engine.resources import usable_cpus
+from modelserver.tools.tune.machine import cpu_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,7 +35,7 @@ from benchmarks.servers import (
     model_server,
     sample_answer,
 )
-from modelserver.recording.file import read
+from modelserver.ext.recording.file import read
 
 if TYPE_CHECKING:
     import argparse

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import psutil
 
-from modelserver.tuning.own_server import family, free_ports, start_process, stop_process
+from modelserver.tools.tune.own_server import family, free_ports, start_process, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -22,10 +22,10 @@ from benchmarks.servers import model_server
 from benchmarks.simulation.arrivals import OPEN, PATTERNS, Pattern
 from benchmarks.simulation.costs import parse_cost, read_costs
 from benchmarks.simulation.measured import Case, Pair, build_sleeper, measure_pair
-from modelserver.batching.policies import make_policy
-from modelserver.simulation.costs import Cost
-from modelserver.simulation.engine import Clients, Server, Simulation
-from modelserver.simulation.figures import Figures, summarize
+from modelserver.engine.batching.policies import make_policy
+from modelserver.engine.simulation.costs import Cost
+from modelserver.engine.simulation.engine import Clients, Server, Simulation
+from modelserver.engine.simulation.figures import Figures, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

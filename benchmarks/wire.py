@@ -17,15 +17,15 @@ from unittest import mock
 
 import uvloop
 
-from modelserver.pools import process
-from modelserver.pools.process import launch
-from modelserver.pools.spec import WorkerSpec
-from modelserver.wire.messages import Load, Predict, Row
+from modelserver.engine.pools import process
+from modelserver.engine.pools.process import launch
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.messages import Load, Predict, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.pools.process import WorkerProcess
+    from modelserver.engine.pools.process import WorkerProcess
 
 HANDLERS = """
 def noop(data, context):

@@ -9,10 +9,10 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from modelserver.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.keys import KEYS, NOT_YET
 
 if TYPE_CHECKING:
-    from modelserver.settings.key import Key
+    from modelserver.models.settings.key import Key
 
 _INTRODUCTION = """\
 # Configuration

@@ -19,14 +19,15 @@ from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
-from modelserver.api.app import build_app
-from modelserver.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
-from modelserver.cli import build_parser
-from modelserver.inference.routes import parse_route
-from modelserver.migrating.changes import MISSING
-from modelserver.migrating.comparison import ADDED_FIELDS, ADDED_HEADERS
-from modelserver.migrating.rules import RULES
-from modelserver.migrating.tables import (
+from modelserver.models.settings.keys import KEYS
+from modelserver.run.cli import build_parser
+from modelserver.surface.api.app import build_app
+from modelserver.surface.inference.routes import parse_route
+from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
+from modelserver.tools.migrate.changes import MISSING
+from modelserver.tools.migrate.comparison import ADDED_FIELDS, ADDED_HEADERS
+from modelserver.tools.migrate.rules import RULES
+from modelserver.tools.migrate.tables import (
     ENDPOINTS,
     FLAGS,
     KEYS_OF_TORCHSERVE,
@@ -34,7 +35,6 @@ from modelserver.migrating.tables import (
     flag_state,
     key_state,
 )
-from modelserver.settings.keys import KEYS
 
 _BEGIN = """\
 # From TorchServe to modelserver
@@ -70,7 +70,7 @@ unchanged. This page explains how to switch, what was compared, and the state of
 Scripts that call `torchserve`, `torch-model-archiver` and `torch-workflow-archiver` by name need no edits:
 
 ```sh
-python -m modelserver.aliases install ~/.local/bin
+modelserver-aliases install ~/.local/bin
 ```
 
 writes executables with these names. It overwrites only its own aliases unless `--force` is given, and
@@ -389,7 +389,7 @@ def _endpoints() -> str:
     for endpoint in ENDPOINTS:
         verdict, remark = (endpoint.verdict, endpoint.remark) if is_there(endpoint) else (MISSING, "")
         text += f"| {endpoint.port} | `{endpoint.method} {endpoint.path}` | {verdict} | {remark} |\n"
-    grpc = "same" if find_spec("modelserver.grpc") is not None else MISSING
+    grpc = "same" if find_spec("modelserver.ext.grpc") is not None else MISSING
     for service, port, remark in _SERVICES:
         text += f"| gRPC {port} | {service} service | {grpc} | {remark} |\n"
     return text + (

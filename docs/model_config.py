@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from docs.configuration import table_cell
 
-from modelserver.environments.environment_store import LIMIT as STORE_LIMIT
-from modelserver.environments.environments import INSTALL_LIMIT
-from modelserver.options.resolve import ModelOptions
-from modelserver.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
-from modelserver.options.yaml_file import MAX_PROCESSES
-from modelserver.pools.ranks import FAILED_GRACE
-from modelserver.settings.model_defaults import ModelDefaults
+from modelserver.engine.pools.ranks import FAILED_GRACE
+from modelserver.models.environments.environment_store import LIMIT as STORE_LIMIT
+from modelserver.models.environments.environments import INSTALL_LIMIT
+from modelserver.models.options.resolve import ModelOptions
+from modelserver.models.options.table import CONFIG_KEYS, FURTHER, HANDLER_KEYS, TITLES, TORCHRUN_KEYS
+from modelserver.models.options.yaml_file import MAX_PROCESSES
+from modelserver.models.settings.model_defaults import ModelDefaults
 
 if TYPE_CHECKING:
-    from modelserver.options.option import Option
+    from modelserver.models.options.option import Option
 
 MODELS = "`models=`"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.settings.torchserve_configurations import CONFIGURATIONS, REFUSED
+from tests.models.settings.torchserve_configurations import CONFIGURATIONS, REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

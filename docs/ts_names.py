@@ -5,7 +5,7 @@ python -m docs.ts_names > docs/ts-names.md
 
 from __future__ import annotations
 
-from modelserver.migrating.ts_names import names
+from modelserver.tools.migrate.ts_names import names
 from modelserver_handlers.compat import TORCHSERVE_VERSION
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from modelserver.worker import elsewhere
+from modelserver.engine.worker import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from modelserver.api.app import build_app
-from modelserver.api.openapi import describe_routes
+from modelserver.surface.api.app import build_app
+from modelserver.surface.api.openapi import describe_routes
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from modelserver.migrating.calls import Answer
+from modelserver.tools.migrate.calls import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from modelserver.recording.entries import Call
+from modelserver.ext.recording.entries import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

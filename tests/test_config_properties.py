@@ -7,10 +7,10 @@ from pathlib import Path
 
 from docs.config_properties import example
 
-from modelserver.settings.keys import KEYS
-from modelserver.settings.load import load_settings
-from modelserver.settings.properties import parse
-from modelserver.settings.settings import Settings
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.properties import parse
+from modelserver.models.settings.settings import Settings
 
 _SHIPPED = Path(__file__).parents[1] / "config.properties"
 

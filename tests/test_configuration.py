@@ -7,7 +7,7 @@ from pathlib import Path
 
 from docs.configuration import reference
 
-from modelserver.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.keys import KEYS, NOT_YET
 
 _PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

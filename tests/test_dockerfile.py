@@ -22,14 +22,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.documents import describe_listener
 
-from modelserver.auth.scopes import needed_scope
-from modelserver.cli import build_parser
-from modelserver.container.__main__ import IMAGES_OWN, prepare
-from modelserver.container.healthcheck import ROUTE
-from modelserver.settings.load import load_settings
+from modelserver.ext.container.__main__ import IMAGES_OWN, prepare
+from modelserver.ext.container.healthcheck import ROUTE
+from modelserver.models.settings.load import load_settings
+from modelserver.run.cli import build_parser
+from modelserver.surface.auth.scopes import needed_scope
 
 if TYPE_CHECKING:
-    from modelserver.settings.load import LoadedSettings
+    from modelserver.models.settings.load import LoadedSettings
 
 _ROOT = Path(__file__).parents[1]
 _HOME = "/home/model-server"
@@ -338,7 +338,7 @@ def test_the_entrypoint_is_the_server_in_the_foreground() -> None:
     first, single, rest, *server = only("ENTRYPOINT").exec_form
 
     assert (first, single, rest) == ("dumb-init", "--single-child", "--")
-    assert server == ["python", "-m", "modelserver.container"]
+    assert server == ["python", "-m", "modelserver.ext.container"]
     flags, _ = prepare([], {})
     assert build_parser().parse_args(flags).foreground
     assert only("STOPSIGNAL").text == "SIGTERM"
@@ -433,7 +433,7 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
     which models are loaded if it names a store.
     """
     image_settings(tmp_path)
-    monkeypatch.setattr("modelserver.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
+    monkeypatch.setattr("modelserver.ext.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
     (tmp_path / "config.properties").rename(tmp_path / "own.properties")
     (tmp_path / "config.properties").write_text(mounted, encoding="utf-8")
     _, environment = prepare([], {"TS_JOB_QUEUE_BYTES": "7"})

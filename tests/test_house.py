@@ -25,302 +25,75 @@ _PACKAGES = {"modelserver": _ROOT / "app", "modelserver_handlers": _ROOT / "hand
 _TORCH = {"torch", "torchvision"}
 _GRPC = {"grpc", "grpc_reflection"}
 
-# Room to the rooms it imports.
-_ALLOWED = {
-    "agreement": set(),
-    "aliases": {"file_locks", "settings"},
-    "api": {
-        "archives",
-        "auth",
-        "errors",
-        "http",
-        "inference",
-        "models",
-        "options",
-        "payloads",
-        "pools",
-        "recording",
-        "rollout",
-        "settings",
-        "telemetry",
-        "tensors",
-        "tracing",
-        "triton",
-        "wire",
-        "workflows",
+# From the bottom up: a room imports from those before it, and from itself.
+_ROOMS = ("errors", "engine", "models", "surface", "run", "ext", "tools")
+# What users import, on top of everything.
+_PUBLIC = {"testing", "model_archiver", "modelserver", "__main__"}
+_CORE = ("errors", *_ROOMS[1:5])
+
+# Imports that do not go down yet, by room: the modules that are imported there. The list only gets shorter.
+_UPWARDS: dict[str, set[str]] = {
+    "engine": {
+        "ext.sequences.queue",
     },
-    "archiver": {"archives", "settings"},
-    "archives": {"environments", "errors", "file_locks", "options", "settings"},
-    "auth": {"errors", "file_locks", "settings"},
-    "batching": {"ids", "wire"},
-    "cluster": {"demand", "errors", "node", "pools", "settings", "telemetry", "tls", "wire", "worker"},
-    "binding": {"api", "errors", "settings"},
-    "checking": {
-        "agreement",
-        "commands",
-        "environments",
-        "errors",
-        "models",
-        "pools",
-        "serving",
-        "tensors",
-        "testing",
-        "tuning",
-        "wire",
-    },
-    "cli": {
-        "auth",
-        "checking",
-        "daemon",
-        "errors",
-        "migrating",
-        "models",
-        "pidfile",
-        "replaying",
-        "server",
-        "serving",
-        "settings",
-        "telemetry",
-        "tuning",
-    },
-    "console": {
-        "api",
-        "auth",
-        "batching",
-        "errors",
-        "http",
-        "ids",
-        "models",
-        "offload",
-        "options",
-        "pools",
-        "settings",
-        "simulation",
-        "telemetry",
-    },
-    "container": {"archives", "errors", "pidfile", "settings"},
-    "commands": {"errors"},
-    "daemon": {"settings"},
-    "demand": set(),
-    "environments": {"errors", "file_locks"},
-    "errors": set(),
-    "file_locks": set(),
-    "frontend": {"auth", "errors", "http", "inference", "telemetry", "tls", "wire"},
-    "grpc": {
-        "api",
-        "auth",
-        "batching",
-        "binding",
-        "errors",
-        "http",
-        "http2",
-        "ids",
-        "inference",
-        "models",
-        "offload",
-        "payloads",
-        "recording",
-        "settings",
-        "telemetry",
-        "tensors",
-        "tls",
-        "tracing",
-        "triton",
-        "wire",
-    },
-    "http": {"auth", "errors", "ids", "offload", "settings", "telemetry"},
-    "http2": set(),
-    "ids": set(),
-    "inference": {
-        "batching",
-        "errors",
-        "http",
-        "ids",
-        "models",
-        "offload",
-        "options",
-        "rollout",
-        "telemetry",
-        "tensors",
-        "wire",
-    },
-    "listeners": {"api", "auth", "binding", "frontend", "http", "settings", "telemetry", "tls", "wire"},
-    "migrating": {
-        "agreement",
-        "archiver",
-        "commands",
-        "daemon",
-        "errors",
-        "grpc",
-        "http2",
-        "modelserver_handlers",
-        "options",
-        "recording",
-        "settings",
-        "telemetry",
-        "tuning",
-    },
-    "model_archiver": {"archiver"},
-    "modelserver_handlers": set(),
     "models": {
-        "archives",
-        "cluster",
-        "demand",
-        "environments",
-        "errors",
-        "file_locks",
-        "offload",
-        "options",
-        "pools",
-        "resources",
-        "rollout",
-        "settings",
-        "telemetry",
-        "tensors",
-        "wire",
+        "ext.cluster.launcher",
+        "ext.rollout.meters",
+        "ext.rollout.plan",
+        "ext.rollout.traffic",
+        "ext.sequences.pool",
+        "ext.stores.calling",
+        "ext.stores.place",
     },
-    "node": {"environments", "errors", "file_locks", "pools", "telemetry", "wire", "workdir", "worker"},
-    "offload": {"errors"},
-    "options": {"demand", "errors", "settings", "tensors"},
-    "otlp": set(),
-    "payloads": {"errors", "ids", "settings"},
-    "pidfile": {"file_locks"},
-    "pools": {"batching", "environments", "errors", "offload", "resources", "telemetry", "wire"},
-    "reception": {
-        "api",
-        "auth",
-        "binding",
-        "console",
-        "frontend",
-        "http",
-        "inference",
-        "listeners",
-        "models",
-        "payloads",
-        "recording",
-        "resources",
-        "settings",
-        "telemetry",
-        "tensors",
-        "tls",
-        "tracing",
-        "watching",
-        "workflows",
+    "run": {
+        "ext.cluster.launcher",
+        "ext.cluster.opening",
+        "ext.console.app",
+        "ext.frontends.processes",
+        "ext.grpc.calls",
+        "ext.grpc.ports",
+        "ext.grpc.server",
+        "ext.otel.opening",
+        "ext.otel.requests",
+        "ext.otel.spans",
+        "ext.payloads.log",
+        "ext.payloads.rest",
+        "ext.recording.recorder",
+        "ext.workflows.workflows",
+        "tools.doctor.command",
+        "tools.migrate.command",
+        "tools.replay.command",
+        "tools.replay.record",
+        "tools.serve.command",
+        "tools.tune.command",
     },
-    "recording": {"errors", "http", "settings"},
-    "replaying": {
-        "agreement",
-        "api",
-        "archives",
-        "auth",
-        "batching",
-        "commands",
-        "errors",
-        "grpc",
-        "http",
-        "http2",
-        "models",
-        "options",
-        "pidfile",
-        "recording",
-        "settings",
-        "simulation",
-        "tensors",
-        "testing",
-        "tuning",
+    "surface": {
+        "ext.otel.spans",
+        "ext.payloads.log",
+        "ext.recording.recorder",
+        "ext.recording.routes",
+        "ext.rollout",
+        "ext.rollout.promoting",
+        "ext.rollout.routes",
+        "ext.rollout.traffic",
+        "ext.sequences.queue",
+        "ext.sequences.requests",
+        "ext.triton",
+        "ext.triton.model_config",
+        "ext.triton.routes",
+        "ext.workflows",
+        "ext.workflows.routes",
+        "ext.workflows.workflows",
     },
-    "probe": {"wire", "worker"},
-    "resources": set(),
-    "rollout": {"agreement", "batching", "errors", "ids", "offload", "pools", "telemetry", "tensors", "wire"},
-    "server": {
-        "api",
-        "auth",
-        "binding",
-        "cluster",
-        "daemon",
-        "environments",
-        "errors",
-        "grpc",
-        "http",
-        "listeners",
-        "models",
-        "options",
-        "payloads",
-        "pools",
-        "reception",
-        "settings",
-        "standby",
-        "telemetry",
-        "tls",
-        "tracing",
-        "watching",
-        "wire",
-        "workdir",
-        "workflows",
-    },
-    "serving": {
-        "archives",
-        "auth",
-        "errors",
-        "models",
-        "options",
-        "pools",
-        "server",
-        "settings",
-        "telemetry",
-        "tensors",
-    },
-    "settings": {"errors"},
-    "simulation": {"batching", "wire"},
-    "standby": {"errors", "file_locks"},
-    "telemetry": {"errors", "resources"},
-    "tensors": {"errors"},
-    "testing": {
-        "api",
-        "http",
-        "inference",
-        "models",
-        "options",
-        "pools",
-        "serving",
-        "settings",
-        "telemetry",
-        "tensors",
-        "workdir",
-    },
-    "tls": {"errors", "settings"},
-    "tracing": {"http", "otlp", "settings", "telemetry", "wire"},
-    "triton": {"errors", "models", "telemetry", "tensors"},
-    "tuning": {
-        "archiver",
-        "archives",
-        "commands",
-        "environments",
-        "errors",
-        "http",
-        "options",
-        "recording",
-        "resources",
-        "settings",
-        "simulation",
-    },
-    "watching": {"grpc", "models", "payloads", "pools", "telemetry"},
-    "wire": set(),
-    "workdir": {"file_locks"},
-    "worker": {"modelserver_handlers", "otlp", "tensors", "wire"},
-    "workflows": {
-        "archives",
-        "batching",
-        "errors",
-        "http",
-        "inference",
-        "models",
-        "offload",
-        "options",
-        "settings",
-        "tensors",
-        "wire",
-    },
+}
+# Extensions that import another one, and that one; this list only gets shorter, too.
+_BETWEEN_EXTENSIONS: set[tuple[str, str]] = {
+    ("grpc", "otel"),
+    ("grpc", "payloads"),
+    ("grpc", "recording"),
+    ("grpc", "sequences"),
+    ("grpc", "triton"),
+    ("rollout", "sequences"),
 }
 
 
@@ -393,31 +166,55 @@ _MODULES = modules()
 _NAMES = {module.name for module in _MODULES}
 
 
+def imported_modules(module: Module) -> set[str]:
+    """The other modules of ours that a module imports, in functions, for types and by name too."""
+    everything = (*module.imports(), *module.late_imports())
+    return {name for name in everything if name in _NAMES} - {module.name, "modelserver"}
+
+
 def imported_rooms(module: Module) -> set[str]:
     """The other rooms that a module imports from."""
-    everything = (*module.imports(), *module.late_imports())
-    ours = {name for name in everything if name in _NAMES and name != "modelserver"}
-    return {room_of(name) for name in ours} - {module.room}
+    return {room_of(name) for name in imported_modules(module)} - {module.room}
+
+
+def extension_of(name: str) -> str:
+    """The extension that a module belongs to, empty if it belongs to none."""
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == ["ext"] and len(parts) > 2 else ""
 
 
 # Imports
 
 
 def test_the_rooms_are_those_of_the_design() -> None:
-    """Every folder and file directly in the server's package has its row in the table of imports."""
-    assert {module.room for module in _MODULES} == set(_ALLOWED) | {"__main__", "modelserver"}
+    """The server's package has the rooms of docs/architecture.md, and nothing else."""
+    assert {module.room for module in _MODULES} == {*_ROOMS, *_PUBLIC, "modelserver_handlers"}
 
 
-def test_imports_go_one_way() -> None:
-    """api -> inference -> models -> pools -> batching -> wire <- worker -> handlers; the table has what is
-    imported, and nothing else.
+def test_imports_go_down() -> None:
+    """tools -> ext -> run -> surface -> models -> engine -> errors; the exceptions are listed, and no longer
+    than they are.
     """
-    found: dict[str, set[str]] = {room: set() for room in _ALLOWED}
+    place = {room: index for index, room in enumerate(_ROOMS)}
+    upwards: dict[str, set[str]] = {}
     for module in _MODULES:
-        if module.room in _ALLOWED:
-            found[module.room] |= imported_rooms(module) & _ALLOWED.keys()
+        for name in imported_modules(module):
+            if place.get(room_of(name), -1) > place.get(module.room, len(place)):
+                upwards.setdefault(module.room, set()).add(name.removeprefix("modelserver."))
 
-    assert found == _ALLOWED
+    assert upwards == _UPWARDS
+
+
+def test_extensions_do_not_import_each_other() -> None:
+    """What two of them need is in the core."""
+    pairs = {
+        (extension_of(module.name), extension_of(name))
+        for module in _MODULES
+        for name in imported_modules(module)
+        if extension_of(module.name)
+    }
+
+    assert {(a, b) for a, b in pairs if b and a != b} == _BETWEEN_EXTENSIONS
 
 
 def test_the_server_does_not_import_torch() -> None:
@@ -437,20 +234,12 @@ def test_only_the_worker_side_imports_handlers() -> None:
     ``Handler`` to it. Ray's helper is a process of its own, which ends with the server as workers do.
     ``modelserver migrate`` reads the table of their names.
     """
-    side = {"worker", "node", "probe", "modelserver_handlers"}
-    apart = {"modelserver.cluster.ray_helper", "modelserver.migrating.ts_names"}
-    others = [m for m in _MODULES if m.room not in {*side, "modelserver"} and m.name not in apart]
+    side = ("modelserver.engine.worker", "modelserver.ext.cluster.node", "modelserver.tools.doctor.worker")
+    handlers = "modelserver_handlers"
+    apart = {"modelserver.ext.cluster.ray_helper", "modelserver.tools.migrate.ts_names", "modelserver"}
+    others = [m for m in _MODULES if not m.name.startswith((*side, handlers)) and m.name not in apart]
 
-    assert [m.name for m in others if imported_rooms(m) & side] == []
-
-
-def test_allowed_imports_have_no_circle() -> None:
-    """The table itself is an order: each room can be read with those below it only."""
-    left = {room: set(below) for room, below in _ALLOWED.items()}
-    while left:
-        lowest = {room for room, below in left.items() if not below & left.keys()}
-        assert lowest, f"these import each other: {sorted(left)}"
-        left = {room: below for room, below in left.items() if room not in lowest}
+    assert [m.name for m in others if any(i.startswith((*side, handlers)) for i in imported_modules(m))] == []
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
@@ -470,16 +259,16 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 
 
 def test_the_architecture_shows_the_house_as_it_is() -> None:
-    """Its table has every room, none below one that it imports, and the files that it names are there."""
+    """Its table has every folder of a room, and the files that it names are there."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = re.findall(r"(?m)^\| (`.*?`) \|", page)
-    rows = [{Path(name).stem for name in re.findall(r"`([^`]+)`", cell)} for cell in table]
-    place = {room: index for index, row in enumerate(rows) for room in row}
+    house = _ROOT / "app" / "modelserver"
+    rows = re.findall(r"(?m)^\| (`.*?`) \|", page)
+    named = {name.rstrip("/") for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
+    folders = {path.parent.relative_to(house).as_posix() for path in house.glob("*/*/__init__.py")}
     files = {name for name in re.findall(r"`([a-z_/0-9]+\.py)`", page) if "test" not in name}
 
-    assert set(_ALLOWED) <= place.keys()
-    assert [(a, b) for a, below in _ALLOWED.items() for b in below if place[a] > place[b]] == []
-    assert [name for name in files if not (_ROOT / "app" / "modelserver" / name).is_file()] == []
+    assert {folder for folder in folders if folder.partition("/")[0] in _ROOMS} - named == set()
+    assert [name for name in files if not (house / name).is_file()] == []
 
 
 def test_modules_are_described() -> None:
@@ -558,12 +347,12 @@ def lines_by_file() -> dict[str, int]:
 def test_functions_are_short() -> None:
     """A function has at most 50 lines; those that are longer today do not grow."""
     longest = {
-        "app/modelserver/api/metadata.py add_v2": 51,
-        "app/modelserver/cli.py build_parser": 61,
-        "app/modelserver/pools/worker.py _live": 53,
-        "app/modelserver/server.py _serve": 80,
-        "app/modelserver/telemetry/metrics.py __init__": 56,
-        "app/modelserver/triton/statistics.py statistics_of": 52,
+        "app/modelserver/surface/api/metadata.py add_v2": 51,
+        "app/modelserver/run/cli.py build_parser": 61,
+        "app/modelserver/engine/pools/worker.py _live": 53,
+        "app/modelserver/run/server.py _serve": 80,
+        "app/modelserver/engine/telemetry/metrics.py __init__": 56,
+        "app/modelserver/ext/triton/statistics.py statistics_of": 52,
     }
     lengths = {
         f"{path.relative_to(_ROOT).as_posix()} {function.name}": function.end_lineno - function.lineno + 1
@@ -659,10 +448,18 @@ def test_the_changelog_has_a_section_for_what_comes() -> None:
 
 
 def test_tests_are_where_their_subject_is() -> None:
-    """A folder of tests is named for a room or a folder beside it, or is for tests of the whole server."""
+    """A folder of tests is named for a room, or is for tests of the whole server."""
     folders = {
         path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
     }
-    rooms = {path.parent.name for path in (_ROOT / "app" / "modelserver").glob("*/__init__.py")}
 
-    assert folders <= rooms | {"handlers", "benchmarks", "deploy", "e2e", "differential", "campaign"}
+    assert folders <= {
+        *_ROOMS,
+        *_PUBLIC,
+        "handlers",
+        "benchmarks",
+        "deploy",
+        "e2e",
+        "differential",
+        "campaign",
+    }

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from docs import migrating
-from tests.settings.torchserve_configurations import CONFIGURATIONS
+from tests.models.settings.torchserve_configurations import CONFIGURATIONS
 
-from modelserver.auth.policy import wants_tokens
-from modelserver.cli import build_parser
-from modelserver.container import __main__ as container
-from modelserver.settings.keys import KEYS, NOT_YET
-from modelserver.settings.load import load_settings
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.ext.container import __main__ as container
+from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.models.settings.load import load_settings
+from modelserver.run.cli import build_parser
+from modelserver.surface.auth.policy import wants_tokens
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 

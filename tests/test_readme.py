@@ -16,15 +16,15 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from tests.documents import describe_listener
 
-from modelserver import archiver
-from modelserver.checking.command import build_parser as checking_parser
-from modelserver.cli import build_parser
-from modelserver.inference.routes import parse_route
-from modelserver.migrating.command import build_parser as migrating_parser
-from modelserver.migrating.installation import read_installation
-from modelserver.replaying.command import build_parser as replaying_parser
-from modelserver.replaying.record import build_parser as recording_parser
-from modelserver.serving.wanted import build_parser as serving_parser
+from modelserver.run.cli import build_parser
+from modelserver.surface.inference.routes import parse_route
+from modelserver.tools import archiver
+from modelserver.tools.doctor.command import build_parser as checking_parser
+from modelserver.tools.migrate.command import build_parser as migrating_parser
+from modelserver.tools.migrate.installation import read_installation
+from modelserver.tools.replay.command import build_parser as replaying_parser
+from modelserver.tools.replay.record import build_parser as recording_parser
+from modelserver.tools.serve.wanted import build_parser as serving_parser
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (

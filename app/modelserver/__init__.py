@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modelserver.serving.script import serve as serve
+    from modelserver.tools.serve.script import serve as serve
     from modelserver_handlers.typed.handler import Handler as Handler
     from modelserver_handlers.typed.signature import ContentType as ContentType
 
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "ContentType": "modelserver_handlers.typed.signature",
     "Handler": "modelserver_handlers.typed.handler",
-    "serve": "modelserver.serving.script",
+    "serve": "modelserver.tools.serve.script",
 }
 
 

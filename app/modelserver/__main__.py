@@ -2,7 +2,7 @@
 
 import sys
 
-from modelserver.cli import main
+from modelserver.run.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

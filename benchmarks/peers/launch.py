@@ -14,7 +14,7 @@ from benchmarks.peers.apps.task import Task, environment
 from benchmarks.peers.packages import PEERS, missing, python_of
 from benchmarks.servers import HOST, ROOT, thread_variables
 from benchmarks.works import Question, Work, form_body, json_body, open_inference_body, raw_body
-from modelserver.tuning.own_server import free_ports
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from modelserver.simulation.costs import Cost, fit
+from modelserver.engine.simulation.costs import Cost, fit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,11 +12,11 @@ from benchmarks.load import percentile
 from benchmarks.servers import HOST, BenchmarkError
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.simulation.open_loop import Seen, run_open_loop
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.batching.policies import make_policy
-from modelserver.simulation.costs import Cost, fit
-from modelserver.simulation.engine import Server, Simulation
-from modelserver.simulation.figures import Figures, summarize
+from modelserver.engine.batching.policies import make_policy
+from modelserver.engine.simulation.costs import Cost, fit
+from modelserver.engine.simulation.engine import Server, Simulation
+from modelserver.engine.simulation.figures import Figures, summarize
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from modelserver.simulation.figures import Figures
+    from modelserver.engine.simulation.figures import Figures
 
 _PANELS = (
     ("rate", "requests/s"),

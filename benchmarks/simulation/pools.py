@@ -1,7 +1,8 @@
 """Pools as they are in the server, on a clock that costs nothing, with simulated workers at any distance.
 
 Nothing of the server's side is imitated: queue, policy, what is sent in advance and taken back are those of
-:mod:`modelserver.pools`. Simulated are time, the ways, what batches take, and the core that the server has.
+:mod:`modelserver.engine.pools`. Simulated are time, the ways, what batches take, and the core that the server
+has.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from modelserver.batching.request import Request
-from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import Pool
-from modelserver.pools.spec import Node, PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.wire.messages import Answer, Load, Loaded, Predict, Recalled, Result, Row, Stop
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import Node, PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.engine.wire.messages import Answer, Load, Loaded, Predict, Recalled, Result, Row, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.simulation.costs import Cost
-    from modelserver.wire.messages import ToServer, ToWorker
+    from modelserver.engine.simulation.costs import Cost
+    from modelserver.engine.wire.messages import ToServer, ToWorker
 
 _FOREVER = 1e9
 _TIMES = WorkerTimes(startup=_FOREVER, response=_FOREVER, silence=_FOREVER, max_retry=_FOREVER)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torchvision.transforms.functional import to_tensor
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))

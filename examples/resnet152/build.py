@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.zoo import RANDOM, NetworkSpec, build_network, find_weights
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.text_classifier import TextClassifier
 from modelserver_handlers.texts import features
 from modelserver_handlers.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from benchmarks.plots import can_plot
 from benchmarks.side_by_side import Result
 from benchmarks.works import WORKS
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

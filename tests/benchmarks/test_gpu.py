@@ -97,7 +97,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         NVMLError=OSError,
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setattr("modelserver.telemetry.gpus.Driver.nvml", lambda _driver: fake)
+    monkeypatch.setattr("modelserver.engine.telemetry.gpus.Driver.nvml", lambda _driver: fake)
     return fake
 
 

@@ -13,9 +13,9 @@ from benchmarks.measure import Sample, cpu_ratio, named
 from benchmarks.protocols import Asking, Point, askings, numbers, report
 from benchmarks.servers import BenchmarkError
 
-from modelserver.grpc.messages import message
-from modelserver.grpc.tensors import read_request
-from modelserver.tensors.rest import decode_request
+from modelserver.engine.tensors.rest import decode_request
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.tensors import read_request
 
 if TYPE_CHECKING:
     from pathlib import Path

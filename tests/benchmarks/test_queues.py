@@ -21,7 +21,7 @@ from benchmarks.simulation.pools import (
     simulate_pools,
 )
 
-from modelserver.simulation.costs import Cost
+from modelserver.engine.simulation.costs import Cost
 
 if TYPE_CHECKING:
     from pathlib import Path

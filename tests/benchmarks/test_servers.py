@@ -22,7 +22,7 @@ from benchmarks.servers import (
     wait_until_it_answers,
 )
 
-from modelserver.tuning.own_server import family, free_ports
+from modelserver.tools.tune.own_server import family, free_ports
 
 
 def test_the_echo_answers_until_its_block_ends(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from benchmarks.side_by_side import Plan, measure_work
 from benchmarks.works import WORKS, Question, raw_body
 from torchvision import models
 
-from modelserver.tuning.own_server import free_ports
+from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

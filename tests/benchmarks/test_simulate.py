@@ -17,9 +17,9 @@ from benchmarks.simulation.costs import parse_cost, read_costs
 from benchmarks.simulation.measured import Case, compare
 from benchmarks.simulation.open_loop import Answer, Seen, run_open_loop
 
-from modelserver.batching.policies import Greedy
-from modelserver.simulation.costs import Cost, fit
-from modelserver.simulation.engine import Server, Simulation
+from modelserver.engine.batching.policies import Greedy
+from modelserver.engine.simulation.costs import Cost, fit
+from modelserver.engine.simulation.engine import Server, Simulation
 
 if TYPE_CHECKING:
     from pathlib import Path

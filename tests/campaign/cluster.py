@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 from tests.campaign.crowd import Tally, ask_by_grpc, ask_by_http
 from tests.campaign.targets import MIB, Holdings, build_store, quiet, settled, tracebacks
-from tests.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 from tests.e2e.elsewhere import LOST, Elsewhere, freezing
 from tests.e2e.grpc_client import grpc_settings
 from tests.e2e.serving import command_of, free_port, serving, wait_until
+from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ class Nodes:
 
     def helper_killed(self, chance: random.Random) -> int:
         for process in psutil.Process(self._server.pid).children():
-            if "modelserver.cluster.ray_helper" in command_of(process):
+            if "modelserver.ext.cluster.ray_helper" in command_of(process):
                 process.kill()
         return 0
 

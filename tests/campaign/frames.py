@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tests.e2e.raw import connect
-from tests.http2.talking import (
+from tests.ext.grpc.http2.talking import (
     DATA,
     GOAWAY,
     HEADERS,
@@ -21,9 +21,9 @@ from tests.http2.talking import (
     frames_of,
     number,
 )
-from tests.http2.test_conformance import ENDS_CONNECTION, MALFORMED, PING_ME, PONG, head, request
+from tests.ext.grpc.http2.test_conformance import ENDS_CONNECTION, MALFORMED, PING_ME, PONG, head, request
 
-from modelserver.http2.frames import Code
+from modelserver.ext.grpc.http2.frames import Code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

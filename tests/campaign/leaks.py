@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 from hpack import Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 from tests.e2e.serving import wait_until
-from tests.http2 import talking
+from tests.ext.grpc.http2 import talking
 
-from modelserver.grpc.framing import framed
+from modelserver.ext.grpc.framing import framed
 
 BODY = 6_000_000
 # At the most, and however much time there is.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, manage, oip, predict, stub
 
-from modelserver.http.content import MAX_PARAMETERS_BODY
+from modelserver.surface.http.content import MAX_PARAMETERS_BODY
 
 SIZE = 6_000_000  # bytes; max_request_size is 6,553,500
 MOST_PARAMETERS = MAX_PARAMETERS_BODY - 40  # with a little that stands beside it

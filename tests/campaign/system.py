@@ -21,7 +21,7 @@ from tests.campaign.callers import Answer, Malformed, receive_answer
 from tests.campaign.targets import build_store, target, tracebacks
 from tests.e2e.raw import connect, post
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     import socket

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 from tests.e2e.serving import wait_until
 
-from modelserver.http.connection import CHECK_SECONDS, KEEP_ALIVE, RECEIVE_TIMEOUT, SEND_TIMEOUT
+from modelserver.surface.http.connection import CHECK_SECONDS, KEEP_ALIVE, RECEIVE_TIMEOUT, SEND_TIMEOUT
 
 # In the target of each request that stands inside a body: the access log shows it if it was one.
 MARK = "smuggled"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics import ServerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

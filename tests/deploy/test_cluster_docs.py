@@ -8,13 +8,13 @@ from dataclasses import fields
 import pytest
 from tests.deploy.manifests import ROOT
 
-from modelserver.demand import Demand
-from modelserver.node import archives
-from modelserver.node.dial import LOCAL_SOCKET
-from modelserver.options.yaml_file import parse_model_config
-from modelserver.settings.cluster import ClusterSettings
-from modelserver.settings.serving import ServingSettings
-from modelserver.settings.settings import Settings
+from modelserver.engine.demand import Demand
+from modelserver.ext.cluster.node import archives
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
+from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.cluster import ClusterSettings
+from modelserver.models.settings.serving import ServingSettings
+from modelserver.models.settings.settings import Settings
 
 _PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 _SECTION = _PAGE.partition("\n## Settings\n")[2].partition("\n## ")[0]

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.deploy.manifests import ROOT, resources
 
-from modelserver.auth.scopes import Scope
-from modelserver.settings.keys import KEYS
-from modelserver.settings.load import load_settings
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import load_settings
+from modelserver.surface.auth.scopes import Scope
 
 _IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 

@@ -22,19 +22,19 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
-from modelserver.auth.scopes import needed_scope
-from modelserver.cli import build_parser, setting_flags
-from modelserver.container.__main__ import MOUNTED, prepare
-from modelserver.container.kserve import HTTP_PORT, METRICS_PORT
-from modelserver.options.table import Batcher
-from modelserver.options.yaml_file import parse_model_config
-from modelserver.settings.keys import KEYS
-from modelserver.settings.load import load_settings
+from modelserver.ext.container.__main__ import MOUNTED, prepare
+from modelserver.ext.container.kserve import HTTP_PORT, METRICS_PORT
+from modelserver.models.options.table import Batcher
+from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import load_settings
+from modelserver.run.cli import build_parser, setting_flags
+from modelserver.surface.auth.scopes import needed_scope
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.settings.load import LoadedSettings
+    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
 _RUNTIMES = {

@@ -23,16 +23,16 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
-from modelserver.auth.given import read_token_file
-from modelserver.auth.scopes import Scope, needed_scope
-from modelserver.cli import build_parser
 from modelserver.errors import ConfigError
-from modelserver.settings.load import load_settings
+from modelserver.models.settings.load import load_settings
+from modelserver.run.cli import build_parser
+from modelserver.surface.auth.given import read_token_file
+from modelserver.surface.auth.scopes import Scope, needed_scope
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.settings.load import LoadedSettings
+    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = dict(in_folder(KUBERNETES))
 _NAME = {"app.kubernetes.io/name": "modelserver"}

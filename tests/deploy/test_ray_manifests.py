@@ -9,13 +9,13 @@ import pytest
 from tests.deploy.manifests import RAY, ROOT, container, in_folder, not_restricted, resources, unbounded_disk
 from tests.deploy.schemas import problems
 
-from modelserver.cli import build_parser
-from modelserver.settings.load import load_settings
+from modelserver.models.settings.load import load_settings
+from modelserver.run.cli import build_parser
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.settings.load import LoadedSettings
+    from modelserver.models.settings.load import LoadedSettings
 
 _ALL = {name: resource for name, resource in in_folder(RAY) if resource["kind"] != "Kustomization"}
 _TOKEN = "RAY_AUTH_TOKEN"

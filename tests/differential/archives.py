@@ -14,7 +14,7 @@ from tests.differential.config_steps import CONFIGS
 from tests.differential.networks import build_configured, build_networks
 from tests.differential.workflow_archives import build_workflows
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from modelserver.migrating.calls import Call, Port
+from modelserver.tools.migrate.calls import Call, Port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

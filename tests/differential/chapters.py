@@ -21,7 +21,7 @@ from tests.differential.calls import (
     unregister,
 )
 
-from modelserver.migrating.calls import Call, Port
+from modelserver.tools.migrate.calls import Call, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """What exactly modelserver is expected to answer where it answers otherwise than TorchServe 0.12.0.
 
-The rules with their reasons are the product's (:mod:`modelserver.migrating.rules`). Here is what those that
-are about single answers expect of the calls of the comparison, to the byte. A rule that changes no answer is
-stale, and a test says so.
+The rules with their reasons are the product's (:mod:`modelserver.tools.migrate.rules`). Here is what those
+that are about single answers expect of the calls of the comparison, to the byte. A rule that changes no
+answer is stale, and a test says so.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.migrating.changes import PHRASES, pretty
-from modelserver.migrating.management import IN_TEXT, plain_headers
-from modelserver.migrating.rules import RULES
+from modelserver.tools.migrate.changes import PHRASES, pretty
+from modelserver.tools.migrate.management import IN_TEXT, plain_headers
+from modelserver.tools.migrate.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.differential.chapters import Chapter
 
-    from modelserver.migrating.calls import Answer, Call
-    from modelserver.migrating.changes import Rule
+    from modelserver.tools.migrate.calls import Answer, Call
+    from modelserver.tools.migrate.changes import Rule
 
 
 # What single answers become

@@ -14,7 +14,7 @@ from tests.differential.calls import Settle, Step, Together, get, post, predict,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.migrating.calls import Call
+    from modelserver.tools.migrate.calls import Call
 
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"

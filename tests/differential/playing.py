@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from tests.differential.calls import Settle, Together
 
-from modelserver.migrating.calls import Answer, Call, send
+from modelserver.tools.migrate.calls import Answer, Call, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from tests.differential.chapters import SERVERS, Chapter, chapters, recording_of
 from tests.differential.playing import play
 from tests.differential.torchserve import missing, torchserve
 
-from modelserver.migrating.comparison import masked
+from modelserver.tools.migrate.comparison import masked
 
 RECORDED = HERE / "recorded"
 NAMES = "ts_names"

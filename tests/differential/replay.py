@@ -20,13 +20,13 @@ from tests.differential.playing import play
 from tests.e2e.serving import Home, Server, serving
 from tests.recorded_answers import answer_of
 
-from modelserver.migrating.comparison import masked, mismatches
-from modelserver.migrating.rules import RULES
+from modelserver.tools.migrate.comparison import masked, mismatches
+from modelserver.tools.migrate.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.migrating.calls import Answer
+    from modelserver.tools.migrate.calls import Answer
 
 _TYPED = next(rule for rule in RULES if rule.name == "content-type")
 

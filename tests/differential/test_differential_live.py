@@ -18,8 +18,8 @@ from tests.differential.test_differential_recorded import comparable, contents
 from tests.differential.torchserve import VARIABLE, missing, torchserve
 from tests.e2e.serving import ROOT
 
-from modelserver.aliases import install
-from modelserver.migrating.comparison import masked, mismatches
+from modelserver.tools.aliases import install
+from modelserver.tools.migrate.comparison import masked, mismatches
 
 ENVIRONMENT = os.environ.get(VARIABLE)
 REASON = missing(ENVIRONMENT)
@@ -66,7 +66,7 @@ def test_the_names_are_as_recorded() -> None:
 
 PROGRAMS = (
     [str(Path(ENVIRONMENT or "").resolve() / "bin" / "torch-model-archiver")],
-    [sys.executable, "-m", "modelserver.archiver"],
+    [sys.executable, "-m", "modelserver.tools.archiver"],
 )
 SMALL = ["--model-name", "m", "-v", "1", "--handler", str(MODEL_CODE / "plain.py")]
 

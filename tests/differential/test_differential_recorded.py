@@ -15,7 +15,7 @@ from tests.differential.chapters import Chapter, chapters
 from tests.differential.differences import ANSWERS, all_singles, expected_of
 from tests.differential.replay import modelserver, recorded, unexplained
 
-from modelserver.migrating.rules import RULES
+from modelserver.tools.migrate.rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.serving import Home, Server, serving
-from tests.payloads.sinks import SinkServer, sink_server
+from tests.ext.payloads.sinks import SinkServer, sink_server
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 MODEL_CODE = Path(__file__).parent / "model_code"
 

@@ -11,14 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from tests.cluster.proxy import proxy_to
 from tests.e2e.serving import ROOT, Home, Server, command_of, free_port, serving, wait_until
+from tests.ext.cluster.proxy import proxy_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tests.cluster.proxy import Proxy
+    from tests.ext.cluster.proxy import Proxy
 
 # Seconds of silence after which a machine is lost.
 LOST = 3.0
@@ -29,10 +29,10 @@ import asyncio, os, socket, sys
 from pathlib import Path
 
 here, line = Path(__file__).parent, " ".join(sys.orig_argv)
-if "modelserver.node" in line and (here / "version").exists():
+if "modelserver.ext.cluster.node" in line and (here / "version").exists():
     import modelserver
     modelserver.__version__ = (here / "version").read_text()
-if "modelserver.node" in line and (here / "detour").exists():
+if "modelserver.ext.cluster.node" in line and (here / "detour").exists():
     os.environ["MODELSERVER_NODE_LOCAL_SOCKET"] = "0"
     direct, detour = map(int, (here / "detour").read_text().split())
     connect, open_connection = socket.create_connection, asyncio.open_connection
@@ -84,7 +84,9 @@ class Elsewhere(Server):
     def agents(self, name: str | None = None) -> list[psutil.Process]:
         """The agents, those of a model in the order of its workers."""
         found = [
-            each for each in psutil.Process(self.pid).children() if "modelserver.node" in command_of(each)
+            each
+            for each in psutil.Process(self.pid).children()
+            if "modelserver.ext.cluster.node" in command_of(each)
         ]
         if name is None:
             return found
@@ -146,7 +148,9 @@ def store_beside(model_store: Path, folder: Path) -> Path:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        return [each for each in process.children() if "modelserver.node.worker" in command_of(each)]
+        return [
+            each for each in process.children() if "modelserver.ext.cluster.node.worker" in command_of(each)
+        ]
     return []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from tests.e2e.serving import Home, Server, free_port
 
-from modelserver.grpc.messages import message, message_class, service
+from modelserver.ext.grpc.messages import message, message_class, service
 
 if TYPE_CHECKING:
     from pathlib import Path

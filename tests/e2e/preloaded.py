@@ -1,6 +1,6 @@
 """Servers forked from a process that has imported the server: the imports are two thirds of a start.
 
-From there on a server runs as the command does: ``modelserver.cli.main`` in a main thread, with its
+From there on a server runs as the command does: ``modelserver.run.cli.main`` in a main thread, with its
 arguments, directory, environment and output. Starts from nothing are tested by ``test_command.py``, and
 wherever a server gets an environment or a Python of its own.
 """
@@ -28,10 +28,20 @@ if TYPE_CHECKING:
 
 # With what a server imports only while it starts or, as gRPC, if it is asked for.
 _IMPORTED = (
-    *("uvloop", "modelserver.cli", "modelserver.server", "modelserver.reception", "modelserver.api.app"),
-    "modelserver.telemetry.repeated",
-    *("modelserver.grpc.server", "modelserver.workflows.workflows", "modelserver.workflows.archive"),
-    *("modelserver.workflows.run", "pynvml", "pydantic.v1"),
+    *(
+        "uvloop",
+        "modelserver.run.cli",
+        "modelserver.run.server",
+        "modelserver.run.reception",
+        "modelserver.surface.api.app",
+    ),
+    "modelserver.engine.telemetry.repeated",
+    *(
+        "modelserver.ext.grpc.server",
+        "modelserver.ext.workflows.workflows",
+        "modelserver.ext.workflows.archive",
+    ),
+    *("modelserver.ext.workflows.run", "pynvml", "pydantic.v1"),
     "uvicorn.lifespan.off",
 )
 
@@ -150,8 +160,8 @@ def _tell(end: socket.socket, number: int) -> None:
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
     """Turns this process into the command."""
-    from modelserver import cli
-    from modelserver.worker.spawn_child import leave
+    from modelserver.engine.worker.spawn_child import leave
+    from modelserver.run import cli
 
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -23,7 +23,7 @@ import httpx
 import psutil
 from tests.e2e.preloaded import Forked, Preloaded
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def worker_processes(server: int) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and "modelserver.worker" in line and line[-1] == str(server):
+            if alive and "modelserver.engine.worker" in line and line[-1] == str(server):
                 found.append(process)
     return found
 
@@ -243,7 +243,10 @@ class Server:
     def processes(self) -> list[psutil.Process]:
         """The server and its front ends; workers are none of them."""
         main = psutil.Process(self.pid)
-        return [main, *(child for child in main.children() if "modelserver.frontend" in command_of(child))]
+        return [
+            main,
+            *(child for child in main.children() if "modelserver.ext.frontends" in command_of(child)),
+        ]
 
     def tokens(self) -> dict[str, str]:
         """The tokens of its key file, by what they allow."""
@@ -288,7 +291,7 @@ class Server:
         helpers = [
             child.pid
             for child in psutil.Process(self.pid).children()
-            if "modelserver.offload" in command_of(child)
+            if "modelserver.engine.offload" in command_of(child)
         ]
         before = {pid: resource.prlimit(pid, kind) for pid in (self.pid, *helpers)}
         for pid, (_, hard) in before.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.e2e.grpc_client import channel, stub
 
-from modelserver.grpc.messages import message
+from modelserver.ext.grpc.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
 from tests.e2e.serving import Server, serving
-from tests.tensors.odd_requests import odd_bodies, odd_messages
+from tests.engine.tensors.odd_requests import odd_bodies, odd_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

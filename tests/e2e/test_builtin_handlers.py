@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torchvision.models import DenseNet
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.image_classifier import ImageClassifier
 
 pytestmark = pytest.mark.slow

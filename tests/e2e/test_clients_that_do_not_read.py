@@ -29,8 +29,8 @@ SEND_TIMEOUT = 1.0
 # Python runs this at its start; workers do without it.
 HURRIED = f"""
 import sys
-if {{"modelserver", "modelserver.frontend"}} & set(sys.orig_argv):
-    from modelserver.http import connection
+if {{"modelserver", "modelserver.ext.frontends"}} & set(sys.orig_argv):
+    from modelserver.surface.http import connection
     patient = connection.Listener.__init__
     connection.Listener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
     connection.check_regularly.__defaults__ = (0.5,)

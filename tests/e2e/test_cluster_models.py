@@ -17,7 +17,7 @@ from tests.e2e.serving import ROOT, wait_until
 from tests.e2e.test_autoscaling import QUICK, Clients
 from tests.e2e.test_distributed import CONFIG, REDUCING, SUMMING, pack
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,15 +24,15 @@ from PIL import Image
 from tests.e2e.blocks import BLOCKS, of_language
 from tests.e2e.serving import ROOT, Home, Server, free_port, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive, make_parser
-from modelserver.checking.command import build_parser as checking_parser
-from modelserver.migrating.command import build_parser as migrating_parser
-from modelserver.options.yaml_file import parse_model_config
-from modelserver.serving.wanted import build_parser as serving_parser
-from modelserver.settings.keys import KEYS
-from modelserver.settings.load import load_settings
-from modelserver.telemetry.metrics_config import parse_metrics_config
-from modelserver.tuning.command import build_parser as tuning_parser
+from modelserver.engine.telemetry.metrics_config import parse_metrics_config
+from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import load_settings
+from modelserver.tools.archiver import ArchiveConfig, build_archive, make_parser
+from modelserver.tools.doctor.command import build_parser as checking_parser
+from modelserver.tools.migrate.command import build_parser as migrating_parser
+from modelserver.tools.serve.wanted import build_parser as serving_parser
+from modelserver.tools.tune.command import build_parser as tuning_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -406,7 +406,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     programs.mkdir(parents=True)
     commands = {
         "modelserver": "-m modelserver",
-        "modelserver-archive": "-m modelserver.archiver",
+        "modelserver-archive": "-m modelserver.tools.archiver",
         "python": "",
     }
     for name, module in commands.items():

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from tests.e2e.serving import PATIENCE, STARTED, Home, free_port, wait_until
 
-from modelserver.aliases import install
-from modelserver.settings.properties import parse
+from modelserver.models.settings.properties import parse
+from modelserver.tools.aliases import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

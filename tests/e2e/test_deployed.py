@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class Container:
         self.work = home.path / "work"
         self.work.mkdir()
         self.url, self.metrics = (f"http://127.0.0.1:{ports[name]}" for name in ("inference", "metrics"))
-        self._command = [sys.executable, "-m", "modelserver.container", *arguments]
+        self._command = [sys.executable, "-m", "modelserver.ext.container", *arguments]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Container]:
@@ -65,7 +65,7 @@ class Container:
     def health(self) -> subprocess.CompletedProcess[str]:
         """What the image's HEALTHCHECK says."""
         return subprocess.run(
-            [sys.executable, "-m", "modelserver.container.healthcheck"],
+            [sys.executable, "-m", "modelserver.ext.container.healthcheck"],
             cwd=self.work,
             env=self.home.environment,
             capture_output=True,

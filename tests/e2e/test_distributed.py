@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.blocks import BLOCKS
 from tests.e2e.serving import Home, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

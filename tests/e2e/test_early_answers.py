@@ -15,7 +15,7 @@ from tests.e2e.serving import Home, Server, free_port, serving
 # As in the certificates' module.
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from tests.tls.certificates import Authority
+from tests.surface.tls.certificates import Authority
 
 if TYPE_CHECKING:
     import socket

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 # One envelope is enough for every run.
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("json", "kservev2")]

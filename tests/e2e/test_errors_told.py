@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.e2e.serving import Server, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

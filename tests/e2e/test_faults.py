@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.raw import connect, post
 from tests.e2e.serving import ROOT, connections_of, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 MODEL_CODE = Path(__file__).parent / "model_code"
 

@@ -29,7 +29,7 @@ def fronts(tmp_path_factory, model_store):
 def front_ends(server):
     """The processes that take in requests."""
     found = psutil.Process(server.pid).children() if psutil.pid_exists(server.pid) else []
-    return [process for process in found if "modelserver.frontend" in command_of(process)]
+    return [process for process in found if "modelserver.ext.frontends" in command_of(process)]
 
 
 def connected(process, server):

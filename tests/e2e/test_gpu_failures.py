@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, archived, serving, wait_until
 
-from modelserver.wire.messages import GPU_BROKEN
+from modelserver.engine.wire.messages import GPU_BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.e2e.serving import ROOT, Home, archived, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

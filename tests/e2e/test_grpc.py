@@ -29,8 +29,8 @@ from tests.e2e.grpc_client import (
 )
 from tests.e2e.serving import ROOT, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.grpc.messages import message
+from modelserver.ext.grpc.messages import message
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 SERVICES = {
     f"{INFERENCE}InferenceAPIsService",

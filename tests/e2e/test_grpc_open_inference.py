@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
 from tests.e2e.serving import ROOT, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.tensors.datatypes import pack
+from modelserver.engine.tensors.datatypes import pack
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 triton = pytest.importorskip("tritonclient.grpc")
 np_to_triton_dtype = pytest.importorskip("tritonclient.utils").np_to_triton_dtype

@@ -11,9 +11,9 @@ import pytest
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, PATIENCE, ending, grpc_server, manage, predict, stub
 from tests.e2e.serving import serving, wait_until
 
-from modelserver.grpc.messages import message
+from modelserver.ext.grpc.messages import message
 
-throwaway = pytest.importorskip("modelserver.tls.throwaway", reason="cryptography is not installed")
+throwaway = pytest.importorskip("modelserver.surface.tls.throwaway", reason="cryptography is not installed")
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
@@ -105,7 +105,7 @@ def test_in_the_clear(server):
 @pytest.mark.slow
 def test_client_certificates(tmp_path, model_store):
     """With an authority for clients only those who show a certificate of it are heard, as over REST."""
-    from tests.tls.certificates import Authority
+    from tests.surface.tls.certificates import Authority
 
     authority = Authority(tmp_path)
     key, chain = authority.issue("server")

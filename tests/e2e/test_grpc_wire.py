@@ -12,7 +12,7 @@ from hpack import Decoder, Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.raw import converse
 from tests.e2e.serving import serving, wait_until
-from tests.http2.talking import (
+from tests.ext.grpc.http2.talking import (
     DATA,
     END,
     GOAWAY,
@@ -29,8 +29,8 @@ from tests.http2.talking import (
     setting,
 )
 
-from modelserver.grpc.framing import framed
-from modelserver.http2.frames import Code
+from modelserver.ext.grpc.framing import framed
+from modelserver.ext.grpc.http2.frames import Code
 
 METHOD = f"/{INFERENCE}InferenceAPIsService/Predictions"
 LIMIT = 100_000

@@ -22,7 +22,7 @@ import yaml
 from tests.e2e.serving import ROOT, wait_until
 
 from modelserver import __version__
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

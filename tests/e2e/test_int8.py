@@ -12,7 +12,7 @@ from tests.e2e.serving import Home, Server, serving
 from tests.handlers.networks import digits
 from tests.handlers.processor import needs_int8
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tests.e2e.serving import PATIENCE, ROOT, STARTED, Home, free_port, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def container(home: Home, url: str) -> Iterator[psutil.Process]:
     """The entry point as process 1, once its model is ready; killed at the end if it is still there."""
     with (home.path / "out.txt").open("wb") as out:
         outside = subprocess.Popen(
-            [*_ALONE, sys.executable, "-m", "modelserver.container", "--model-store", home.path],
+            [*_ALONE, sys.executable, "-m", "modelserver.ext.container", "--model-store", home.path],
             cwd=home.path,
             env=home.environment,
             stdout=out,

@@ -20,7 +20,7 @@ from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
 from tests.e2e.stalls import MOST, asking, field, listed, many, merging, raw, tensor, undisturbed, v2
 
-from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

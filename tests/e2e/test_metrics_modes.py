@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

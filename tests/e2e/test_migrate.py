@@ -15,15 +15,15 @@ import pytest
 from tests.differential.torchserve import VARIABLE, missing
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import PATIENCE, serving, wait_until
-from tests.migrating.grpc_player import playing_grpc
-from tests.migrating.sites import build_site, playing, recorded
+from tests.tools.migrate.grpc_player import playing_grpc
+from tests.tools.migrate.sites import build_site, playing, recorded
 
-from modelserver.migrating.command import main
+from modelserver.tools.migrate.command import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.migrating.calls import Answer
+    from modelserver.tools.migrate.calls import Answer
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.e2e.serving import Home, Server, serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 from tests.object_stores import SECRETS, denying, google, hub, s3
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from tests.e2e.serving import ROOT, Home, Server, serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

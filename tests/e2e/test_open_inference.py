@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.e2e.serving import Home, Server, serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.tensors.datatypes import DATATYPES
+from modelserver.engine.tensors.datatypes import DATATYPES
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

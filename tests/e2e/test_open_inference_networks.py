@@ -11,7 +11,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
-from modelserver.api.descriptions import UNLISTED
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.surface.api.descriptions import UNLISTED
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
-from tests.tracing.collector import collector, environment
+from tests.ext.otel.collector import collector, environment
 
-from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SERVER_KIND = 2

@@ -16,11 +16,11 @@ import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, ending, oip, predict, stub
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
-from modelserver.grpc.messages import message
+from modelserver.ext.grpc.messages import message
 
 sys.path.append(str(Path(__file__).parents[1] / "payloads"))
 
-from tests.payloads.sinks import sink_server
+from tests.ext.payloads.sinks import sink_server
 
 REQUEST = "org.kubeflow.serving.inference.request"
 RESPONSE = "org.kubeflow.serving.inference.response"

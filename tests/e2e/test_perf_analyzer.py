@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import Server, serving
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from tests.e2e.serving import wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.pools.output import LINES_A_SECOND
+from modelserver.engine.pools.output import LINES_A_SECOND
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

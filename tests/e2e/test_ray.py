@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
-from tests.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 from tests.e2e.elsewhere import store_beside
 from tests.e2e.serving import Home, Server, command_of, free_port, serving, wait_until
 from tests.e2e.test_distributed import CONFIG, SUMMING, pack
+from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -258,7 +258,7 @@ def test_the_helper_and_a_raylet_are_killed(server: Server, nodes: Nodes) -> Non
     with Load(server) as load:
         load.more()
         for process in psutil.Process(server.pid).children():
-            if "modelserver.cluster.ray_helper" in command_of(process):
+            if "modelserver.ext.cluster.ray_helper" in command_of(process):
                 process.kill()
         load.more()
         os.kill(nodes.raylets[0], signal.SIGKILL)
@@ -339,6 +339,6 @@ def worker_pids(nodes: Nodes) -> list[int]:
     found = []
     for process in nodes.processes():
         with suppress(psutil.Error):
-            if "modelserver.node.worker" in process.cmdline():
+            if "modelserver.ext.cluster.node.worker" in process.cmdline():
                 found.append(process.pid)
     return found

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.resources import usable_cpus
+from modelserver.engine.resources import usable_cpus
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 DESCRIBED = [
     "modelName",

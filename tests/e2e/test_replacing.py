@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.settings.properties import parse
+from modelserver.models.settings.properties import parse
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

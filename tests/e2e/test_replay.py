@@ -15,9 +15,9 @@ import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
 from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
 
-from modelserver.recording import requests_of
-from modelserver.recording.entries import code_of
-from modelserver.recording.file import read
+from modelserver.ext.recording import requests_of
+from modelserver.ext.recording.entries import code_of
+from modelserver.ext.recording.file import read
 
 pytestmark = pytest.mark.slow
 JSON = {"content-type": "application/json", "authorization": "Bearer very-secret", "x-mark": "7"}
@@ -361,7 +361,7 @@ def test_a_full_disk(server, tmp_path):
     out = tmp_path / "full.msr"
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
-        "from modelserver.cli import main; sys.exit(main())"
+        "from modelserver.run.cli import main; sys.exit(main())"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, "record", "--out", str(out), *at(server), "mirror"],

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, oip, predict, stub
 from tests.e2e.serving import ROOT, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

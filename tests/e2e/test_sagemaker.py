@@ -13,8 +13,8 @@ import pytest
 from tests.e2e.serving import Home, free_port, wait_until
 from tests.waiting import is_alive
 
-from modelserver.aliases import install
-from modelserver.daemon import JAVA_CLASS
+from modelserver.run.daemon import JAVA_CLASS
+from modelserver.tools.aliases import install
 
 HANDLER = """
 from answers import ANSWER

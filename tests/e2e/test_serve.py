@@ -21,7 +21,7 @@ import psutil
 import pytest
 from tests.e2e.serving import Home, free_port, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

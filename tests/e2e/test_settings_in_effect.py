@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.e2e.serving import STARTED, Home, Server, free_port, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 
 @pytest.fixture(scope="module")

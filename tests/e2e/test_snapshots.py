@@ -14,8 +14,8 @@ import httpx
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
+from modelserver.models.settings.properties import parse
 from modelserver.models.snapshot_files import SnapshotFolder
-from modelserver.settings.properties import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from tests.e2e.serving import Home, Server, command_of, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.pools.spawner import can_fork
+from modelserver.engine.pools.spawner import can_fork
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

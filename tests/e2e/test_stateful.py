@@ -8,7 +8,7 @@ import signal
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 MODEL_CODE = ROOT / "tests" / "e2e" / "model_code"
 ID, START, END = (f"ts_request_sequence_{name}" for name in ("id", "start", "end"))

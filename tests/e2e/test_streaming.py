@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.chunks import BrokenOff, ChunkReader, examples_under
 from tests.e2e.serving import ROOT, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 PATH = "/predictions/parts"
 

@@ -16,7 +16,7 @@ pytest.importorskip("cryptography")
 
 sys.path.append(str(Path(__file__).parents[1] / "tls"))
 
-from tests.tls.certificates import Authority
+from tests.surface.tls.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

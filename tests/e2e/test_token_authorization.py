@@ -182,7 +182,7 @@ def test_a_new_front_end_knows_the_tokens(server: Server) -> None:
     ended = [
         process
         for process in psutil.Process(server.pid).children()
-        if "modelserver.frontend" in process.cmdline()
+        if "modelserver.ext.frontends" in process.cmdline()
     ]
     assert len(ended) == (2 if server.settings["frontend_processes"] == 2 else 0)
     for process in ended:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from tests.e2e.serving import ROOT, STARTED, Home, Server, free_port, serving, wait_until
-from tests.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT
+from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 pytest.importorskip("cryptography")
 
-from tests.tls.certificates import Authority
+from tests.surface.tls.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e.elsewhere import elsewhere
 from tests.e2e.test_distributed import pack
-from tests.tracing.collector import Collector, Received, collector, environment
+from tests.ext.otel.collector import Collector, Received, collector, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

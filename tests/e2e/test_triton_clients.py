@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import ROOT, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.triton.switches import log_settings
+from modelserver.ext.triton.switches import log_settings
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.raw import CLOSE, connect, converse, everything, statuses
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
 
-from modelserver.http.connection import CHECK_SECONDS
+from modelserver.surface.http.connection import CHECK_SECONDS
 
 UPGRADES = {
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",

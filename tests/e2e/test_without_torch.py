@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
 import modelserver
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 TORCH = ("torch", "torchvision", "torchgen", "functorch")
 PLAIN = """

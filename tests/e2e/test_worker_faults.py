@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.e2e.serving import Home, Server, archived, serving, wait_until, worker_processes
 
-from modelserver.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from tests.e2e.serving import wait_until
 
-from modelserver.archiver import ArchiveConfig, build_archive
-from modelserver.pools.spawner import can_fork
+from modelserver.engine.pools.spawner import can_fork
+from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def helpers(server: Server) -> list[psutil.Process]:
     """The server's processes that are no workers, but for those that read archives and bodies."""
     workers = {process.pid for process in server.workers()}
     others = [child for child in psutil.Process(server.pid).children(True) if child.pid not in workers]
-    return [child for child in others if "modelserver.offload" not in child.cmdline()]
+    return [child for child in others if "modelserver.engine.offload" not in child.cmdline()]
 
 
 def test_a_handler_without_torch_gets_none(start_server: StartServer, store: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
-from modelserver.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
+from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

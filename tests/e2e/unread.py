@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from hpack import Encoder
 from tests.e2e.grpc_client import INFERENCE, predict
 from tests.e2e.raw import connect, post
-from tests.http2 import talking
+from tests.ext.grpc.http2 import talking
 
-from modelserver.grpc.framing import framed
+from modelserver.ext.grpc.framing import framed
 
 if TYPE_CHECKING:
     import socket

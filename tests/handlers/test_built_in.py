@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from modelserver.worker.loader import load_handler
+from modelserver.engine.worker.loader import load_handler
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.densenet_handler import DenseNetHandler
 from modelserver_handlers.errors import ModelLoadError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.wire.messages import INSTANCE, Load, Row
-from modelserver.worker.metrics import HandlerMetrics
-from modelserver.worker.service import Service
+from modelserver.engine.wire.messages import INSTANCE, Load, Row
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.service import Service
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.object_detector import ObjectDetector

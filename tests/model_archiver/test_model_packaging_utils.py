@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 
 from modelserver import __version__
-from modelserver.archiver import ArchiveConfig
 from modelserver.model_archiver import ModelArchiver, ModelArchiverConfig, version
 from modelserver.model_archiver import model_packaging_utils as utils
 from modelserver.model_archiver.arg_parser import ArgParser
@@ -24,6 +23,7 @@ from modelserver.model_archiver.model_archiver_error import ModelArchiverError
 from modelserver.model_archiver.model_packaging import generate_model_archive, package_model
 from modelserver.model_archiver.model_packaging_utils import ModelExportUtils
 from modelserver.model_archiver.names import MODULES, offer
+from modelserver.tools.archiver import ArchiveConfig
 
 FIELDS = (
     *("model_name", "handler", "version", "serialized_file", "model_file", "extra_files", "runtime"),

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.models import doubles
 
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.models import loading
+from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.values import ModelToLoad
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.options.resolve import Registration
-from modelserver.pools.devices import DeviceRing
-from modelserver.pools.pool import Pool
-from modelserver.settings.keys import KEYS
-from modelserver.settings.settings import Settings
-from modelserver.settings.values import ModelToLoad
-from modelserver.telemetry.metrics import ServerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

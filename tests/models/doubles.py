@@ -7,13 +7,13 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from modelserver.archives.manifest import Manifest
+from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.errors import ModelNotFound
-from modelserver.options.resolve import ModelOptions
-from modelserver.telemetry.arrivals import Arrivals
+from modelserver.models.archives.manifest import Manifest
+from modelserver.models.options.resolve import ModelOptions
 
 if TYPE_CHECKING:
-    from modelserver.options.resolve import Registration
+    from modelserver.models.options.resolve import Registration
 
 
 class Archive:

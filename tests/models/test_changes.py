@@ -6,7 +6,7 @@ import pytest
 
 from modelserver.errors import BadRequest
 from modelserver.models.changes import Change
-from modelserver.options.resolve import BatchPolicy, ModelOptions
+from modelserver.models.options.resolve import BatchPolicy, ModelOptions
 
 
 def test_only_what_is_named_changes() -> None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.models.conftest import entry, naming, restore, saved, write_model
 
-from modelserver.archives.store import ModelStore
-from modelserver.cli import build_parser, setting_flags
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ServiceUnavailable, StartFailed
+from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial, load_first, load_initial, tell_first_loads
+from modelserver.models.options.resolve import BatchPolicy, Registration
 from modelserver.models.replacing import load_anew
+from modelserver.models.settings.load import load_settings
+from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.values import ModelToLoad
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.snapshot_files import SnapshotFolder
 from modelserver.models.version import FailedVersion
-from modelserver.options.resolve import BatchPolicy, Registration
-from modelserver.settings.load import load_settings
-from modelserver.settings.settings import Settings
-from modelserver.settings.values import ModelToLoad
+from modelserver.run.cli import build_parser, setting_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable

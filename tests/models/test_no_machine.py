@@ -7,19 +7,19 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.engine.pools.test_pool import request as row
 from tests.models.test_preparation import SOURCES, write
-from tests.pools.test_pool import request as row
 
-from modelserver.cluster.hub import Hub
-from modelserver.cluster.launcher import Cluster
-from modelserver.cluster.processes import ProcessPlacer
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ServiceUnavailable, StartFailed
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.processes import ProcessPlacer
+from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.options.resolve import Registration
-from modelserver.pools.devices import DeviceRing
-from modelserver.settings.settings import Settings
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.models.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

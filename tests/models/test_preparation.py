@@ -10,18 +10,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from modelserver.cluster.launcher import Cluster
-from modelserver.demand import Demand
-from modelserver.environments.environment_store import prune
+from modelserver.engine.demand import Demand
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.telemetry.gpus import gpus
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
+from modelserver.ext.cluster.launcher import Cluster
+from modelserver.models.environments.environment_store import prune
+from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import Preparation, Steps
-from modelserver.options.resolve import Registration
-from modelserver.pools.devices import DeviceRing
-from modelserver.settings.keys import KEYS
-from modelserver.settings.model_defaults import ModelDefaults
-from modelserver.settings.settings import Settings
-from modelserver.telemetry.gpus import gpus
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.model_defaults import ModelDefaults
+from modelserver.models.settings.settings import Settings
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.archives.single_file import SingleFile
-from modelserver.archives.sources import Located
+from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel
+from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.archives.sources import Located
 from modelserver.models.reading import Reader, read_archive
-from modelserver.offload.helpers import Helpers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
-from modelserver.options.resolve import Registration
+from modelserver.models.options.resolve import Registration
 
 if TYPE_CHECKING:
     from tests.models.doubles import Preparation

@@ -11,6 +11,7 @@ from tests.models.conftest import register
 from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
 from modelserver.models import replacing as replacing_module
 from modelserver.models.changes import Change
+from modelserver.models.options.resolve import BatchPolicy, ModelOptions, Registration
 from modelserver.models.replacing import (
     check_replaceable,
     check_room,
@@ -19,7 +20,6 @@ from modelserver.models.replacing import (
     taken_over,
     worker_count,
 )
-from modelserver.options.resolve import BatchPolicy, ModelOptions, Registration
 
 if TYPE_CHECKING:
     from tests.models.doubles import Preparation

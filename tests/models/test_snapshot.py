@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from modelserver.archives.archive import ModelArchive
-from modelserver.archives.manifest import Manifest
 from modelserver.errors import ConfigError
+from modelserver.ext.rollout.plan import Plan, patched
+from modelserver.models.archives.archive import ModelArchive
+from modelserver.models.archives.manifest import Manifest
+from modelserver.models.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
-from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
-from modelserver.rollout.plan import Plan, patched
 
 # As TorchServe's documentation shows it.
 TORCHSERVE = """{

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.errors import ConfigError
+from modelserver.models.settings.properties import parse
 from modelserver.models.snapshot_files import KEPT_FILES, SnapshotFolder, file_content, parse_file
-from modelserver.settings.properties import parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.models.conftest import register
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel, ModelNotFound
-from modelserver.rollout.plan import Plan, patched
-from modelserver.telemetry.metrics import ServerMetrics
+from modelserver.ext.rollout.plan import Plan, patched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from tests.models.conftest import entry, naming, restore, saved, write_model
 
 from modelserver.errors import Conflict, ModelNotFound
 from modelserver.models.loading import initial, load_initial
+from modelserver.models.options.resolve import Registration
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import FailedVersion
-from modelserver.options.resolve import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

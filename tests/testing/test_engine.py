@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ModelServerError
-from modelserver.options.resolve import Registration
-from modelserver.settings.load import load_settings
+from modelserver.models.options.resolve import Registration
+from modelserver.models.settings.load import load_settings
 from modelserver.testing.engine import engine
 
 if TYPE_CHECKING:

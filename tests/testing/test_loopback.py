@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from modelserver.http.exchange import Target
+from modelserver.surface.http.exchange import Target
 from modelserver.testing.loopback import Loopback
 
 if TYPE_CHECKING:
-    from modelserver.http.connection_exchange import ConnectionExchange
+    from modelserver.surface.http.connection_exchange import ConnectionExchange
     from modelserver.testing.answer import Answer
 
 

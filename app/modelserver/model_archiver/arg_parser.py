@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from modelserver.archiver import make_parser
 from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig
+from modelserver.tools.archiver import make_parser
 
 __all__ = ["ArgParser"]
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from modelserver.archiver import ArchiveConfig, StrPath
 from modelserver.model_archiver.manifest_components.manifest import RuntimeType
+from modelserver.tools.archiver import ArchiveConfig, StrPath
 
 if TYPE_CHECKING:
     from argparse import Namespace

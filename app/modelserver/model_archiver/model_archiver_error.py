@@ -1,5 +1,5 @@
 """``ModelArchiverError``: what keeps an archive from being made."""
 
-from modelserver.archiver import ArchiverError as ModelArchiverError
+from modelserver.tools.archiver import ArchiverError as ModelArchiverError
 
 __all__ = ["ModelArchiverError"]

@@ -10,7 +10,11 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from modelserver.archiver import (
+from modelserver.model_archiver.manifest_components.manifest import Manifest, RuntimeType
+from modelserver.model_archiver.manifest_components.model import Model
+from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig, as_archive_config
+from modelserver.model_archiver.model_archiver_error import ModelArchiverError
+from modelserver.tools.archiver import (
     BUILT_IN_HANDLERS,
     SKIPPED_FOLDERS,
     SUFFIXES,
@@ -28,10 +32,6 @@ from modelserver.archiver import (
     pack_folder,
     warn_of_mistakes,
 )
-from modelserver.model_archiver.manifest_components.manifest import Manifest, RuntimeType
-from modelserver.model_archiver.manifest_components.model import Model
-from modelserver.model_archiver.model_archiver_config import ModelArchiverConfig, as_archive_config
-from modelserver.model_archiver.model_archiver_error import ModelArchiverError
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
-from modelserver.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
-from modelserver.options.table import BATCHES, CHANGEABLE
+from modelserver.models.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.models.options.table import BATCHES, CHANGEABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

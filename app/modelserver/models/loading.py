@@ -9,22 +9,22 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modelserver.engine.pools.output import without_quote
+from modelserver.engine.telemetry.text import shortened
 from modelserver.errors import BadRequest, ModelServerError
+from modelserver.models.options.resolve import REGISTER, SNAPSHOT, Registration
 from modelserver.models.snapshot_files import had_all
 from modelserver.models.version import FailedVersion, mar_name
-from modelserver.options.resolve import REGISTER, SNAPSHOT, Registration
-from modelserver.pools.output import without_quote
-from modelserver.telemetry.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from modelserver.archives.store import ModelStore
+    from modelserver.models.archives.store import ModelStore
     from modelserver.models.registry import Registry
+    from modelserver.models.settings.load import LoadedSettings
+    from modelserver.models.settings.settings import Settings
     from modelserver.models.snapshot_files import SnapshotFolder
     from modelserver.models.version import ModelVersion, SavedModel
-    from modelserver.settings.load import LoadedSettings
-    from modelserver.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.models")
 

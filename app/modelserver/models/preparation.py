@@ -11,40 +11,47 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from modelserver.archives.archive import ModelArchive
-from modelserver.archives.incoming import Transfer
-from modelserver.archives.manifest import MANIFEST_PATH, Manifest
-from modelserver.archives.sources import locate
-from modelserver.archives.store import ModelStore
-from modelserver.archives.urls import UrlPolicy
-from modelserver.environments.environments import Environments, Wanted, WorkerEnvironment
+from modelserver.engine.pools.autoscaler import Autoscaler
+from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
+from modelserver.engine.pools.failed import FailedPool
+from modelserver.engine.pools.gate import StartGate, need_of
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.scaling import ScalingRule
+from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
+from modelserver.engine.resources import usable_cpus
+from modelserver.engine.wire.messages import (
+    ASYNC,
+    CONTINUOUS,
+    METRICS_CONFIG,
+    Load,
+    OutputSpec,
+    SequenceHeaders,
+)
 from modelserver.errors import BadRequest, InternalError, InvalidModel
+from modelserver.ext.sequences.pool import SequencePool, sequence_queue
+from modelserver.models.archives.archive import ModelArchive
+from modelserver.models.archives.incoming import Transfer
+from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
+from modelserver.models.archives.sources import locate
+from modelserver.models.archives.store import ModelStore
+from modelserver.models.archives.urls import UrlPolicy
+from modelserver.models.environments.environments import Environments, Wanted, WorkerEnvironment
+from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.reading import Reader
 from modelserver.models.version import FailedVersion, ModelVersion
-from modelserver.options.resolve import ModelOptions, Registration, resolve_options
-from modelserver.pools.autoscaler import Autoscaler
-from modelserver.pools.devices import DeviceList, DeviceRing, groups_of, look_again
-from modelserver.pools.failed import FailedPool
-from modelserver.pools.gate import StartGate, need_of
-from modelserver.pools.pool import Pool
-from modelserver.pools.scaling import ScalingRule
-from modelserver.pools.sequence_pool import SequencePool, sequence_queue
-from modelserver.pools.spec import PoolLimits, Ports, Ranks, WorkerSpec, WorkerTimes
-from modelserver.resources import usable_cpus
-from modelserver.wire.messages import ASYNC, CONTINUOUS, METRICS_CONFIG, Load, OutputSpec, SequenceHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from modelserver.cluster.launcher import Cluster, ClusterLauncher
-    from modelserver.demand import Demand
+    from modelserver.engine.demand import Demand
+    from modelserver.engine.pools.spec import Spawner
+    from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
+    from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
     from modelserver.models.changes import Change
+    from modelserver.models.options.table import ModelConfig
+    from modelserver.models.settings.settings import Settings
     from modelserver.models.version import SavedModel
-    from modelserver.options.table import ModelConfig
-    from modelserver.pools.spec import Spawner
-    from modelserver.settings.settings import Settings
-    from modelserver.telemetry.metrics import ModelMetrics, ServerMetrics
 
 _log = logging.getLogger("modelserver.models")
 

@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import msgspec
 
-from modelserver.archives.archive import ModelArchive, ReadConfig, open_archive
-from modelserver.archives.manifest import Manifest
-from modelserver.archives.single_file import SingleFile  # noqa: TC001 - helpers read annotations at run time
+from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InvalidModel, ModelServerError
-from modelserver.offload.helpers import Helpers
+from modelserver.models.archives.archive import ModelArchive, ReadConfig, open_archive
+from modelserver.models.archives.manifest import Manifest
+from modelserver.models.archives.single_file import SingleFile  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
-    from modelserver.archives.sources import Located
+    from modelserver.models.archives.sources import Located
 
 # Concurrent readers, and the address space of each in bytes.
 _READERS = 4
@@ -110,7 +110,7 @@ def _read_config(text: str | None) -> ReadConfig | None:
     if text is None:
         return None
     # In the helper: the server needs no YAML to start.
-    from modelserver.options.yaml_file import parse_model_config  # noqa: PLC0415
+    from modelserver.models.options.yaml_file import parse_model_config  # noqa: PLC0415
 
     try:
         config, warnings = parse_model_config(text)

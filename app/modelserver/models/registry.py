@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from modelserver.archives.archive import nameless
+from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import (
     BadRequest,
     Conflict,
@@ -19,20 +19,20 @@ from modelserver.errors import (
     ModelVersionNotFound,
     StartFailed,
 )
+from modelserver.models.archives.archive import nameless
 from modelserver.models.version import FailedVersion, ModelVersion
-from modelserver.telemetry.text import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from modelserver.engine.pools.worker import Worker
+    from modelserver.ext.rollout.plan import Plan
+    from modelserver.ext.rollout.traffic import Headed, Traffic
     from modelserver.models.changes import Change
+    from modelserver.models.options.resolve import Registration
     from modelserver.models.preparation import Preparation
     from modelserver.models.traffic import Directions
     from modelserver.models.version import SavedWorkflow
-    from modelserver.options.resolve import Registration
-    from modelserver.pools.worker import Worker
-    from modelserver.rollout.plan import Plan
-    from modelserver.rollout.traffic import Headed, Traffic
 
 _log = logging.getLogger("modelserver.models")
 
@@ -437,7 +437,7 @@ async def _check_traffic(model: ModelVersion) -> None:
     """Raises InvalidModel if the model's file asks for traffic that there cannot be."""
     if model.options.traffic is None:
         return
-    plans = await asyncio.to_thread(import_module, "modelserver.rollout.plan")
+    plans = await asyncio.to_thread(import_module, "modelserver.ext.rollout.plan")
     try:
         plans.check_form(model.options.traffic)
     except BadRequest as error:

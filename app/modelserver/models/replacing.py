@@ -14,14 +14,14 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from modelserver.archives.incoming import is_beside
+from modelserver.engine.resources import available_memory
+from modelserver.engine.telemetry.system import worker_memory
+from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
+from modelserver.models.archives.incoming import is_beside
+from modelserver.models.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 from modelserver.models.registry import check_workers
 from modelserver.models.version import Replacement, mar_name
-from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
-from modelserver.resources import available_memory
-from modelserver.telemetry.system import worker_memory
-from modelserver.telemetry.text import without_credentials
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry

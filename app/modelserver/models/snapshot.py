@@ -15,18 +15,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from modelserver.archives.urls import scheme
 from modelserver.errors import BadRequest, ConfigError
+from modelserver.models.archives.urls import scheme
+from modelserver.models.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 from modelserver.models.version import SavedModel, SavedNode, SavedWorkflow, mar_name
-from modelserver.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from modelserver.ext.rollout.plan import Plan
+    from modelserver.models.options.option import Option
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
-    from modelserver.options.option import Option
-    from modelserver.rollout.plan import Plan
 
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
@@ -200,7 +200,7 @@ class _Fields:
         value = self.values.get("traffic")
         if value is None:
             return None
-        from modelserver.rollout.plan import Plan, patched  # noqa: PLC0415 - for servers that use it
+        from modelserver.ext.rollout.plan import Plan, patched  # noqa: PLC0415 - for servers that use it
 
         try:
             return patched(Plan(), value)

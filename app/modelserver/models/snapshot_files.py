@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from modelserver.archives.urls import scheme
+from modelserver.engine.file_locks import replace_file
 from modelserver.errors import ConfigError
-from modelserver.file_locks import replace_file
+from modelserver.models.archives.urls import scheme
+from modelserver.models.settings.properties import dump, parse
 from modelserver.models.snapshot import parse_snapshot
-from modelserver.settings.properties import dump, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

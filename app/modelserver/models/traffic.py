@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.errors import BadRequest
-from modelserver.rollout.meters import Meters
-from modelserver.rollout.plan import Plan, check, patched
-from modelserver.rollout.traffic import Traffic
+from modelserver.ext.rollout.meters import Meters
+from modelserver.ext.rollout.plan import Plan, check, patched
+from modelserver.ext.rollout.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from modelserver.options.resolve import Registration
-from modelserver.options.signature import Signature
-from modelserver.telemetry.arrivals import Arrivals
-from modelserver.tensors.tensor import TensorSpec
+from modelserver.engine.telemetry.arrivals import Arrivals
+from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.models.options.resolve import Registration
+from modelserver.models.options.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.archives.archive import ModelArchive
-    from modelserver.options.resolve import ModelOptions
-    from modelserver.pools.pool import Pool
-    from modelserver.rollout.plan import Plan
-    from modelserver.rollout.traffic import Traffic
-    from modelserver.telemetry.metrics import ModelMetrics
-    from modelserver.wire.messages import Annotations, SequenceHeaders, Side
+    from modelserver.engine.pools.pool import Pool
+    from modelserver.engine.telemetry.metrics import ModelMetrics
+    from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
+    from modelserver.ext.rollout.plan import Plan
+    from modelserver.ext.rollout.traffic import Traffic
+    from modelserver.models.archives.archive import ModelArchive
+    from modelserver.models.options.resolve import ModelOptions
 
 
 @dataclass(slots=True)

@@ -6,25 +6,25 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from modelserver.api.services import Services
-from modelserver.http.aside import Aside
-from modelserver.inference.inference import InferenceApi
+from modelserver.engine.pools.devices import find_devices
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.workdir import work_directory
 from modelserver.models.loading import default_name
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.pools.devices import find_devices
-from modelserver.telemetry.metrics import ServerMetrics
-from modelserver.tensors.limits import RequestLimits
+from modelserver.surface.api.services import Services
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.inference.inference import InferenceApi
 from modelserver.testing.loopback import Loopback
-from modelserver.workdir import work_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from modelserver.engine.pools.spec import Spawner
+    from modelserver.models.options.resolve import Registration
+    from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
-    from modelserver.options.resolve import Registration
-    from modelserver.pools.spec import Spawner
-    from modelserver.settings.load import LoadedSettings
     from modelserver.testing.answer import Answer
 
 _GRACE = 2.0  # seconds for workers to end by themselves

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from modelserver.models.changes import Change
-from modelserver.options.resolve import Registration
-from modelserver.serving.script import source_of
-from modelserver.serving.wanted import locate_source
-from modelserver.settings.keys import KEYS
-from modelserver.settings.load import load_settings
+from modelserver.models.options.resolve import Registration
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import load_settings
 from modelserver.testing.answer import Answer, as_body
 from modelserver.testing.engine import Asked, Engine, engine
+from modelserver.tools.serve.script import source_of
+from modelserver.tools.serve.wanted import locate_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from modelserver.engine.pools.spec import Spawner
+    from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
-    from modelserver.pools.spec import Spawner
-    from modelserver.settings.load import LoadedSettings
 
 T = TypeVar("T")
 

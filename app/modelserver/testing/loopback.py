@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from modelserver.http.connection_exchange import ConnectionExchange
+from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.testing.answer import Answer
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from modelserver.http.cors import Cors
-    from modelserver.http.exchange import Target
+    from modelserver.surface.http.cors import Cors
+    from modelserver.surface.http.exchange import Target
 
 _VERSION = "1.1"
 

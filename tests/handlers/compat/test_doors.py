@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.migrating.ts_names import offered
+from modelserver.tools.migrate.ts_names import offered
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
 

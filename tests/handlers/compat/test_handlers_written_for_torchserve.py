@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from modelserver.worker.loader import load_handler
-from modelserver.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.loader import load_handler
+from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.metrics.values import MetricTypes

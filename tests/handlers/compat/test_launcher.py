@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.cli import build_parser
+from modelserver.run.cli import build_parser
 from modelserver_handlers.compat import launcher
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.migrating.ts_names import LEFT_OUT
+from modelserver.tools.migrate.ts_names import LEFT_OUT
 from modelserver_handlers.compat.absent import ABSENT
 
 RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"

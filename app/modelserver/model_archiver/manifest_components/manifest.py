@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from modelserver import __version__
-from modelserver.archiver import creation_time
+from modelserver.tools.archiver import creation_time
 
 if TYPE_CHECKING:
     from modelserver.model_archiver.manifest_components.model import Model

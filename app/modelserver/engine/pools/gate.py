@@ -1,0 +1,79 @@
+"""Limits how many workers load at once, so that they do not run out of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+from modelserver.engine.resources import available_memory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+# Workers loading at once, of all models together (F57).
+MAX_LOADING = 8
+# Bytes that a worker needs besides its model: an interpreter with torch, and working memory.
+BASE_NEED = 512 << 20
+# While loading, a model's files may be in memory twice: as read, and in the network.
+COPIES = 2
+
+
+def need_of(model_dir: Path) -> int:
+    """Bytes that loading a model may take, by the size of its files."""
+    size = 0
+    for path in model_dir.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                size += path.stat().st_size
+    return BASE_NEED + COPIES * size
+
+
+class StartGate:
+    """Lets workers load in order: always one, more up to ``limit`` if there is memory for all of them."""
+
+    def __init__(self, limit: int = MAX_LOADING, available: Callable[[], float] = available_memory) -> None:
+        self._limit = limit
+        self._available = available
+        self._loading = 0
+        self._promised = 0
+        # What each needs, and its turn.
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def free(self) -> float:
+        """Available bytes, minus those promised to workers that are loading or waiting to."""
+        return self._available() - self._promised - sum(need for need, _ in self._waiting)
+
+    @contextlib.asynccontextmanager
+    async def place(self, need: int) -> AsyncIterator[None]:
+        """Waits for its turn, and holds a place while the body runs; ``need`` is in bytes."""
+        waiting = need, asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await waiting[1]
+            yield
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                # Its turn had come.
+                self._loading -= 1
+                self._promised -= need
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._may_load(self._waiting[0][0]):
+            need, turn = self._waiting.popleft()
+            self._loading += 1
+            self._promised += need
+            # If the waiter was cancelled, it gives the place back.
+            if not turn.done():
+                turn.set_result(None)
+
+    def _may_load(self, need: int) -> bool:
+        if self._loading == 0:
+            return True
+        return self._loading < self._limit and self._available() - self._promised >= need

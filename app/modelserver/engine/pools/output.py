@@ -1,0 +1,258 @@
+"""The output of workers: kept for error messages and logged, both within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from modelserver.engine.pools.printed_metrics import parse_metric
+from modelserver.engine.wire.messages import without_escapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from modelserver.engine.pools.printed_metrics import Measured
+
+
+LINE_LIMIT = 8192
+LINES_KEPT = 200
+_CHUNK = 1 << 16
+LINES_A_SECOND = 2000
+# After so many lines the server does other work for so many seconds.
+LINES_AT_ONCE = 100
+_PAUSE = 0.01
+# Bytes that may wait for the pause to end.
+_BACKLOG = 1 << 20
+# While lines are dropped, that pause as a multiple of the time spent.
+_OTHERS = 19
+
+_QUOTED = " Its last output was:\n"
+_NOTHING = " It printed nothing."
+
+_log = logging.getLogger("modelserver.model")
+
+
+class LineReader:
+    """Reads one of a worker's streams. The last lines that are not metrics are kept in ``tail``.
+
+    Lines are cut at ``LINE_LIMIT`` bytes; beyond ``LINES_A_SECOND`` lines are counted instead of logged, and
+    large amounts are processed in pieces with pauses, so that user code that prints endlessly cannot keep the
+    server busy (F44). Metrics go to ``measured`` instead of the log, within the same limit.
+    """
+
+    def __init__(self, source: str, level: int, tail: deque[str], measured: Measured | None = None) -> None:
+        self._source = source
+        self._measured = measured
+        self._level = level
+        self._tail = tail
+        self._partial = b""
+        self._loop = asyncio.get_running_loop()
+        self._second = 0
+        self._logged = 0
+        self._left_out = 0
+        self._descriptor: int | None = None
+        # What was read but not processed yet, and the pause before it is.
+        self._unread = b""
+        # What an agent has sent since.
+        self._fed: list[bytes] = []
+        self._pause: asyncio.TimerHandle | None = None
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def attach(self, descriptor: int) -> None:
+        """Starts reading the pipe, and owns it. uvloop's pipe transport would close the descriptor twice."""
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop.add_reader(descriptor, self._read)
+
+    def close(self) -> None:
+        """Stops reading."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            if self._pause is None:
+                self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+            self.finish()
+
+    def _read(self) -> None:
+        assert self._descriptor is not None  # noqa: S101 - nothing is read once it is closed
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._pace(self._take_piece(data))
+        else:
+            self.close()
+
+    def _take_piece(self, data: bytes) -> float:
+        """Processes a limited number of lines, or drops all; returns the pause in seconds."""
+        began = time.thread_time()
+        pieces = data.split(b"\n", LINES_AT_ONCE) if self._allowance() else []
+        self._unread = pieces[-1] if len(pieces) > LINES_AT_ONCE else b""
+        self.data_received(data[: len(data) - len(self._unread)])
+        if not pieces:
+            return _OTHERS * (time.thread_time() - began)
+        return _PAUSE if self._unread else 0.0
+
+    def _pace(self, pause: float) -> None:
+        """Continues reading after a pause in seconds."""
+        assert self._descriptor is not None  # noqa: S101 - a pause ends with the reading
+        if pause and self._pause is None:
+            self._loop.remove_reader(self._descriptor)
+        elif not pause and self._pause is not None:
+            self._loop.add_reader(self._descriptor, self._read)
+        self._pause = self._loop.call_later(pause, self._go_on) if pause else None
+
+    def _go_on(self) -> None:
+        self._pace(self._take_piece(self._unread) if self._unread else 0.0)
+
+    def feed(self, data: bytes) -> None:
+        """Takes what an agent has read, which limits the bytes per second; lines are processed in pieces."""
+        self._fed.append(data)
+        if self._pause is None:
+            self._digest()
+
+    def _digest(self) -> None:
+        unread = b"".join((self._unread, *self._fed))
+        self._fed.clear()
+        if len(unread) > _BACKLOG:
+            # More than can be logged in this second: its lines are only counted.
+            self._logged = LINES_A_SECOND
+        self._take_piece(unread)
+        self._pause = self._loop.call_later(_PAUSE, self._digest) if self._unread else None
+
+    def data_received(self, data: bytes) -> None:
+        allowed = self._allowance()
+        *lines, rest = (self._partial + data).split(b"\n", allowed)
+        for line in lines:
+            self._take(line)
+        self._logged += len(lines)
+        if left_out := rest.count(b"\n"):
+            pieces = rest.rsplit(b"\n", LINES_KEPT)
+            for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
+                self._tail.append(_text(line))
+            if not self._left_out:
+                # Though nothing more may be printed.
+                self._loop.call_at(self._second + 1, self._tell_left_out)
+            self._left_out += left_out
+            rest = pieces[-1]
+        self._partial = rest[:LINE_LIMIT]
+
+    def finish(self) -> None:
+        """Processes what remains at the end of the stream."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        unread, self._unread = b"".join((self._unread, *self._fed)), b""
+        self._fed.clear()
+        self.data_received(unread)
+        if self._partial:
+            self._take(self._partial)
+        self._tell_left_out()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _allowance(self) -> int:
+        """How many lines may still be logged in this second."""
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._logged = second, 0
+            self._tell_left_out()
+        return LINES_A_SECOND - self._logged
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            self._log(f"[{self._left_out} lines were dropped: more than {LINES_A_SECOND} in a second]")
+            self._left_out = 0
+
+    def _take(self, line: bytes) -> None:
+        text = _text(line)
+        metric = None if self._measured is None else parse_metric(text)
+        if metric is not None and self._measured is not None:
+            self._measured(*metric)
+        else:
+            self._tail.append(text)
+            self._log(text)
+
+    def _log(self, text: str) -> None:
+        _log.log(self._level, "%s", text, extra={"source": self._source})
+
+
+def _text(line: bytes) -> str:
+    return without_escapes(line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r"))
+
+
+class Capture:
+    """Two pipes for a new process; ``outputs`` are its ends, for standard output and error."""
+
+    def __init__(self) -> None:
+        out, err = os.pipe(), os.pipe()
+        self._tail: deque[str] = deque(maxlen=LINES_KEPT)
+        self._inputs = (out[0], err[0])
+        self.outputs = (out[1], err[1])
+        self._readers: list[LineReader] = []
+
+    async def start(
+        self, command: Sequence[str], environment: Mapping[str, str], connection: int
+    ) -> asyncio.subprocess.Process:
+        """Starts a process with this output in a new session. Raises OSError.
+
+        It inherits ``connection``; its number and this process's id are added to the arguments.
+        """
+        return await asyncio.create_subprocess_exec(
+            *(*command, str(connection), str(os.getpid())),
+            # `-m` searches the current directory first, so nobody else may be able to write to it.
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.outputs[0],
+            stderr=self.outputs[1],
+            pass_fds=[connection],
+            start_new_session=True,
+        )
+
+    def close_outputs(self) -> None:
+        """Closes the process's ends here."""
+        for descriptor in self.outputs:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """Closes our ends; the process was not started."""
+        for descriptor in self._inputs:
+            os.close(descriptor)
+
+    def read(self, label: str, measured: Measured | None = None) -> None:
+        """Starts reading the output; ``label`` names it in the log, ``measured`` gets metrics."""
+        levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
+        for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
+            reader = LineReader(f"{label}-{name}", level, self._tail, measured)
+            reader.attach(descriptor)
+            self._readers.append(reader)
+
+    def last(self, count: int) -> str:
+        """The last ``count`` lines as one text."""
+        return "\n".join(list(self._tail)[-count:])
+
+    async def finish(self) -> None:
+        """Reads the remaining output of an ended process."""
+        # Descendants in other sessions may keep the streams open: their output is not waited for.
+        await asyncio.wait([reader.ended for reader in self._readers], timeout=1.0)
+        for reader in self._readers:
+            reader.close()
+
+
+def quote(output: str) -> str:
+    """A worker's last output, for the end of an error message."""
+    return f"{_QUOTED}{output}" if output.strip() else _NOTHING
+
+
+def without_quote(message: str) -> str:
+    """The message without its end by :func:`quote`."""
+    return message.partition(_QUOTED)[0].removesuffix(_NOTHING)

@@ -1,0 +1,198 @@
+"""One worker process: start, communication, end. Those on other machines have the same methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.engine.pools.channel import Channel
+from modelserver.engine.pools.interpreter import worker_command
+from modelserver.engine.pools.memory_kills import kills
+from modelserver.engine.pools.output import Capture
+from modelserver.engine.pools.spawner import SpawnRefused
+from modelserver.engine.wire.arena import create, read_begun, recall, send_with
+from modelserver.engine.wire.frames import encode
+from modelserver.engine.wire.marks import MARK, end_marked, new_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from modelserver.engine.pools.spec import Child, OnLost, OnMessage, Process, WorkerSpec
+    from modelserver.engine.wire.messages import ToWorker
+
+
+# Seconds to read the last messages of an ended worker.
+_LAST_WORDS = 1.0
+# Separate threads, as others may be busy for long, which would delay new workers.
+_enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
+
+
+@dataclass(slots=True, eq=False)
+class WorkerProcess:
+    """A running worker process with its channel and captured output.
+
+    ``mark`` identifies it and its descendants. ``begun``: how many batches it had begun when it ended; None
+    before its end, or if unknown. ``memory`` is the descriptor to read that from.
+    """
+
+    process: Child
+    channel: Channel
+    capture: Capture
+    mark: str
+    memory: int | None
+    begun: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes: the one."""
+        return [self.pid]
+
+    @property
+    def for_memory(self) -> bool | None:
+        """Whether the system killed it for lack of memory; None if unknown. To be asked once."""
+        return kills.claim()
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        self.channel.send(message, bodies)
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+        self.channel.allow(limit)
+
+    @property
+    def node(self) -> None:
+        """None: it runs on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Nothing worth mentioning."""
+        return 0.0
+
+    @property
+    def recalls(self) -> bool:
+        """Whether batches can be taken back from it."""
+        return self.memory is not None
+
+    def recall(self, sequence: int) -> int:
+        """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
+
+        Batches with a sequence below the number returned stay with it, unless it returns them itself. Raises
+        OSError.
+        """
+        if self.memory is None:
+            raise OSError("the process has ended, or shares no memory")
+        return recall(self.memory, sequence)
+
+    def kill(self) -> None:
+        """Ends the process without asking."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.channel.close()
+
+    async def wait(self) -> str:
+        """Waits for the end of the process and its output, and ends its descendants; returns how it ended."""
+        code = await self.process.wait()
+        # Processes that user code left behind, in the worker's process group or elsewhere (F45).
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self.mark)
+        await self.capture.finish()
+        # A descendant may still hold the worker's end of the connection; its messages are ignored.
+        await self.channel.finish(_LAST_WORDS)
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                self.begun = read_begun(memory)
+            os.close(memory)
+        return describe_exit(code)
+
+    def last_output(self, lines: int = 20) -> str:
+        return self.capture.last(lines)
+
+
+def describe_exit(code: int | None) -> str:
+    """An exit code as text; a negative one is a signal, as in :mod:`subprocess`."""
+    if code is None:
+        return "ended with an unknown status: the process that had started it did not report it"
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"
+
+
+async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> WorkerProcess:
+    """Starts a worker process and sends it its model.
+
+    The process is spawned, or forked by the spawner, which has no threads; never forked by the server, which
+    has. It communicates only by its end of the socket pair; standard output and error are captured, so that
+    user code's output cannot interfere. Raises OSError if it cannot be started.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (ours, theirs):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
+    ours.setblocking(False)
+    capture = Capture()
+    mark = new_mark()
+    environment = {**spec.environment(os.environ), MARK: mark}
+    arena, memory = create(), None
+    try:
+        # A duplicate, as the arena is closed with the connection.
+        memory = None if arena is None else os.dup(arena.descriptor)
+        send_with(ours, b"".join(encode(spec.load)), arena)
+        process = await _start(spec, environment, theirs.fileno(), capture)
+    except BaseException:
+        ours.close()
+        capture.discard()
+        if arena is not None:
+            arena.close()
+        if memory is not None:
+            os.close(memory)
+        raise
+    finally:
+        theirs.close()
+        capture.close_outputs()
+    capture.read(label, spec.measured)
+    _, channel = await asyncio.get_running_loop().create_unix_connection(
+        lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
+    )
+    return WorkerProcess(process, channel, capture, mark, memory)
+
+
+async def started(launching: asyncio.Task[Process], *, is_quick: bool) -> Process:
+    """The process that is being started; if this is cancelled, the process is ended.
+
+    A start that is not ``is_quick`` may be waiting for a machine, and is cancelled, too.
+    """
+    try:
+        return await asyncio.shield(launching)
+    except asyncio.CancelledError:
+        if not is_quick:
+            launching.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            process = await launching
+            process.kill()
+            await process.wait()
+        raise
+
+
+async def _start(
+    spec: WorkerSpec, environment: Mapping[str, str], connection: int, capture: Capture
+) -> Child:
+    if spec.spawner is not None:
+        with contextlib.suppress(SpawnRefused):
+            return await spec.spawner.spawn(spec, environment, capture.outputs, connection)
+    return await capture.start(worker_command(spec.python), environment, connection)

@@ -1,0 +1,347 @@
+"""The parameters of workers and pools."""
+
+from __future__ import annotations
+
+import enum
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from modelserver.engine.batching.policies import Adaptive, Window, make_policy
+from modelserver.engine.pools.gate import BASE_NEED, StartGate
+from modelserver.engine.pools.output import without_quote
+from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
+from modelserver.errors import ServiceUnavailable
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from modelserver.engine.batching.policies import Policy
+    from modelserver.engine.batching.request import Batch
+    from modelserver.engine.pools.printed_metrics import Measured
+    from modelserver.engine.wire.messages import Load, Parts, Result, ToServer, ToWorker
+    from modelserver.errors import ModelServerError
+
+# Gets each message of a worker with the bytes after it, which are only valid during the call.
+OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"
+# Called once when the connection is lost, with the reason or None for an orderly end.
+OnLost: TypeAlias = "Callable[[str | None], None]"
+Worker_contra = TypeVar("Worker_contra", contravariant=True)
+
+
+@dataclass(slots=True)
+class Node:
+    """The other machine that a process runs on, as it last described itself.
+
+    ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
+    ``gpu`` the worker's GPUs in words; ``told`` counts how often these came.
+    """
+
+    name: str
+    host: str = ""
+    resident: int = 0
+    gpu: str = ""
+    told: int = 0
+
+
+class Process(Protocol):
+    """The running process of a worker, or several with the same interface."""
+
+    @property
+    def pid(self) -> int:
+        """Its number on its machine."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes on this machine; none if it runs on another one."""
+
+    @property
+    def node(self) -> Node | None:
+        """Where it runs; None: on this machine."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds that a message takes there and back, as measured; 0.0 on this machine."""
+
+    @property
+    def recalls(self) -> bool:
+        """Whether batches can be taken back from it."""
+
+    @property
+    def begun(self) -> int | None:
+        """How many batches it had begun when it ended; None before its end, or if unknown."""
+
+    @property
+    def for_memory(self) -> bool | None:
+        """After its end by SIGKILL: whether the system killed it for lack of memory; None if unknown."""
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Sends one message; dropped if the connection is lost."""
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+
+    def recall(self, sequence: int) -> int | None:
+        """Takes back the batches below ``sequence`` that it has not begun; returns how many it has begun.
+
+        None: it has been asked, and will answer with a :class:`~modelserver.engine.wire.messages.Recalled`.
+        Raises OSError.
+        """
+
+    def kill(self) -> None:
+        """Ends it without asking."""
+
+    async def wait(self) -> str:
+        """Waits for its end, and returns how it ended."""
+
+    def last_output(self, lines: int = 20) -> str:
+        """The last lines of its output."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of workers."""
+
+    async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
+        """Starts a process and sends it its model.
+
+        Raises OSError if it cannot be started, StartFailed if the model is why.
+        """
+
+
+class WorkerOwner(Protocol[Worker_contra]):
+    """The receiver of a worker's events, called on the event loop."""
+
+    def worker_ready(self, worker: Worker_contra, seconds: float) -> None: ...
+
+    def worker_answered(
+        self, worker: Worker_contra, batch: Batch, result: Result, tail: memoryview
+    ) -> None: ...
+
+    def worker_streamed(
+        self, worker: Worker_contra, batch: Batch, message: Parts, tail: memoryview
+    ) -> None: ...
+
+    def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
+        """The batch was taken back: it has not begun, and will not there."""
+        ...
+
+    def worker_broken(self, worker: Worker_contra) -> None:
+        """The process cannot use its GPU any more: it will end, and another one take its place."""
+        ...
+
+    def worker_lost(
+        self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError
+    ) -> None:
+        """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
+        ...
+
+
+class Spawner(Protocol):
+    """Forks workers instead of starting a new Python for each."""
+
+    async def spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> Child:
+        """A child with these descriptors. Raises SpawnRefused with the reason if it cannot be forked."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """How every worker of one model version is started.
+
+    ``threads`` are the cores that the workers share, ``own_threads`` the number that the model sets per
+    process, 0 if it does not; ``frame_limit`` is in bytes. ``spawner`` forks processes if it can; otherwise
+    each is a new Python process. ``launcher`` starts them on other machines. ``gate`` limits how many load
+    at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
+    at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
+    knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
+    Intel's extension, and on GPUs.
+    """
+
+    load: Load
+    threads: int
+    frame_limit: int
+    own_threads: int = 0
+    hidden_variables: re.Pattern[str] | None = None
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    spawner: Spawner | None = None
+    launcher: Launcher | None = None
+    gate: StartGate = field(default_factory=StartGate)
+    need: int = BASE_NEED
+    concurrency: int = 0
+    idempotent: bool = False
+    ranks: Ranks | None = None
+    measured: Measured | None = None
+    ipex: tuple[bool, bool] = (False, False)
+
+    def environment(self, server: Mapping[str, str]) -> dict[str, str]:
+        """The variables of workers of this machine, of those of the server."""
+        return worker_variables(server, self.hidden_variables, self.own_environment(), self.threads)
+
+    def own_environment(self) -> dict[str, str]:
+        """The variables of workers beside those of their machine."""
+        own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
+        own["TS_DECODE_INPUT_REQUEST"] = str(self.load.decode_input_request).lower()
+        own["TS_IPEX_ENABLE"], own["TS_IPEX_GPU_ENABLE"] = (str(x).lower() for x in self.ipex)
+        return {**own, **self.extra_environment}
+
+
+class Child(Protocol):
+    """A process, however it was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None:
+        """Ends it; ProcessLookupError if it has ended."""
+
+    async def wait(self) -> int | None:
+        """Its exit code, negative for a signal; None if unknown."""
+
+
+_PORTS_TRIED = 1000
+
+
+class Ports:
+    """Ports for the rendezvous of ranks: free ones counting up from ``first``; any free ones if that is 0.
+
+    ``given`` counts those that have been tried or given.
+    """
+
+    def __init__(self, first: int, given: int = 0) -> None:
+        self.first = first
+        self.given = given
+
+    def turn(self) -> int:
+        """How many have been given; one more from now on, without a look at whether it is free here."""
+        self.given += 1
+        return self.given - 1
+
+    def next(self) -> int:
+        """A free port. Raises OSError if there is none."""
+        if not self.first:
+            return free_port(0)
+        for _ in range(_PORTS_TRIED):
+            port = self.first + self.given % _PORTS_TRIED
+            self.given += 1
+            try:
+                return free_port(port if port < 1 << 16 else 0)
+            except OSError:
+                continue
+        raise OSError(f"no port of {self.first} and the next {_PORTS_TRIED} is free")
+
+
+def free_port(port: int) -> int:
+    """The port, or any for 0, if it can be bound now. Raises OSError."""
+    with socket.socket() as probe:
+        probe.bind(("", port))
+        bound: int = probe.getsockname()[1]
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a worker spans processes and devices.
+
+    ``processes`` is 0 for a single ordinary process that sees a group of devices. ``groups`` maps the first
+    device of each group, which the pool assigns, to its devices. ``broadcast``: every rank gets every batch.
+    ``threads`` is per rank, 0: its share of the worker's.
+    """
+
+    processes: int
+    broadcast: bool = True
+    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    threads: int = 0
+    ports: Ports = field(default_factory=lambda: Ports(0))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How a pool batches, and its limits; times in seconds. ``tickets``: only idle workers accept requests.
+
+    A worker is recycled above ``max_worker_memory`` bytes or after ``max_worker_requests``; 0 is unlimited.
+    """
+
+    batch_size: int
+    policy: str
+    max_delay: float
+    max_requests: int
+    max_bytes: int
+    tickets: bool = False
+    max_worker_memory: int = 0
+    max_worker_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool at one moment. ``pending`` and ``capacity`` count requests."""
+
+    pending: int
+    capacity: int
+    instances: int
+    batches_in_flight: int
+    ready: int
+    loading: int
+    failed: int
+
+
+def policy_for(limits: PoolLimits, current: Policy | None = None) -> Policy:
+    """The policy for these limits; what ``current`` has learned is kept if only its delay changes.
+
+    Batches of one are always full, so there is nothing to wait for or learn.
+    """
+    name = limits.policy if limits.batch_size > 1 else "greedy"
+    if current is None or current.name != name:
+        return make_policy(name, limits.max_delay)
+    if isinstance(current, (Window, Adaptive)):
+        current.max_delay = limits.max_delay
+    return current
+
+
+# Characters of the reason in responses.
+LONGEST_REASON = 500
+
+
+def no_worker(model: str, version: str | None = None, failure: str = "") -> ServiceUnavailable:
+    """The refusal if the queue is full or there are no workers, with the reason if workers fail.
+
+    TorchServe's message is the same for both (reference 6.5). ``version``: as in the request.
+    """
+    named = "" if version is None else f' Version {version}"'
+    text = (
+        f'Model "{model}"{named} has no worker to serve inference request. '
+        "Please use scale workers API to add workers. If this is a sequence inference, please check if it is "
+        "closed, or expired; or exceeds maxSequenceJobQueueSize"
+    )
+    reason = without_quote(failure).partition("\n")[0][:LONGEST_REASON]
+    return ServiceUnavailable(f"{text}. Its workers fail: {reason}" if reason else text)
+
+
+class WorkerState(enum.Enum):
+    """The state of a worker, as shown by describe."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimes:
+    """The timeouts of a worker, in seconds."""
+
+    startup: float
+    response: float
+    silence: float
+    max_retry: float
+
+
+def backoff() -> Iterator[float]:
+    """Seconds between retries: 1, 1, 2, 3, 5, 8 … (reference 18.4), at most a minute."""
+    a, b = 1, 1
+    while True:
+        yield float(min(a, 60))
+        a, b = b, a + b

@@ -1,0 +1,200 @@
+"""Discrete events around the server's own queue and policies: nothing waits, and a seed gives one result.
+
+The steps between events are those of ``modelserver.engine.pools.pool``: an idle worker takes what the policy
+lets go; a worker that is alone is handed a full batch in advance; when an answer comes, the policy learns
+first, then the worker's place is filled, then clients get their answers. What is simulated takes
+milliseconds: with several workers nothing waits at a busy one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+from modelserver.engine.batching.queue import BatchQueue, QueueFull
+from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.wire.messages import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.engine.batching.policies import Policy
+    from modelserver.engine.simulation.costs import Cost
+
+_ROWS = [Row("r", 0)]
+_BODIES = [b""]
+# What a lone worker may hold, as in modelserver.engine.pools.worker for handlers of a millisecond or more.
+IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """A closed loop: each of ``count`` clients waits for its answer, thinks, and asks again.
+
+    ``think`` is the mean of exponentially distributed seconds; 0 asks again at once.
+    """
+
+    count: int
+    think: float
+
+    def pause(self, chance: Random) -> float:
+        """Seconds until the next request of a client."""
+        return chance.expovariate(1 / self.think) if self.think else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One model version: what a batch costs, how it batches, and with how many workers.
+
+    ``overhead`` is the way of a batch to its worker and back, in seconds; a batch handed over in advance
+    has gone the first half of it when its turn comes.
+    """
+
+    cost: Cost
+    batch_size: int
+    workers: int = 1
+    overhead: float = 0.0
+    queue_size: int = 1_000_000
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened: (arrival, latency) of each answered request, (end, size, seconds) of each batch."""
+
+    answers: list[tuple[float, float]] = field(default_factory=list)
+    batches: list[tuple[float, int, float]] = field(default_factory=list)
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class _Worker:
+    held: deque[Batch] = field(default_factory=deque)
+
+
+@dataclass(order=True, slots=True)
+class _Event:
+    at: float
+    order: int
+    kind: Literal["arrival", "answer", "look"] = field(compare=False)
+    worker: _Worker | None = field(default=None, compare=False)
+
+
+class Simulation:
+    """A server under arrivals.
+
+    Args:
+        server: what is simulated.
+        policy: one of the server's own, new: it learns.
+        source: ascending arrival times, or clients in a closed loop.
+        seed: of everything random but ``source``.
+    """
+
+    def __init__(self, server: Server, policy: Policy, source: Iterator[float] | Clients, seed: int) -> None:
+        self.server = server
+        self.queue = BatchQueue(server.batch_size, policy, server.queue_size, 1 << 40)
+        self.trace = Trace()
+        self.now = 0.0
+        self._clients = source if isinstance(source, Clients) else None
+        self._source: Iterator[float] = iter(()) if isinstance(source, Clients) else source
+        self._chance = Random(seed)  # noqa: S311 - no secret
+        self._workers = [_Worker() for _ in range(server.workers)]
+        self._events: list[_Event] = []
+        self._orders = itertools.count()
+        self._look = math.inf
+
+    def run(self, seconds: float) -> Trace:
+        """Lets requests come for ``seconds`` and answers them all."""
+        self._begin()
+        events = self._events
+        while events:
+            event = heapq.heappop(events)
+            self.now = event.at
+            if event.kind == "arrival":
+                self._arrive(seconds)
+                # As in one turn of the server's loop: what came at once is seen at once.
+                if events and events[0].at == self.now and events[0].kind == "arrival":
+                    continue
+                self._pump()
+            elif event.kind == "answer":
+                assert event.worker is not None  # noqa: S101 - every answer has one
+                self._answer(event.worker, seconds)
+            elif event.at == self._look:
+                self._pump()
+        return self.trace
+
+    def _begin(self) -> None:
+        if self._clients is None:
+            self._next_arrival(math.inf)
+        else:
+            for _ in range(self._clients.count):
+                self._add(self._clients.pause(self._chance), "arrival")
+
+    def _add(
+        self, at: float, kind: Literal["arrival", "answer", "look"], worker: _Worker | None = None
+    ) -> None:
+        heapq.heappush(self._events, _Event(at, next(self._orders), kind, worker))
+
+    def _next_arrival(self, seconds: float) -> None:
+        at = next(self._source, math.inf)
+        if at < seconds and at < math.inf:
+            self._add(at, "arrival")
+
+    def _arrive(self, seconds: float) -> None:
+        try:
+            self.queue.put(Request("r", _ROWS, _BODIES, self.now))
+        except QueueFull:
+            self.trace.refused += 1
+        self._next_arrival(seconds)
+
+    def _answer(self, worker: _Worker, seconds: float) -> None:
+        batch = worker.held.popleft()
+        spent = self.server.cost.seconds(batch.size)
+        self.queue.policy.finished(batch.size, spent, self.now)
+        self.trace.batches.append((self.now, batch.size, spent))
+        if worker.held:
+            self._run(worker, self.server.overhead / 2)
+        self._pump()
+        for parcel in batch.parcels:
+            self.trace.answers.append((parcel.request.arrived, self.now - parcel.request.arrived))
+            if self._clients is not None:
+                at = self.now + self._clients.pause(self._chance)
+                if at < seconds:
+                    self._add(at, "arrival")
+
+    def _pump(self) -> None:
+        """What ``Pool.pump`` does."""
+        self._look = math.inf
+        if not self.queue.requests:
+            return
+        idle = [worker for worker in self._workers if not worker.held]
+        while idle and (batch := self.queue.take(self.now, len(idle))) is not None:
+            self._send(idle.pop(0), batch)
+        if not idle:
+            self._hand_over_in_advance()
+        elif self.queue.requests and (due := self.queue.due(self.now, len(idle))) < math.inf:
+            self._look = max(due, self.now)
+            self._add(self._look, "look")
+
+    def _hand_over_in_advance(self) -> None:
+        if len(self._workers) > 1:
+            return
+        (worker,) = self._workers
+        while len(worker.held) < IN_FLIGHT and self.queue.has_full():
+            batch = self.queue.take(self.now, 0, only_full=True)
+            if batch is None:
+                return
+            self._send(worker, batch)
+
+    def _send(self, worker: _Worker, batch: Batch) -> None:
+        worker.held.append(batch)
+        if len(worker.held) == 1:
+            self._run(worker, self.server.overhead)
+
+    def _run(self, worker: _Worker, overhead: float) -> None:
+        spent = self.server.cost.seconds(worker.held[0].size)
+        self._add(self.now + overhead + spent, "answer", worker)

@@ -1,0 +1,178 @@
+"""The requests of a version in the last 24 hours and what they cost, for estimates.
+
+Once a second the version's own counters are read, so requests pay nothing. The older an interval is, the
+longer it is: a version in constant use needs about 10 kB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import dropwhile
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.engine.telemetry.metrics import ModelMetrics
+
+# From the newest to the oldest: for how many seconds intervals of about so many seconds are kept.
+SPANS: Final = ((60.0, 1.0), (540.0, 10.0), (3000.0, 60.0), (82_800.0, 900.0))
+DAY: Final = 86_400.0
+# Seconds between copies of the histogram of latencies, which is too large for every interval.
+_MARKS: Final = 3 * 3600.0
+
+
+class Interval(NamedTuple):
+    """What happened in so many seconds. ``lost`` requests were refused, expired, or left by their client;
+    ``worked`` are the handlers' seconds, ``available`` those of all workers.
+    """
+
+    seconds: float
+    answered: float
+    lost: float
+    batches: float = 0.0
+    instances: float = 0.0
+    worked: float = 0.0
+    available: float = 0.0
+
+    @property
+    def arrived(self) -> float:
+        """Requests, whatever became of them."""
+        return self.answered + self.lost
+
+
+class Measured(NamedTuple):
+    """Intervals in order, from the first request on; how many answers fell into each bucket of the latency
+    histogram; the mean seconds of a request beside queue and handler.
+    """
+
+    intervals: list[Interval]
+    latencies: list[float]
+    overhead: float
+
+
+class _Sums(NamedTuple):
+    """Counts since the version was registered; ``latencies`` by bucket."""
+
+    at: float
+    latencies: array[float]
+    latency: float
+    queued: float
+    waits: int
+    worked: float
+    batches: int
+
+
+class Arrivals:
+    """Follows the counters of one version, or of versions that replace each other. Times are monotonic;
+    ``now`` is that of its registration.
+    """
+
+    __slots__ = ("_at", "_counts", "_looked", "_marks", "_rows")
+
+    def __init__(self, now: float) -> None:
+        self._rows = [array("f") for _ in SPANS]
+        self._marks = [_Sums(now, array("d", [0.0] * (len(REQUEST_BOUNDS) + 1)), 0.0, 0.0, 0, 0.0, 0)]
+        self._counts: tuple[float, ...] | None = (0.0,) * 5
+        # Until when there are intervals, and when the counters were last read.
+        self._at = self._looked = now
+
+    def look(self, now: float, metrics: ModelMetrics, workers: int) -> None:
+        """Reads the counters; to be called about once a second."""
+        counts = _counts(metrics)
+        before, self._counts = self._counts, counts
+        if before is None:
+            self._marks = [_sums(now, metrics)]
+        elif counts != before:
+            if any(self._rows):
+                self._pass_idly(self._looked, workers)
+            seconds = now - self._looked
+            differences = [after - earlier for earlier, after in zip(before, counts, strict=True)]
+            self._add(Interval._make([seconds, *differences, seconds * workers]))
+            self._at = now
+            if now - self._marks[-1].at >= _MARKS:
+                self._marks.append(_sums(now, metrics))
+        self._looked = now
+
+    def replaced(self) -> None:
+        """Another archive serves from now on: what came before still counts, what it cost does not."""
+        self._counts = None
+        for rows in self._rows:
+            for each in range(0, len(rows), _WIDTH):
+                rows[each + _COSTS : each + _WIDTH] = array("f", [0.0] * (_WIDTH - _COSTS))
+
+    def measured(self, now: float, metrics: ModelMetrics, workers: int) -> Measured:
+        """Everything up to now."""
+        self.look(now, metrics, workers)
+        if any(self._rows):
+            self._pass_idly(now, workers)
+        while len(self._marks) > 1 and now - self._marks[1].at >= DAY:
+            del self._marks[0]
+        first, last = self._marks[0], _sums(now, metrics)
+        answers, waits, batches = (
+            sum(last.latencies) - sum(first.latencies),
+            last.waits - first.waits,
+            last.batches - first.batches,
+        )
+        overhead = 0.0
+        if answers and waits and batches:
+            overhead = (last.latency - first.latency) / answers - (last.queued - first.queued) / waits
+            overhead -= (last.worked - first.worked) / batches
+        intervals = [each for rows in reversed(self._rows) for each in _intervals(rows)]
+        return Measured(
+            list(dropwhile(lambda each: not each.arrived, intervals)),
+            [after - before for before, after in zip(first.latencies, last.latencies, strict=True)],
+            min(1.0, max(0.0, overhead)),
+        )
+
+    def _pass_idly(self, until: float, workers: int) -> None:
+        if (seconds := until - self._at) > 0:
+            self._add(Interval(seconds, 0.0, 0.0, available=seconds * workers))
+            self._at = until
+
+    def _add(self, interval: Interval) -> None:
+        coming = [interval]
+        for rows, (kept, _), (_, longer) in zip(self._rows, SPANS, (*SPANS[1:], SPANS[-1]), strict=True):
+            for each in coming:
+                rows.extend(each)
+            coming = []
+            while sum(rows[::_WIDTH]) > kept + longer:
+                coming.append(_take_oldest(rows, longer))
+            if not coming:
+                return
+
+
+_WIDTH: Final = len(Interval._fields)
+_COSTS: Final = Interval._fields.index("batches")
+
+
+def _counts(metrics: ModelMetrics) -> tuple[float, ...]:
+    """The counts of an interval's fields."""
+    sizes = metrics.batch_sizes
+    answered, batches = sum(metrics.request_seconds.counts), sum(sizes.counts)
+    return answered, metrics.unanswered, batches, sizes.total, metrics.handler_seconds.total
+
+
+def _sums(now: float, metrics: ModelMetrics) -> _Sums:
+    latencies, waits = metrics.request_seconds, metrics.queue_seconds
+    return _Sums(
+        *(now, array("d", latencies.counts), latencies.total, waits.total, sum(waits.counts)),
+        *(metrics.handler_seconds.total, sum(metrics.handler_seconds.counts)),
+    )
+
+
+def _take_oldest(rows: array[float], longest: float) -> Interval:
+    """Removes the oldest interval, together with those after it that last at most ``longest`` with it."""
+    count, seconds = 1, rows[0]
+    while count * _WIDTH < len(rows) and seconds + rows[count * _WIDTH] <= longest:
+        seconds += rows[count * _WIDTH]
+        count += 1
+    taken = Interval(*(sum(rows[field : count * _WIDTH : _WIDTH]) for field in range(_WIDTH)))
+    del rows[: count * _WIDTH]
+    return taken
+
+
+def _intervals(rows: array[float]) -> Iterator[Interval]:
+    return (Interval(*rows[each : each + _WIDTH]) for each in range(0, len(rows), _WIDTH))

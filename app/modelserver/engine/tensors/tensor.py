@@ -1,0 +1,127 @@
+"""A tensor of the protocol, and its rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.tensors.datatypes import (
+    BYTES,
+    DATATYPES,
+    NAMES,
+    TensorError,
+    check_size,
+    ends_of_elements,
+)
+from modelserver.errors import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# More elements than fit in any body.
+_MOST_ELEMENTS = 1 << 40
+_MOST_EMPTY = 1 << 20
+# numpy 1 supports 32, one of which is for the rows if a request stays whole.
+_MOST_DIMENSIONS = 31
+
+
+VARIABLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output in a model's signature; ``shape`` has the rows first, VARIABLE is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        return len(shape) == len(self.shape) and all(
+            wanted in (VARIABLE, size) for wanted, size in zip(self.shape, shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``data`` is in binary form: little-endian, row-major, BYTES after their lengths.
+
+    ``text``: BYTES elements received as JSON strings.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview
+    parameters: dict[str, Any] = field(default_factory=dict)
+    text: bool = False
+
+    @property
+    def trailing(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self.shape[1:]
+
+    def rows(self) -> list[memoryview]:
+        """The bytes of each element of the first dimension, in order."""
+        count, data = self.shape[0], self.data
+        if self.datatype == BYTES:
+            return _rows_of_elements(data, count, elements(self.trailing))
+        width = len(data) // count if count else 0
+        return [data[number * width : (number + 1) * width] for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor of a response; its bytes are the ``pieces`` in order."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    pieces: Sequence[bytes | memoryview]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes in one piece, copied if there are several."""
+        pieces = self.pieces
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _rows_of_elements(data: memoryview, count: int, each: int) -> list[memoryview]:
+    ends = [0, *ends_of_elements(data)]
+    return [data[ends[number * each] : ends[(number + 1) * each]] for number in range(count)]
+
+
+def elements(shape: Sequence[int]) -> int:
+    """The number of elements of a shape."""
+    return math.prod(shape)
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int], where: str = "input") -> int:
+    """The number of elements. Raises BadRequest, naming the tensor, for an invalid datatype or shape."""
+    if datatype not in DATATYPES and datatype != BYTES:
+        raise BadRequest(f"{where} '{name}': unknown datatype '{datatype}', supported are {', '.join(NAMES)}")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise BadRequest(f"{where} '{name}': shape has {len(shape)} sizes, {_MOST_DIMENSIONS} are allowed")
+    if any(size < 0 for size in shape):
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} has a negative size")
+    count = elements(shape)
+    if count > _MOST_ELEMENTS:
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} has more elements than fit in a body")
+    # With a size of zero, the body does not limit the other sizes.
+    if count == 0 and elements([size or 1 for size in shape]) > _MOST_EMPTY:
+        raise BadRequest(f"{where} '{name}': shape {list(shape)} is too large for a tensor without elements")
+    return count
+
+
+def check_data(name: str, datatype: str, count: int, data: memoryview, where: str = "input") -> None:
+    """Raises BadRequest, naming the tensor, unless ``data`` has ``count`` elements."""
+    try:
+        check_size(datatype, count, data)
+    except TensorError as error:
+        raise BadRequest(f"{where} '{name}': {error}") from error

@@ -1,0 +1,181 @@
+"""The messages between the server and the agent of a worker on another machine; frames carry them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TypeAlias
+
+import msgspec
+
+from modelserver.engine.wire.greeting import Invitation  # noqa: TC001 - read at run time by the decoders
+from modelserver.engine.wire.messages import Load, Recalled
+
+# Bytes of a message's frame in either direction.
+MAX_MESSAGE = 4 << 20
+# The version that both sides' Python must have.
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+class Present(msgspec.Struct, frozen=True, array_like=True, tag="present"):
+    """Agent to server, first: which versions of modelserver and Python (major.minor) run on which machine.
+
+    ``devices`` are the GPUs that the agent was given there, as in CUDA_VISIBLE_DEVICES; empty: all, or none.
+    """
+
+    version: str
+    python: str
+    node: str
+    host: str
+    devices: str = ""
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    """Server to agent, once: the worker to start.
+
+    The model's files are ``size`` bytes with the SHA-256 ``digest`` (hexadecimal); ``load.model_dir`` is for
+    the agent to fill in. ``environment`` are variables beside the machine's own, ``hidden`` the pattern of
+    those that the worker must not see, ``threads`` the number for numeric libraries. The packages in
+    ``requirements`` (a file of the model) are installed first. ``worker`` is the invitation of the worker's
+    own connection. ``lease``: seconds without a word from the server after which the worker is ended.
+    ``metrics`` is the content of the file with the metrics that handlers may look up.
+    """
+
+    load: Load
+    digest: str
+    size: int
+    environment: dict[str, str]
+    hidden: str
+    threads: int
+    requirements: str
+    use_venv: bool
+    worker: Invitation
+    lease: float
+    metrics: bytes
+
+
+class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):
+    """Server to agent, often: the server is there. ``number`` counts these."""
+
+    number: int
+
+
+class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
+    """Server to agent: where could the ranks of a worker meet on this machine?
+
+    At a free port of those from ``first`` on, better not one of the first ``given``; at any if that is 0.
+    """
+
+    first: int
+    given: int
+
+
+class Recall(msgspec.Struct, frozen=True, array_like=True, tag="recall"):
+    """Server to agent: take back the batches below ``below`` that the worker has not begun."""
+
+    below: int
+
+
+class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+    """Server to agent: end the worker without asking."""
+
+
+class ArchiveTicket(msgspec.Struct, frozen=True, array_like=True, tag="archive_ticket"):
+    """Server to agent: the answer to :class:`WantArchive`."""
+
+    invitation: Invitation
+
+
+class Heard(msgspec.Struct, frozen=True, array_like=True, tag="heard"):
+    """Agent to server, at once: it has read :class:`Alive` with this number."""
+
+    number: int
+
+
+class Meeting(msgspec.Struct, frozen=True, array_like=True, tag="meeting"):
+    """Agent to server: the answer to :class:`Meet`, with this machine's address as its way to the server."""
+
+    host: str
+    port: int
+
+
+class WantArchive(msgspec.Struct, frozen=True, array_like=True, tag="want_archive"):
+    """Agent to server: a connection for the bytes of the model's files from ``offset``, please."""
+
+    offset: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+    """Agent to server: a step of what comes before the start, as text.
+
+    With a ``source``, it is a line that this has printed for the model, such as pip.
+    """
+
+    text: str
+    source: str = ""
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
+    """Agent to server: the worker's process runs; its model's files are in ``model_dir``.
+
+    ``memory``: where the arena is found on the agent's machine (see :mod:`modelserver.engine.wire.arena`),
+    empty if there is none, so that no batch can be taken back.
+    """
+
+    pid: int
+    model_dir: str
+    memory: str
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """Agent to server: the worker cannot be started, for this reason; the agent ends.
+
+    ``status``: what clients are told if that is the model's fault; 0: it is the machine's.
+    """
+
+    reason: str
+    status: int = 0
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
+    """Agent to server: what the worker printed to standard output, or to standard error."""
+
+    is_error: bool
+    data: bytes
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True, tag="condition"):
+    """Agent to server, every few seconds: bytes that the worker uses, and its GPUs."""
+
+    resident: int
+    gpu: str
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """Agent to server, last: how the worker ended, and how many batches it had begun.
+
+    ``code`` is negative for a signal; ``for_memory``: whether the system killed it for lack of memory, None
+    if unknown.
+    """
+
+    code: int | None
+    begun: int | None
+    for_memory: bool | None
+
+
+ToAgent: TypeAlias = Start | Alive | Meet | Recall | Kill | ArchiveTicket
+FromAgent: TypeAlias = (
+    Present
+    | Heard
+    | Meeting
+    | WantArchive
+    | Progress
+    | Started
+    | Refused
+    | Output
+    | Condition
+    | Recalled
+    | Ended
+)
+
+to_agent_decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+from_agent_decoder: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)

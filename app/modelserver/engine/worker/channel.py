@@ -1,0 +1,195 @@
+"""The worker's end of the socket; blocking, as a worker has nothing else to do while waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from modelserver.engine.wire.arena import receive_with
+from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.engine.wire.messages import Pong, Proceed, Returned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from modelserver.engine.wire.arena import Arena, Turns
+    from modelserver.engine.wire.messages import ToServer, ToWorker
+
+_CHUNK = 1 << 18
+_MAX_PIECES = 512
+
+
+class Connection(Protocol):
+    """What a channel uses of a socket."""
+
+    def fileno(self) -> int: ...
+
+    def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def sendmsg(self, pieces: Iterable[memoryview], /) -> int: ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+
+def _end_child() -> NoReturn:
+    os.write(2, b"A process forked by the handler returned from the handler's call; it is ended.\n")
+    os._exit(1)
+
+
+class ServerChannel:
+    """Receives the server's messages and sends answers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._arena: Arena | None = None
+        self._turns: Turns | None = None
+        self._brings_arena = True
+        self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+        self._small = memoryview(bytearray(_CHUNK))
+        self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
+        self._ahead: deque[tuple[ToWorker, memoryview]] = deque()
+        self._sending = threading.Lock()
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def use(self, arena: Arena | None, *, shared: bool) -> None:
+        """Uses this memory instead of one that comes with the first message; for a worker on a node.
+
+        If it is not ``shared`` with the server, it only says who has a batch.
+        """
+        self._brings_arena = False
+        if arena is not None:
+            self._turns = arena.turns()
+            if shared:
+                self._arena, self._reader.arena = arena, arena.incoming
+
+    def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
+        """Each message with the bytes after it (valid until the next); ends when the server closes."""
+        if self._brings_arena:
+            assert isinstance(self._connection, socket.socket)  # noqa: S101 - only a node's is another one
+            data, self._arena = receive_with(self._connection, _CHUNK)
+            if self._arena is not None:
+                self._reader.arena = self._arena.incoming
+                self._turns = self._arena.turns()
+            self.is_open = bool(data)
+            self._feeding = self._reader.feed(data)
+        while self.is_open:
+            for item in self._feeding:
+                yield item
+                while self._ahead:
+                    yield self._ahead.popleft()
+            self._receive(0)
+
+    def begin(self, sequence: int) -> bool:
+        """Marks the batch as begun, so it is not run elsewhere; False if the server has taken it back."""
+        begins = self._turns is None or self._turns.begin(sequence)
+        if begins is None:
+            self.send(Returned(sequence))
+        return bool(begins)
+
+    def take(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
+        """The messages received so far; if there are none, ``wait`` blocks for one read.
+
+        Only after the first message. ``is_open`` says whether more may come.
+        """
+        if self._ahead:
+            wait = False
+        while self._ahead:
+            yield self._ahead.popleft()
+        yield from self._pull(wait=wait)
+
+    def _pull(self, *, wait: bool) -> Iterator[tuple[ToWorker, memoryview]]:
+        for item in self._feeding:
+            wait = False
+            yield item
+        self._receive(0 if wait else socket.MSG_DONTWAIT)
+        yield from self._feeding
+
+    def look(self) -> list[ToWorker]:
+        """The messages received so far that :meth:`messages` will still return.
+
+        For the thread that takes the messages. Invalidates the bytes after the last message.
+        """
+        self._read_ahead(wait=False)
+        return [message for message, _ in self._ahead]
+
+    def await_proceed(self) -> None:
+        """Waits for the server's :class:`Proceed`, which is removed, or for the end of the connection."""
+        while True:
+            for position, (message, _) in enumerate(self._ahead):
+                if isinstance(message, Proceed):
+                    del self._ahead[position]
+                    return
+            if not self.is_open:
+                return
+            self._read_ahead(wait=True)
+
+    def _read_ahead(self, *, wait: bool) -> None:
+        for message, tail in self._pull(wait=wait):
+            self._ahead.append((message, memoryview(bytes(tail))))
+
+    def _receive(self, flags: int) -> None:
+        reader, small = self._reader, self._small
+        room = reader.room()
+        try:
+            count = self._connection.recv_into(small if room is None else room, 0, flags)
+        except BlockingIOError:
+            return
+        self.is_open = count > 0
+        self._feeding = reader.feed(small[:count]) if room is None else reader.filled(count)
+
+    def close(self) -> None:
+        """Closes the connection, even while a thread reads from it: the process may end much later."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def disown(self) -> None:
+        """For a process forked by user code, which must not answer for the worker (F45).
+
+        It finds the connection closed, and ends if it returns from the handler.
+        """
+        self._arena = None
+        self.send = lambda message, bodies=(): _end_child()  # type: ignore[method-assign]
+        dead_end, other = socket.socketpair()
+        other.close()
+        os.dup2(dead_end.fileno(), self._connection.fileno())
+        dead_end.close()
+
+    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+        """Writes one frame, whole; any thread may."""
+        with self._sending:
+            self._write(message, bodies)
+
+    def _write(self, message: ToServer, bodies: Sequence[bytes]) -> None:
+        arena = self._arena
+        pieces = encode(message, bodies, arena.outgoing if arena is not None else None)
+        if not bodies and isinstance(message, Pong):
+            # The server only pings idle workers.
+            self._trim()
+        if len(pieces) == 1:
+            self._connection.sendall(pieces[0])
+            return
+        for start in range(0, len(pieces), _MAX_PIECES):
+            self._send_all(pieces[start : start + _MAX_PIECES])
+
+    def _trim(self) -> None:
+        self._reader.trim()
+        if self._arena is not None:
+            self._arena.trim()
+
+    def _send_all(self, pieces: list[bytes]) -> None:
+        views = [memoryview(piece) for piece in pieces if piece]
+        while views:
+            sent = self._connection.sendmsg(views)
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]

@@ -1,0 +1,80 @@
+"""Reports exceptions of user code, without frames of ours or of imports."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver.engine.wire.messages import sendable, without_escapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OURS = str(Path(__file__).parent)
+_TYPED = "/modelserver_handlers/typed/"
+MAX_TEXT = 4000
+MAX_REQUESTS = 16
+
+
+def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str = "") -> None:
+    """Prints the request ids, the traceback and the hint on standard error, which the server collects."""
+    report = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = report
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_theirs(frame)])
+        part = part.__cause__ or part.__context__
+    whose = f"Failed for {_listed(requests)}:\n" if requests else ""
+    advice = f"Hint: {hint}\n" if hint else ""
+    sys.stderr.write(sendable("".join([whose, *report.format(), advice])))
+    sys.stderr.flush()
+
+
+def _listed(requests: Sequence[str]) -> str:
+    shown = ", ".join(requests[:MAX_REQUESTS])
+    more = len(requests) - MAX_REQUESTS
+    return f"request{'s' if len(requests) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> str:
+    """The error and its line in the archive's own code, if it was raised there; long texts are cut."""
+    said = said_by(error)
+    text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    return located(text, error, model_dir, hint)
+
+
+def located(text: str, error: BaseException, model_dir: Path, hint: str = "") -> str:
+    """The text with the place in the archive's own code where the error was raised, and with a hint."""
+    whole = f"{text}{'' if isinstance(error, SyntaxError) else _place(error, model_dir)}"
+    return f"{whole.removesuffix('.')}. Hint: {hint}" if hint else whole
+
+
+def _place(error: BaseException, model_dir: Path) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(model_dir)]
+    if not inside:
+        return ""
+    last = inside[-1]
+    return f" ({Path(last.filename).relative_to(model_dir)}, line {last.lineno}, in {last.name})"
+
+
+def said_by(error: BaseException) -> str:
+    """An exception's text, empty if it cannot be converted."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return ""
+
+
+def in_short(said: str) -> str:
+    """A text in a form that can be sent, without colours; a long one is cut, with its length."""
+    text = without_escapes(sendable(said))
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
+
+
+def _is_theirs(frame: traceback.FrameSummary) -> bool:
+    name = frame.filename
+    return not (
+        name.startswith((_OURS, "<frozen ")) or _TYPED in name or name.endswith("importlib/__init__.py")
+    )

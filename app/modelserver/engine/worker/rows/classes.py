@@ -1,0 +1,89 @@
+"""Triton's classification extension: an output as the classes with the highest values.
+
+A client asks for it by the parameter ``classification`` of a requested output, which the server has checked
+(`tensors/classification.py`). Labels are those of the model's ``index_to_name.json``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.tensors.classification import CLASSIFICATION
+from modelserver.engine.tensors.datatypes import BYTES, pack, unpack
+from modelserver.engine.tensors.rows import OutputForm
+from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from modelserver.engine.tensors.rows import OutputWish
+
+_log = logging.getLogger(__name__)
+
+_SINGLE = struct.Struct("f")
+_NARROW = frozenset({"FP16", "BF16", "FP32"})
+
+
+class NotClassifiable(Exception):
+    """The client asked for the classes of an output that has none."""
+
+
+class Labels:
+    """The labels of a model by index, read when they are first needed; none if there is no such file."""
+
+    def __init__(self, model_dir: str) -> None:
+        self._path = Path(model_dir) / LABELS_FILE
+        self._read: Mapping[str, str] | None = None
+
+    def __call__(self) -> Mapping[str, str]:
+        if self._read is None:
+            self._read = {}
+            try:
+                if self._path.is_file():
+                    self._read = load_label_mapping(self._path) or {}
+            except (OSError, ValueError) as error:
+                _log.warning("Classes are answered without labels: %s: %s", self._path.name, error)
+        return self._read
+
+
+def classified(
+    output: tuple[OutputForm, bytes], wish: OutputWish, labels: Callable[[], Mapping[str, str]]
+) -> tuple[OutputForm, bytes]:
+    """The output of a row as ``wish`` has it: unchanged, or BYTES of `value:index[:label]`, highest first.
+
+    A row with fewer elements than classes asked for has them all. Raises NotClassifiable.
+    """
+    count = (wish.parameters or {}).get(CLASSIFICATION, 0)
+    if not count:
+        return output
+    form, content = output
+    if form.datatype in {BYTES, "BOOL"}:
+        raise NotClassifiable(
+            f"output '{form.name}': there are no classes, as it is {form.datatype}; numbers are needed"
+        )
+    values, named = unpack(form.datatype, memoryview(content)), labels()
+    # Of equal values the first come first, and what is not a number last.
+    best = heapq.nlargest(
+        count, range(len(values)), key=lambda index: (not math.isnan(values[index]), values[index])
+    )
+    classes = [_class(form.datatype, values[index], index, named.get(str(index))) for index in best]
+    return OutputForm(form.name, BYTES, (len(classes),)), pack(BYTES, classes)
+
+
+def _class(datatype: str, value: Any, index: int, label: str | None) -> bytes:
+    text = _shortest(value) if datatype in _NARROW else str(value)
+    return (f"{text}:{index}" if label is None else f"{text}:{index}:{label}").encode()
+
+
+def _shortest(value: float) -> str:
+    """The fewest digits that are this value in single precision."""
+    for digits in range(6, 9):
+        text = f"{value:.{digits}g}"
+        if _SINGLE.pack(float(text)) == _SINGLE.pack(value):
+            return text
+    return f"{value:.9g}"

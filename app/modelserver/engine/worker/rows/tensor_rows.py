@@ -1,0 +1,365 @@
+"""Rows of V2 tensors: decodes their bytes for the handler, and encodes its results as outputs.
+
+A handler gets (design 9, "Rows"):
+
+* for one BYTES input with one element per row, the same as for a body of ``/predictions``:
+  ``{"body": bytes}``, or ``{"data": text}`` if it was JSON;
+* for numbers, a tensor per row: of torch if the handler has imported torch, otherwise a read-only numpy array
+  (BF16 is float32 unless ml_dtypes is imported). One input is ``{"data": row}``, several are
+  ``{name: row, ...}``;
+* for other BYTES, nested lists of bytes or text.
+
+A batch of numbers is a :class:`TensorRows`, whose tensors are also available in one piece, without a copy.
+
+It may return for a row: as one output a tensor, an array, a number, a boolean, text, bytes, a rectangular
+list of numbers or of bytes, or an input unchanged. Several outputs are a tuple or dict of tensors, or a dict
+whose keys are outputs of the model's signature or the inputs. Anything else is one BYTES element with its
+JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
+from modelserver.engine.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
+from modelserver.engine.worker.answers import Unserializable, encode_instance, is_tensor
+from modelserver.engine.worker.rows.classes import classified
+from modelserver_handlers.tensor_rows import TensorRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.engine.wire.messages import OutputSpec, Row
+
+_TORCH = {
+    "BOOL": "bool",
+    **{f"{sign.upper()}INT{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+_DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
+_ONLY = "data"
+_BRAIN_FLOATS = "modelserver.engine.worker.rows.brain_floats"
+
+
+class UnknownOutput(Exception):
+    """The client requested an output that the answer does not have."""
+
+
+class EmptyInput(Exception):
+    """The request has no rows, but the handler returned some."""
+
+
+form_of = lru_cache(64)(decode_form)
+"""The form in a row's ``extra``."""
+
+
+# What handlers get
+
+
+def decode_rows(rows: Sequence[Row], tail: memoryview) -> list[Any]:
+    """The handler's data for rows of one form, whose bytes are ``tail``. Raises TensorError."""
+    form = form_of(rows[0].extra)
+    if all(each.datatype != BYTES for each in form.inputs):
+        return _numbers(form, len(rows), tail)
+    decoded, position = [], 0
+    for row in rows:
+        end = position + row.size
+        decoded.append(_mixed(form, tail[position:end]))
+        position = end
+    return decoded
+
+
+def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
+    """All rows at once."""
+    sizes = [math.prod(each.shape) * DATATYPES[each.datatype].width for each in form.inputs]
+    if sum(sizes) * count != len(tail):
+        raise TensorError(f"received {len(tail)} bytes of rows, expected {sum(sizes) * count}")
+    tensors = _stack(form, sizes, count, tail)
+    columns = list(tensors.values())
+    return TensorRows(
+        [_named(form, [_row(column, row) for column in columns]) for row in range(count)], tensors
+    )
+
+
+def _row(column: Any, row: int) -> Any:
+    """A row; keeps a numpy scalar an array, or it would lose its BF16 mark."""
+    return column[row] if column.ndim > 1 or not _is_brain(column) else column[row, ...]
+
+
+def _named(form: Form, values: Sequence[Any]) -> dict[str, Any]:
+    if len(values) == 1:
+        return {_ONLY: values[0]}
+    return {each.name: value for each, value in zip(form.inputs, values, strict=True)}
+
+
+def _stack(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    """By torch if the handler has imported it."""
+    return (_stack_torch if "torch" in sys.modules else _stack_numpy)(form, sizes, count, tail)
+
+
+def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    torch: Any = sys.modules["torch"]
+    for each in form.inputs:
+        if not hasattr(torch, _TORCH[each.datatype]):
+            raise TensorError(f"tensors of {each.datatype} need torch 2.3 or newer, not {torch.__version__}")
+    # A copy, as the frame owns the bytes, and the handler may keep its tensors or write to them.
+    buffer = bytearray(tail)
+    whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
+    whole = whole.view(count, sum(sizes))
+    tensors, begin = {}, 0
+    for each, size in zip(form.inputs, sizes, strict=True):
+        # Several inputs are side by side in each row; one needs no change.
+        raw = whole[:, begin : begin + size].contiguous().view(-1)
+        values = raw != 0 if each.datatype == "BOOL" else raw.view(getattr(torch, _TORCH[each.datatype]))
+        tensors[each.name] = values.view(count, *each.shape)
+        begin += size
+    return tensors
+
+
+def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
+    numpy: Any = importlib.import_module("numpy")
+    whole = numpy.frombuffer(bytes(tail), numpy.uint8).reshape(count, sum(sizes))
+    tensors, begin = {}, 0
+    for each, size in zip(form.inputs, sizes, strict=True):
+        raw = numpy.ascontiguousarray(whole[:, begin : begin + size]).reshape(-1)
+        if each.datatype == "BF16" and "ml_dtypes" in sys.modules:
+            values = raw.view(sys.modules["ml_dtypes"].bfloat16)
+        elif each.datatype == "BF16":
+            values = importlib.import_module(_BRAIN_FLOATS).widened(raw)
+        elif each.datatype == "BOOL":
+            values = raw != 0
+        else:
+            values = raw.view(numpy.dtype(_TORCH[each.datatype]).newbyteorder("<"))
+        tensors[each.name] = values.reshape(count, *each.shape)
+        # Read-only, as rows must be unchanged for a retry.
+        tensors[each.name].flags.writeable = False
+        begin += size
+    return tensors
+
+
+def _is_brain(value: Any) -> bool:
+    """Whether ``value`` was received as BF16, for which numpy has no type."""
+    brains = sys.modules.get(_BRAIN_FLOATS)
+    return brains is not None and isinstance(value, brains.BrainFloats) and value.unchanged
+
+
+def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
+    """One row with BYTES among its inputs."""
+    pieces = separate(form, row)
+    if len(pieces) == 1 and math.prod(form.inputs[0].shape) == 1:
+        (element,) = split_elements(pieces[0])
+        return {_ONLY: str(element, "utf-8")} if form.inputs[0].text else {"body": bytearray(element)}
+    return _named(form, [_value(each, piece) for each, piece in zip(form.inputs, pieces, strict=True)])
+
+
+def _value(each: InputForm, piece: memoryview) -> Any:
+    if each.datatype != BYTES:
+        return _row(_stack(Form((each,)), [len(piece)], 1, piece)[each.name], 0)
+    values = unpack(BYTES, piece)
+    return _nest([value.decode() for value in values] if each.text else values, each.shape)
+
+
+class _Elements(list[Any]):
+    """A list of received BYTES elements."""
+
+
+def _nest(values: list[Any], shape: Sequence[int]) -> Any:
+    if len(shape) < 2:
+        return _Elements(values) if shape else values[0]
+    width = math.prod(shape[1:])
+    return _Elements(_nest(values[row * width : (row + 1) * width], shape[1:]) for row in range(shape[0]))
+
+
+def tensor_parameters(extra: bytes) -> dict[str, Any]:
+    """The parameters of a request of this form, structured as in V1 bodies."""
+    form = form_of(extra)
+    said: dict[str, Any] = {}
+    if form.parameters:
+        said["parameters"] = dict(form.parameters)
+    if own := {each.name: dict(each.parameters) for each in form.inputs if each.parameters}:
+        said["inputs"] = own
+    if form.outputs is not None:
+        said["outputs"] = {each.name: dict(each.parameters or {}) for each in form.outputs}
+    return said
+
+
+# What they return
+
+
+def encode_output(
+    value: Any,
+    row: Row,
+    specs: Sequence[OutputSpec],
+    labels: Callable[[], Mapping[str, str]] = dict,
+) -> bytes:
+    """The answer to one row. ``specs`` are the outputs in the model's signature, ``labels`` those of classes.
+
+    Raises UnknownOutput, EmptyInput, NotClassifiable, and Unserializable if a value cannot be encoded.
+    """
+    form = form_of(row.extra)
+    known = {spec.name: spec for spec in specs}
+    outputs = _outputs(value, specs, {each.name for each in form.inputs})
+    names = list(outputs) if form.outputs is None else [each.name for each in form.outputs]
+    for name in names:
+        if name not in outputs:
+            raise UnknownOutput(name)
+    encoded = [_encode(name, outputs[name], known.get(name), form.whole) for name in names]
+    is_empty = form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
+    if is_empty and any(math.prod(said.shape) for said, _ in encoded):
+        raise EmptyInput
+    if form.outputs is not None:
+        encoded = [classified(each, wish, labels) for each, wish in zip(encoded, form.outputs, strict=True)]
+    return pack_answer(encoded)
+
+
+def _outputs(value: Any, specs: Sequence[OutputSpec], inputs: Set[str]) -> Mapping[str, Any]:
+    if isinstance(value, Mapping) and value:
+        names = {spec.name for spec in specs}
+        # Several inputs may be returned as several outputs.
+        is_row = len(inputs) > 1 and value.keys() == inputs
+        if all(isinstance(name, str) for name in value) and (
+            is_row or value.keys() <= names or all(map(_is_array, value.values()))
+        ):
+            return value
+    values = value if isinstance(value, tuple) and value and all(map(_is_array, value)) else (value,)
+    return {
+        specs[place].name if place < len(specs) else f"output_{place}": each
+        for place, each in enumerate(values)
+    }
+
+
+def _encode(name: str, value: Any, spec: OutputSpec | None, whole: bool) -> tuple[OutputForm, bytes]:
+    try:
+        datatype, shape, content = _tensor(value, spec)
+    except TensorError as error:
+        raise Unserializable(f"output '{name}': {error}") from error
+    if spec is not None:
+        declared = spec.shape if whole else spec.shape[1:]
+        # One value a row may be declared as [-1, 1] as well as [-1].
+        if min(declared, default=0) >= 0 and math.prod(declared) == math.prod(shape):
+            shape = tuple(declared)
+    if whole and not shape:
+        shape = (1,)
+    return OutputForm(name, datatype, shape), content
+
+
+def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], bytes]:
+    """Datatype, shape and bytes."""
+    if is_tensor(value):
+        return _of_torch(value)
+    if _is_numpy(value):
+        return _of_numpy(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        content = value.encode() if isinstance(value, str) else bytes(value)
+        return BYTES, (), pack(BYTES, [content])
+    if (elements := _elements(value)) is not None:
+        return BYTES, elements[0], pack(BYTES, elements[1])
+    wanted = None if spec is None else spec.datatype
+    if wanted != BYTES and (numbers := _rectangular(value, _KINDS)) is not None:
+        shape, values = numbers
+        datatype = _of_numbers(values, wanted)
+        if datatype is not None:
+            return datatype, shape, pack(datatype, values)
+    if wanted == BYTES and isinstance(value, list) and len(spec.shape if spec else ()) > 1:
+        blobs = [each.encode() if isinstance(each, str) else each for each in value]
+        if all(isinstance(each, bytes) for each in blobs):
+            return BYTES, (len(blobs),), pack(BYTES, blobs)
+    return BYTES, (), pack(BYTES, [encode_instance(value)])
+
+
+def _rectangular(value: Any, kinds: frozenset[type]) -> tuple[tuple[int, ...], list[Any]] | None:
+    """Shape and values of one of ``kinds`` or of lists of them; None for anything else."""
+    if type(value) in kinds:
+        return (), [value]
+    if not isinstance(value, (list, tuple)) or not (value or isinstance(value, _Elements)):
+        return None
+    # Most are flat.
+    if set(map(type, value)) <= kinds:
+        return (len(value),), list(value)
+    inner: tuple[int, ...] | None = None
+    values: list[Any] = []
+    for each in value:
+        row = _rectangular(each, kinds)
+        if row is None or inner not in (None, row[0]):
+            return None
+        inner = row[0]
+        values += row[1]
+    return (len(value), *(inner or ())), values
+
+
+def _elements(value: Any) -> tuple[tuple[int, ...], list[bytes]] | None:
+    """Shape and elements of a list of bytes or received BYTES; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    found = _rectangular(value, _TEXTS if isinstance(value, _Elements) else _BLOBS)
+    if found is None:
+        return None
+    return found[0], [each.encode() if isinstance(each, str) else each for each in found[1]]
+
+
+_KINDS = frozenset({bool, int, float})
+_BLOBS = frozenset({bytes})
+_TEXTS = frozenset({bytes, str})
+_WHOLE = 1 << 63
+
+
+def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
+    """The datatype of Python numbers: the signature's if they fit, otherwise numpy's default."""
+    kinds = set(map(type, values))
+    if wanted is not None:
+        least = DATATYPES[wanted].json_type
+        if kinds <= ({bool} if least is bool else {int} if least is int else {int, float}):
+            return wanted
+    if kinds == {bool}:
+        return "BOOL"
+    if kinds == {int}:
+        lowest, highest = min(values), max(values)
+        if highest < _WHOLE:
+            return "INT64" if lowest >= -_WHOLE else None
+        return "UINT64" if lowest >= 0 and highest < 2 * _WHOLE else None
+    return "FP64" if kinds <= {int, float} and float in kinds else None
+
+
+def _is_array(value: Any) -> bool:
+    return is_tensor(value) or _is_numpy(value)
+
+
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def _of_torch(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    torch: Any = sys.modules["torch"]
+    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch."))
+    if datatype is None:
+        raise TensorError(f"tensors of {value.dtype} have no datatype in the protocol")
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return datatype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+
+
+def _of_numpy(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    numpy: Any = sys.modules["numpy"]
+    if _is_brain(value):
+        return "BF16", value.shape, sys.modules[_BRAIN_FLOATS].narrowed(value)
+    array = numpy.asarray(value)
+    if array.dtype.kind in "SUO":
+        texts = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+        if not all(isinstance(each, bytes) for each in texts):
+            raise TensorError("an array of objects may hold text and bytes only")
+        return BYTES, array.shape, pack(BYTES, texts)
+    datatype = _DATATYPES.get(array.dtype.name)
+    if datatype is None:
+        raise TensorError(f"arrays of {array.dtype} have no datatype in the protocol")
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return datatype, array.shape, array.tobytes()

@@ -1,0 +1,337 @@
+"""A worker process: loads the handler, answers batches until the server sends stop or disconnects."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.wire.messages import (
+    ASYNC,
+    CONTINUOUS,
+    Annotations,
+    Cancelled,
+    Load,
+    Loaded,
+    LoadFailed,
+    OutputSpec,
+    Ping,
+    Pong,
+    Predict,
+    Side,
+    Stop,
+)
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.continuous import ContinuousBatch
+from modelserver.engine.worker.failures import explain_failure, print_failure
+from modelserver.engine.worker.hints import hint_for
+from modelserver.engine.worker.loader import HandlerNotUsable, LoadedHandler, load_handler
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.parent import die_with
+from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
+from modelserver.engine.worker.ranks import excused, keep_answers_back
+from modelserver.engine.worker.service import Service, timed
+from modelserver.engine.worker.tracing import exporting
+from modelserver.engine.worker.work import is_out_of_memory
+from modelserver_handlers.compat import offer_ts_names
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.current_device import enter_thread
+from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
+from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
+from modelserver_handlers.metrics.emission import send_emissions_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+# Retrying cannot help with these, nor with yaml.YAMLError.
+_PERMANENT = (
+    HandlerNotUsable,
+    ModelLoadError,
+    ImportError,
+    SyntaxError,
+    FileNotFoundError,
+    AttributeError,
+    NameError,
+    TypeError,
+    UnpicklingError,
+)
+_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether loading again cannot help."""
+    # An error of yaml's can only come where yaml has been imported.
+    yaml = sys.modules.get("yaml")
+    if isinstance(error, GpuNotUsable):
+        return False
+    return isinstance(error, _PERMANENT) or (yaml is not None and isinstance(error, yaml.YAMLError))
+
+
+def main() -> None:
+    """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
+    die_with(int(sys.argv[2]))
+    be_left_alone()
+    run(channel_on(int(sys.argv[1])))
+
+
+def channel_on(descriptor: int) -> ServerChannel:
+    """The channel to the server that started this process."""
+    return ServerChannel(socket.socket(fileno=descriptor))
+
+
+def be_left_alone() -> None:
+    """Ignores signals meant for the server, which lets batches finish first."""
+    # Ctrl-C in a terminal reaches all its processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # So may the SIGTERM of a service manager. Handled, as child processes would inherit SIG_IGN.
+    signal.signal(signal.SIGTERM, _stay)
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    """The worker's reaction to SIGTERM: none."""
+
+
+def let_forked_processes_end() -> None:
+    """Lets SIGTERM end processes that a handler forks, from their first moment, unlike the worker.
+
+    Their own reaction to SIGTERM, and whether the handler has blocked it, are left as they are.
+    """
+    # Several threads may fork at the same time, and each has its own mask.
+    before = threading.local()
+
+    def block() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def in_child() -> None:
+        if signal.getsignal(signal.SIGTERM) is _stay:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()
+
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=in_child)
+
+
+def run(channel: ServerChannel) -> None:
+    """Loads the model that the server names first, and answers batches."""
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+    os.register_at_fork(after_in_child=channel.disown)
+    let_forked_processes_end()
+    try:
+        _answer(channel)
+    finally:
+        # Tells the server that nothing more comes, even if the process does not end.
+        channel.close()
+        exporting.close()
+
+
+def _answer(channel: ServerChannel) -> None:
+    messages = channel.messages()
+    load, _ = next(messages)
+    assert isinstance(load, Load)  # noqa: S101 - the server's first message
+    if load.rank:
+        keep_answers_back(channel)
+    if load.mode == ASYNC:
+        import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
+
+        asyncio.run(_run_calls(load, channel))
+        return
+    started = time.perf_counter()
+    with _told(load, channel):
+        handler, service = load_service(load)
+        check_device(handler.instance, load)
+    if load.rank:
+        service.entry = excused(service.entry)
+    loaded = _loaded(handler, load, service.context, started)
+    channel.send(loaded)
+    if load.mode == CONTINUOUS:
+        service.connect(channel, channel.look)
+        ContinuousBatch(service, channel).serve()
+    elif loaded.pipelined:
+        service.connect(channel)
+        Pipeline(handler.instance, service, channel).serve(messages)
+    else:
+        # Ranks must stay in step, so none may react to cancellations.
+        service.connect(channel, channel.look if load.ranks == 1 else None, channel.await_proceed)
+        serve(messages, service, channel)
+
+
+async def _run_calls(load: Load, channel: ServerChannel) -> None:
+    """Initialises the handler within the loop that its calls will run in, and answers requests."""
+    from modelserver.engine.worker.asynchronous import (  # noqa: PLC0415
+        AsyncCalls,
+        check_asynchronous,
+        use_gpu_in_threads,
+    )
+
+    started = time.perf_counter()
+    with _told(load, channel):
+        handler, service = import_service(load)
+        check_asynchronous(handler.entry)
+        use_gpu_in_threads()
+        initialised = handler.initialize(service.context)
+        if inspect.isawaitable(initialised):
+            await initialised
+        # It may have loaded its model in another thread.
+        enter_thread()
+        check_device(handler.instance, load)
+    channel.send(_loaded(handler, load, service.context, started))
+    service.connect(channel)
+    await AsyncCalls(service, channel).serve()
+
+
+@contextlib.contextmanager
+def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
+    """Reports to the server why the handler cannot be loaded, and ends the process."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
+        hint = hint_for(error)
+        print_failure(error, hint=hint)
+        status = 507 if is_out_of_memory(error) else 500
+        variables = error.variables if isinstance(error, LoadAgain) else {}
+        message = explain_failure(error, Path(load.model_dir), hint)
+        channel.send(LoadFailed(message, status, is_permanent(error), variables))
+        os._exit(1)
+
+
+def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float) -> Loaded:
+    splits = handler.built_in or load.envelope in TAKES_INSTANCES
+    seconds = time.perf_counter() - started
+    pipelined = load.ranks == 1 and not load.mode and not load.envelope and can_prefetch(handler)
+    return Loaded(
+        *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
+        annotations_of(handler.instance),
+        device_of(handler.instance),
+    )
+
+
+def device_of(instance: Any) -> str:
+    """Where the handler says in its attribute ``device`` that its model is; empty if it says nothing."""
+    device = getattr(instance, "device", None)
+    kind = getattr(device, "type", device)
+    return str(device) if isinstance(kind, str) and kind.partition(":")[0] in _DEVICES else ""
+
+
+def check_device(instance: Any, load: Load) -> None:
+    """Raises GpuNotUsable for a model that must be on its GPU and is on the CPU."""
+    if load.gpu_required and load.gpu_id is not None and device_of(instance) == "cpu":
+        raise GpuNotUsable(
+            f"GPU {load.gpu_id} was assigned (require_gpu=true), and the handler computes on the CPU;"
+            " deviceType: cpu in model-config.yaml keeps a model off the GPUs"
+        )
+
+
+def annotations_of(instance: Any) -> Annotations | None:
+    """What the annotations of a ``modelserver.Handler``, or a model file, say; None if there is nothing."""
+    describe = getattr(instance, "_ms_signature", None)
+    signature = None if describe is None else describe()
+    if signature is None:
+        return None
+    return Annotations(_side(signature.inputs), _side(signature.outputs))
+
+
+def _side(described: Any) -> Side:
+    return Side(
+        [OutputSpec(*tensor) for tensor in described.tensors],
+        described.media,
+        described.schema or {},
+        described.schemas,
+    )
+
+
+def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
+    """Answers one batch at a time."""
+    for message, tail in messages:
+        if isinstance(message, Predict):
+            if not channel.begin(message.sequence):
+                continue
+            work = service.take(message, tail)
+            seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
+            channel.send(*service.finish(work, seconds))
+            service.leave_if_broken()
+        elif isinstance(message, Cancelled):
+            service.cancel(message)
+        elif isinstance(message, Ping):
+            channel.send(Pong())
+        elif isinstance(message, Stop):
+            return
+
+
+def load_service(load: Load) -> tuple[LoadedHandler, Service]:
+    """Imports and initialises the handler with the model directory as current directory (reference 12.1)."""
+    handler, service = import_service(load)
+    handler.initialize(service.context)
+    return handler, service
+
+
+def import_service(load: Load) -> tuple[LoadedHandler, Service]:
+    """Imports the handler without initialising it."""
+    model_dir = Path(load.model_dir)
+    os.chdir(model_dir)
+    # `-m` put the start directory there; the archive's own modules must come first.
+    sys.path[0] = str(model_dir)
+    offer_ts_names(1)
+    metrics = HandlerMetrics(load.model_name)
+    send_emissions_to(metrics.receive)
+    context = Context(
+        load.model_name,
+        load.model_dir,
+        read_manifest(model_dir),
+        load.batch_size,
+        load.gpu_id,
+        load.server_version,
+        limit_max_image_pixels=load.limit_max_image_pixels,
+        metrics=metrics,
+        model_yaml_config=read_config(model_dir, load.config_file),
+    )
+    # As the server uses them; TorchServe's workers read other settings, which could differ.
+    context.header_key_sequence_id = load.sequence_headers.id
+    context.header_key_sequence_start = load.sequence_headers.start
+    context.header_key_sequence_end = load.sequence_headers.end
+    context._ms_begin(BatchState())
+    handler = load_handler(load.handler, model_dir)
+    if load.traces:
+        exporting.open()
+    if load.mode and load.envelope:
+        raise HandlerNotUsable(
+            f"The envelope {load.envelope!r} cannot be used with continuousBatching or asyncCommunication."
+        )
+    entry = ENVELOPES[load.envelope](handler.entry).handle if load.envelope else handler.entry
+    service = Service(entry, context, load, metrics)
+    service.method = getattr(handler.instance, "_ms_answering", service.method)
+    service.lists = bool(getattr(handler.instance, "_ms_lists", False)) and not load.envelope
+    return handler, service
+
+
+def read_manifest(model_dir: Path) -> dict[str, Any] | None:
+    """The archive's own manifest, without overrides of the registration."""
+    path = model_dir / "MAR-INF" / "MANIFEST.json"
+    if not path.is_file():
+        return None
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
+    return manifest
+
+
+def read_config(model_dir: Path, name: str) -> dict[str, Any]:
+    """The archive's whole model-config.yaml, for handlers."""
+    if not name:
+        return {}
+    import yaml  # noqa: PLC0415 - a tenth of what workers without such a file would import
+
+    # As the server, which has checked the file: libyaml where it is.
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    config = yaml.load((model_dir / name).read_text("utf-8"), loader)  # noqa: S506 - both are safe
+    return config if isinstance(config, dict) else {}

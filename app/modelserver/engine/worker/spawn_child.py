@@ -1,0 +1,161 @@
+"""Turns a forked process into a worker like a spawned one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from modelserver.engine.wire.marks import MARK
+from modelserver.engine.worker.parent import die_when_closed
+from modelserver.engine.worker.runtime import channel_on, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from modelserver.engine.wire.spawning import Spawn
+
+_OPENBLAS_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """The parameters of a forked worker; ``foreign`` are the spawner's descriptors, which it closes."""
+
+    request: Spawn
+    descriptors: Sequence[int]
+    foreign: Sequence[int]
+    server_pid: int
+
+
+def become_worker(birth: Birth) -> NoReturn:
+    """Turns the process into a worker and runs it to its end."""
+    connection, out, err, life = birth.descriptors
+    os.setsid()
+    die_when_closed(life)
+    for descriptor in birth.foreign:
+        os.close(descriptor)
+    for descriptor, standard in ((out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    replace_environment(birth.request.environment)
+    show_mark(birth.request.environment.get(MARK, ""))
+    set_threads(birth.request.threads)
+    reseed()
+    arguments = [str(connection), str(birth.server_pid)]
+    sys.argv[:] = [str(Path(__file__).with_name("__main__.py")), *arguments]
+    show_command("modelserver.engine.worker", *arguments)
+    gc.enable()
+    leave(lambda: run(channel_on(connection)))
+
+
+def leave(work: Callable[[], None]) -> NoReturn:
+    """Does the work and ends the process as the interpreter would, but without its finalization.
+
+    That would write to all memory, so that shared pages would be copied.
+    """
+    code = 0
+    try:
+        work()
+    except SystemExit as end:
+        code = exit_code(end.code)
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def exit_code(said: object) -> int:
+    """The exit code for a :class:`SystemExit`, whose argument is a number, None, or a text to print."""
+    if said is None:
+        return 0
+    if isinstance(said, int):
+        return said & 0xFF
+    print(said, file=sys.stderr)
+    return 1
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Replaces the environment of Python, of C and of child processes."""
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+
+
+def set_threads(threads: int) -> None:
+    """Sets the threads of numeric libraries, which have already read their variables."""
+    torch = sys.modules.get("torch")
+    # The spawner's variables allow all cores, so its number is the maximum.
+    if torch is not None and threads < torch.get_num_threads():
+        torch.set_num_threads(threads)
+    threads = min(threads, len(os.sched_getaffinity(0)))
+    for library in openblas_libraries():
+        for name in _OPENBLAS_SETTERS:
+            with contextlib.suppress(AttributeError):
+                getattr(library, name)(threads)
+                break
+
+
+def openblas_libraries() -> list[ctypes.CDLL]:
+    """The loaded OpenBLAS libraries; numpy includes one."""
+    maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+    paths = {line.rpartition(" ")[2] for line in maps if "openblas" in line}
+    return [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
+
+
+def reseed() -> None:
+    """Reseeds random generators; Python's and OpenSSL's detect a fork themselves."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def show_mark(mark: str) -> None:
+    """Overwrites the spawner's mark in the memory that the kernel reads; children inherit it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        start, end = _memory_of(47)
+        old = Path("/proc/self/environ").read_bytes()
+        position = (b"\0" + old).find(b"\0" + MARK.encode() + b"=")
+        value = position + len(MARK) + 1
+        new = mark.encode()
+        if position >= 0 and len(old) == end - start and old.find(b"\0", value) == value + len(new):
+            ctypes.memmove(start + value, new, len(new))
+
+
+def _memory_of(field: int) -> tuple[int, int]:
+    """Two consecutive addresses in the process's statistics."""
+    fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return int(fields[field]), int(fields[field + 1])
+
+
+def show_command(module: str, descriptor: str, server_pid: str) -> None:
+    """Makes the process list show the worker's command by overwriting the spawner's, in the same length."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        start, end = _memory_of(45)
+        old = Path("/proc/self/cmdline").read_bytes()
+        parts = [old.split(b"\0")[0], b"-m", module.encode(), b"", server_pid.encode(), b""]
+        room = end - start - sum(map(len, parts)) - len(parts) + 1
+        parts[3] = descriptor.encode().rjust(room, b"0")
+        new = b"\0".join(parts)
+        if len(new) == len(old) == end - start:
+            ctypes.memmove(start, new, len(new))

@@ -1,0 +1,156 @@
+"""Sends parts of answers to the server while the handler is running (reference 6.6)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.wire.messages import Answer, Parts
+from modelserver_handlers.streaming import ClientsGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from modelserver.engine.worker.channel import ServerChannel
+    from modelserver.engine.worker.work import Encoded, Work
+    from modelserver_handlers.context import BatchState
+    from modelserver_handlers.streaming import Stream
+
+# Bytes that one call may send before the server confirms that clients have read them.
+WINDOW = 1 << 20
+# For a client that has disconnected; never sent to it.
+CLIENT_GONE = (Answer(0, 499, failed=True), b"")
+
+
+def unique_id(request_id: str, sequence: int, taken: Collection[str]) -> str:
+    """A request's id, made unique: clients choose ids, and instances of a request share one."""
+    return f"{request_id}-{sequence}" if request_id in taken else request_id
+
+
+@dataclass(slots=True, eq=False)
+class CallStream:
+    """The parts of one call of the handler; ``context._ms_state.stream`` while it runs.
+
+    Args:
+        places: the batch and row at each position of the call.
+        state: of the call.
+        encode: encodes a part of a row's answer: (batch, row, part, position, state).
+        outlet: sends the parts.
+        look: checks whether clients have disconnected.
+        pause: waits until the server allows more; None if that would block others, too.
+    """
+
+    places: Sequence[tuple[Work, int]]
+    state: BatchState
+    encode: Callable[[Work, int, Any, int, BatchState], Encoded]
+    outlet: ServerChannel
+    look: Callable[[], None]
+    pause: Callable[[], None] | None
+    _sent: int = 0
+    _open: bool = True
+    _threads: int = field(default_factory=threading.active_count)
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Sends a part to each of these positions; ignored after the end of the call.
+
+        Raises ClientsGone if all clients have disconnected, and the call has no threads of its own.
+        """
+        if not self._open:
+            return
+        self.look()
+        for batch, rows in self._by_batch(parts).items():
+            encoded = [self.encode(batch, row, part, position, self.state) for row, position, part in rows]
+            good = [(row, it) for (row, _, _), it in zip(rows, encoded, strict=True) if not it[0].failed]
+            for (_, position, _), (answer, content) in zip(rows, encoded, strict=True):
+                if answer.failed:
+                    self.state.reject(position, content.decode(), answer.status)
+            if good:
+                batch.begun |= {row for row, _ in good}
+                self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
+        nobody_waits = all(row in batch.cancelled for batch, row in self.places)
+        if nobody_waits and threading.active_count() <= self._threads:
+            raise ClientsGone
+
+    def _write(self, sequence: int, rows: list[int], encoded: Sequence[Encoded]) -> None:
+        self._sent += sum(answer.size for answer, _ in encoded)
+        wait = self.pause is not None and self._sent >= WINDOW
+        message = Parts(sequence, rows, [answer for answer, _ in encoded], wait)
+        self.outlet.send(message, [content for _, content in encoded])
+        if wait and self.pause is not None:
+            self._sent = 0
+            self.pause()
+            self.look()
+
+    def is_cancelled(self, idx: int) -> bool:
+        """Whether the client at this position has disconnected; IndexError outside the batch."""
+        self.look()
+        batch, row = self.places[idx]
+        return row in batch.cancelled
+
+    def close(self) -> None:
+        """The call is over; breaks the reference cycle, so that bodies are freed at once."""
+        self._open = False
+        if self.state.stream is self:
+            self.state.stream = ENDED
+
+    def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
+        """The parts to send, as (row, position, part)."""
+        found: dict[Work, list[tuple[int, int, Any]]] = {}
+        for position, part in parts.items():
+            batch, row = self.places[position]
+            if row not in batch.cancelled and position not in self.state.rejections:
+                found.setdefault(batch, []).append((row, position, part))
+        return found
+
+
+class _Ended:
+    """The stream of a finished call, whose threads may still use it."""
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Ignores the parts."""
+
+    def is_cancelled(self, idx: int) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Already closed."""
+
+
+ENDED = _Ended()
+
+
+def holds_generators(outputs: Sequence[Any]) -> bool:
+    """Whether an answer among these is a generator."""
+    return GeneratorType in map(type, outputs)
+
+
+def exhaust(outputs: Sequence[Any], stream: Stream) -> tuple[list[Any], dict[int, Exception]]:
+    """Sends the parts that generators among the answers yield, one of each in turn.
+
+    Returns the answers with the generators' return values in their places (no bytes for None), and the errors
+    by position. Raises ClientsGone if all clients have disconnected.
+    """
+    ended = list(outputs)
+    failed: dict[int, Exception] = {}
+    running = {position: output for position, output in enumerate(ended) if type(output) is GeneratorType}
+    try:
+        while running:
+            parts: dict[int, Any] = {}
+            for position, generator in list(running.items()):
+                try:
+                    if not stream.is_cancelled(position):
+                        parts[position] = next(generator)
+                        continue
+                    ended[position] = b""
+                except StopIteration as end:
+                    ended[position] = b"" if end.value is None else end.value
+                except Exception as error:  # noqa: BLE001 - user code may raise anything
+                    failed[position] = error
+                running.pop(position).close()
+            stream.send(parts)
+    finally:
+        for generator in running.values():
+            generator.close()
+    return ended, failed

@@ -1,0 +1,190 @@
+"""A batch in the worker, and the answers for failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
+from modelserver.engine.worker.failures import explain_failure, in_short, located, said_by
+from modelserver.engine.worker.gpu import is_of_memory
+from modelserver.engine.worker.hints import hint_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Set
+    from pathlib import Path
+
+    from modelserver.engine.worker.rows.rows import Decoded
+    from modelserver_handlers.context import BatchState
+    from modelserver_handlers.tensor_rows import TensorRows
+
+
+Encoded = tuple[Answer, bytes]
+
+_NO_PHASES = (0.0, 0.0, 0.0)
+_KSERVE_KINDS = frozenset({INSTANCE, TENSORS})
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A batch: the received rows, the handler's data, and the answers so far.
+
+    ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``begun`` are
+    rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all rows,
+    if they are tensors in one piece. ``trace``: the handler's span, if a request is traced. ``ran_out``:
+    calls that exhausted the GPU's memory, one with a single row if ``ran_out_alone``; ``fitting``: the most
+    rows of a call that did not, 0 if there was none.
+    """
+
+    sequence: int
+    rows: Sequence[Row]
+    decoded: list[Decoded | None]
+    answers: list[Encoded | None]
+    phases: tuple[float, float, float] = _NO_PHASES
+    calls: int = 0
+    metrics: list[Measurement] = field(default_factory=list)
+    begun: Set[int] = frozenset()
+    cancelled: Set[int] = frozenset()
+    tensors: TensorRows | None = None
+    trace: str = ""
+    ran_out: int = 0
+    ran_out_alone: bool = False
+    fitting: int = 0
+
+    def note_shortage(self, rows: int) -> None:
+        """A call with so many rows has exhausted the GPU's memory."""
+        self.ran_out += 1
+        self.ran_out_alone |= rows == 1
+        if self.fitting >= rows:
+            self.fitting = 0
+
+    def add_phases(self, seconds: tuple[float, float, float]) -> None:
+        """A call of the handler took this long in its phases."""
+        if seconds != _NO_PHASES:
+            before, inference, after = self.phases
+            self.phases = before + seconds[0], inference + seconds[1], after + seconds[2]
+
+    @property
+    def open(self) -> list[int]:
+        """The rows that still need an answer."""
+        return [index for index, answer in enumerate(self.answers) if answer is None]
+
+    def select(self, indices: Sequence[int]) -> list[Any]:
+        """The handler's data for these rows; copies of several, as these may be needed for a retry."""
+        if self.tensors is not None:
+            return self.tensors.pick(indices)
+        rows = [row.data for index in indices if (row := self.decoded[index]) is not None]
+        return [row.copy() for row in rows] if len(rows) > 1 else rows
+
+    def result(self, seconds: float) -> tuple[Result, list[bytes]]:
+        """The message that answers the batch, and the bytes after it."""
+        done = [answer for answer in self.answers if answer is not None]
+        answers = [answer for answer, _ in done]
+        message = Result(self.sequence, answers, seconds, self.phases, self.calls, self.metrics or None)
+        return message, [content for _, content in done]
+
+
+class ContractBroken(Exception):
+    """The handler did not return one answer per instance; ``short`` is TorchServe's message.
+
+    ``method`` is what returned it.
+    """
+
+    def __init__(self, short: str, message: str, method: str = "handle") -> None:
+        super().__init__(message)
+        self.short = short
+        self.method = method
+
+
+def check_contract(outputs: Any, expected: int, method: str = "handle") -> None:
+    """Raises :class:`ContractBroken` unless ``outputs`` of the method is a list of ``expected`` answers."""
+    if not isinstance(outputs, list):
+        raise ContractBroken(
+            "Invalid model predict output",
+            f"The handler returned {type(outputs).__name__}, a list is needed.",
+            method,
+        )
+    if len(outputs) != expected:
+        raise ContractBroken(
+            "number of batch response mismatched",
+            "size of prediction is not equal to the size of instances: "
+            f"expected {expected}, the handler returned {len(outputs)}",
+            method,
+        )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
+    return isinstance(error, MemoryError) or "CUDA" in said_by(error) or is_of_memory(error)
+
+
+def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
+    """The answer for an exception of the handler (reference 6.5; V1: kserve reference 4).
+
+    With ``model_dir`` it includes what TorchServe only logs: class, message, location and a hint.
+    """
+    status, text = _verdict(error, row)
+    if model_dir is None or _is_meant_for_clients(error):
+        return failure(text, status)
+    hint = hint_for(error, row.kind, row.content_type)
+    if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
+        return failure(located(str(text), error, model_dir, hint), status)
+    if isinstance(error, ContractBroken):
+        return failure(located(f"{text}: {error}", error, model_dir, hint), status)
+    return failure(f"{text}: {explain_failure(error, model_dir, hint)}", status)
+
+
+def failure(message: object, status: object, error_type: str = "") -> Encoded:
+    """An error as an answer."""
+    content = sendable(message).encode()
+    error_type = error_type or "InternalServerException"
+    return Answer(len(content), http_status(status), failed=True, error_type=error_type), content
+
+
+def http_status(value: Any) -> int:
+    """A handler's status if it is valid for a final answer, otherwise 500."""
+    try:
+        status = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 500
+    return status if 200 <= status <= 999 else 500
+
+
+def _attribute(error: Exception, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return None
+
+
+def rejection(state: BatchState, position: int) -> Encoded | None:
+    """The answer to an instance that the handler rejected (``context.reject``)."""
+    rejection = state.rejections.get(position)
+    if rejection is None:
+        return None
+    status, message = rejection
+    return failure(message, status, "BadRequestException" if status == 400 else "")
+
+
+def _kserve(row: Row, status: int) -> int:
+    """500 on V1 and V2 routes (design, section 9), otherwise ``status``."""
+    return 500 if row.kind in _KSERVE_KINDS else status
+
+
+def _is_meant_for_clients(error: Exception) -> bool:
+    code = _attribute(error, "error_code")
+    return isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__)
+
+
+def _verdict(error: Exception, row: Row) -> tuple[int, object]:
+    """Status and text for an exception, as in TorchServe and KServe."""
+    if _is_meant_for_clients(error):
+        code, message = _attribute(error, "error_code"), _attribute(error, "message")
+        return 507 if code == 413 else code, said_by(error) if message is None else message
+    if is_out_of_memory(error):
+        return 507, "Out of resources"
+    if isinstance(error, ContractBroken):
+        return _kserve(row, 503), str(error) if row.kind in _KSERVE_KINDS else error.short
+    if row.kind in _KSERVE_KINDS:
+        return 500, in_short(f"{type(error).__name__} : {said_by(error)}")
+    return 503, "Prediction failed"

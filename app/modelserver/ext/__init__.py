@@ -1,0 +1,1 @@
+"""What a server can do without: each folder is one extension."""

@@ -1,0 +1,335 @@
+"""The agent of one worker on a node: fetches what it needs, starts it, and tells the server how it is.
+
+The agent connects to the server and does what the server says (see :mod:`modelserver.engine.wire.cluster`).
+Its life hangs on that connection: once nothing was heard of the server for the time of the lease, or the
+connection is lost, it ends the worker, and itself. The worker has a connection of its own, so that no answer
+passes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from modelserver import __version__
+from modelserver.engine.pools.interpreter import worker_command
+from modelserver.engine.pools.memory_kills import kills
+from modelserver.engine.pools.spec import Ports
+from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
+from modelserver.engine.telemetry.system import worker_memory
+from modelserver.engine.wire.arena import Arena, create, read_begun, recall
+from modelserver.engine.wire.cluster import (
+    MAX_MESSAGE,
+    PYTHON,
+    Alive,
+    ArchiveTicket,
+    Condition,
+    Ended,
+    FromAgent,
+    Heard,
+    Kill,
+    Meet,
+    Meeting,
+    Output,
+    Present,
+    Progress,
+    Recall,
+    Refused,
+    Start,
+    Started,
+    ToAgent,
+    WantArchive,
+    to_agent_decoder,
+)
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.greeting import Invitation
+from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
+from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
+from modelserver.engine.workdir import work_directory
+from modelserver.errors import BadRequest
+from modelserver.ext.cluster.node.archives import ArchiveCache
+from modelserver.ext.cluster.node.dial import dial_streams
+from modelserver.ext.cluster.node.environment import NodeEnvironment
+from modelserver.ext.cluster.node.worker import hand_over
+from modelserver.models.environments.environments import Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+_log = logging.getLogger("modelserver.node")
+
+# Seconds between reports of the worker's condition.
+_REPORT = 2.0
+# Output that is sent at once, in bytes, and the most per second: a worker that prints more has to wait.
+_OUTPUT, _OUTPUT_RATE = 1 << 16, 8 << 20
+_PIECE = 1 << 18
+# Seconds for the last output of an ended worker.
+_LAST_WORDS = 1.0
+# Seconds of silence that an agent accepts before it was told what to start, and how often it looks.
+_LEASE, _LOOK = 30.0, 0.25
+
+
+class Agent:
+    """One worker's agent. ``node`` is the cluster's name for this machine."""
+
+    def __init__(self, invitation: Invitation, node: str) -> None:
+        self._invitation = invitation
+        self._node = node
+        self._reader: FrameReader[ToAgent] = FrameReader(to_agent_decoder, MAX_MESSAGE)
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[Start] = self._loop.create_future()
+        self._tickets: asyncio.Queue[Invitation] = asyncio.Queue()
+        self._process: asyncio.subprocess.Process | None = None
+        self._memory: Arena | None = None
+        self._mark = new_mark()
+        self._outgoing: asyncio.StreamWriter
+        self._heard = time.monotonic()
+        self._is_killed = False
+
+    async def run(self) -> None:
+        """Connects, runs the worker, and returns after its end. Raises OSError if it cannot connect.
+
+        If this is cancelled, the worker is ended.
+        """
+        incoming, self._outgoing = await dial_streams(self._invitation)
+        self._heard = time.monotonic()
+        devices = os.environ.get(VISIBLE, "")
+        self._say(Present(__version__, PYTHON, self._node, socket.gethostname(), devices))
+        listening = self._loop.create_task(self._listen(incoming))
+        working = self._loop.create_task(self._work())
+        try:
+            await asyncio.wait({listening, working}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._leave(listening, working)
+
+    async def _leave(self, listening: asyncio.Task[None], working: asyncio.Task[None]) -> None:
+        """Ends the worker if it still runs, and everything of this agent."""
+        self._kill()
+        if not working.done() and self._process is None:
+            working.cancel()
+        await asyncio.wait({working})
+        listening.cancel()
+        if not working.cancelled() and (error := working.exception()) is not None:
+            _log.error("%s", error)
+            self._say(_refusal(error))
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._outgoing.drain(), _LAST_WORDS)
+        self._outgoing.close()
+
+    def _say(self, message: FromAgent) -> None:
+        if not self._outgoing.is_closing():
+            self._outgoing.writelines(encode(message))
+
+    # -- the server
+
+    async def _listen(self, incoming: asyncio.StreamReader) -> None:
+        """Does what the server says until the connection or the lease ends."""
+        lease = self._loop.create_task(self._keep_lease())
+        try:
+            while data := await incoming.read(1 << 18):
+                self._heard = time.monotonic()
+                for message, _ in self._reader.feed(data):
+                    self._obey(message)
+        except (OSError, ProtocolError) as error:
+            _log.error("The connection to the server is lost: %s", error)
+        finally:
+            lease.cancel()
+
+    def _obey(self, message: ToAgent) -> None:
+        if isinstance(message, Alive):
+            self._say(Heard(message.number))
+        elif isinstance(message, Recall):
+            self._recall(message.below)
+        elif isinstance(message, Start):
+            if not self._started.done():
+                self._started.set_result(message)
+        elif isinstance(message, ArchiveTicket):
+            self._tickets.put_nowait(message.invitation)
+        elif isinstance(message, Meet):
+            self._say(self._meeting(message))
+        else:
+            assert isinstance(message, Kill)  # noqa: S101 - the last of the union
+            self._kill()
+
+    def _meeting(self, wanted: Meet) -> Meeting | Refused:
+        """Where the ranks of a worker can meet."""
+        host = self._outgoing.get_extra_info("sockname")[0]
+        try:
+            return Meeting(host, Ports(wanted.first, wanted.given).next())
+        except OSError as error:
+            return Refused(str(error))
+
+    async def _keep_lease(self) -> None:
+        """Closes the connection once the server has been silent for too long."""
+        silence = 0.0
+        while silence < (self._started.result().lease if self._started.done() else _LEASE):
+            before = time.monotonic()
+            await asyncio.sleep(_LOOK)
+            now = time.monotonic()
+            # If this process, or the whole machine, was stopped, the server's words may wait to be read.
+            self._heard = min(now, self._heard + max(0.0, now - before - _LOOK))
+            silence = now - self._heard
+        _log.error("Nothing was heard of the server for %.1f s: the worker is ended", silence)
+        self._outgoing.transport.abort()
+
+    def _recall(self, below: int) -> None:
+        if self._memory is not None:
+            with contextlib.suppress(OSError):
+                self._say(Recalled(recall(self._memory.descriptor, below), below))
+
+    # -- the worker
+
+    async def _work(self) -> None:
+        start = await self._started
+        # What workers of agents that were killed have left behind.
+        await asyncio.to_thread(end_orphans)
+        async with contextlib.AsyncExitStack() as held:
+            model_dir = await self._fetch(start, held)
+            python, variables = await self._furnish(start, model_dir, held)
+            await self._run_worker(start, model_dir, python, variables)
+
+    async def _run_worker(
+        self, start: Start, model_dir: Path, python: str, variables: dict[str, str]
+    ) -> None:
+        self._memory = create()
+        # Where another process of this user finds it.
+        memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
+        out, errors = os.pipe(), os.pipe()
+        process = self._process = await self._spawn(start.worker, python, variables, (out[1], errors[1]))
+        forwarding = [
+            self._loop.create_task(self._forward(descriptor, is_error=is_error))
+            for descriptor, is_error in ((out[0], False), (errors[0], True))
+        ]
+        reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
+        self._say(Started(process.pid, str(model_dir), memory))
+        if self._is_killed:
+            self._kill()
+        code = await process.wait()
+        for_memory = kills.claim() if code == -signal.SIGKILL and not self._is_killed else False
+        await asyncio.to_thread(end_marked, self._mark)
+        await asyncio.wait(forwarding, timeout=_LAST_WORDS)
+        for task in (*forwarding, reporting):
+            task.cancel()
+        self._say(Ended(code, self._begun(), for_memory))
+
+    async def _fetch(self, start: Start, held: contextlib.AsyncExitStack) -> Path:
+        """The directory with the model's files, until ``held`` is closed."""
+        files = await ArchiveCache.of_node(os.environ).hold(
+            start.digest, start.size, self._receive, self._tell
+        )
+        held.push_async_callback(files.release)
+        return files.path
+
+    async def _receive(self, offset: int) -> AsyncIterator[bytes]:
+        """The bytes of the model's files from there, on a connection of their own: heartbeats go on."""
+        self._say(WantArchive(offset))
+        reader, writer = await dial_streams(await self._tickets.get())
+        with contextlib.closing(writer):
+            while piece := await reader.read(_PIECE):
+                yield piece
+
+    async def _furnish(
+        self, start: Start, model_dir: Path, held: contextlib.AsyncExitStack
+    ) -> tuple[str, dict[str, str]]:
+        """Has the model's packages installed; returns the worker's Python and its variables."""
+        folder = held.enter_context(work_directory())
+        own = dict(start.environment)
+        if start.metrics:
+            own[METRICS_CONFIG] = str(folder / "metrics.yaml")
+            (folder / "metrics.yaml").write_bytes(start.metrics)
+        node = NodeEnvironment(start.hidden, own, start.threads)
+        load = start.load
+        wanted = Wanted(
+            load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
+        )
+        packages = await node.packages(wanted, folder, self._tell)
+        held.push_async_callback(asyncio.to_thread, packages.release)
+        return packages.python or sys.executable, node.variables(os.environ, packages)
+
+    def _tell(self, step: str, source: str = "") -> None:
+        self._say(Progress(step, source))
+
+    async def _spawn(
+        self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
+    ) -> asyncio.subprocess.Process:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            hand_over(ours, invitation, self._memory)
+            try:
+                return await asyncio.create_subprocess_exec(
+                    *worker_command(python, "modelserver.ext.cluster.node.worker"),
+                    *(str(theirs.fileno()), str(os.getpid())),
+                    # `-m` searches the current directory first, so nobody else may be able to write to it.
+                    cwd="/",
+                    env={**variables, MARK: self._mark},
+                    stdin=subprocess.DEVNULL,
+                    stdout=outputs[0],
+                    stderr=outputs[1],
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            finally:
+                for descriptor in outputs:
+                    os.close(descriptor)
+
+    def _begun(self) -> int | None:
+        with contextlib.suppress(OSError):
+            return None if self._memory is None else read_begun(self._memory.descriptor)
+        return None
+
+    async def _forward(self, descriptor: int, *, is_error: bool) -> None:
+        """Sends what the worker prints, as fast as the server takes it, within a limit."""
+        reader = asyncio.StreamReader(limit=_OUTPUT)
+        pipe = os.fdopen(descriptor, "rb", 0)
+        transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        with contextlib.closing(transport), contextlib.suppress(OSError):
+            while data := await reader.read(_OUTPUT):
+                self._say(Output(is_error, data))
+                await self._outgoing.drain()
+                await asyncio.sleep(len(data) / _OUTPUT_RATE)
+
+    async def _report(self, gpu_id: int | None, visible: str | None) -> None:
+        process, gpus = self._process, Gpus(visible=visible)
+        while process is not None:
+            kills.look()
+            resident = await asyncio.to_thread(worker_memory, process.pid)
+            if gpu_id is not None:
+                await gpus.renew()
+            self._say(Condition(resident, gpus.usage(gpu_id)))
+            await asyncio.sleep(_REPORT)
+
+    def _kill(self) -> None:
+        self._is_killed = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _refusal(error: BaseException) -> Refused:
+    if isinstance(error, BadRequest):
+        return Refused(error.message, error.status)
+    return Refused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+
+
+def run(invitation: str, node: str) -> None:
+    """Runs an agent on the invitation's text; returns when it has ended."""
+    uvloop.run(_run(invitation, node))
+
+
+async def _run(invitation: str, node: str) -> None:
+    running = asyncio.ensure_future(Agent(Invitation.parse(invitation), node).run())
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

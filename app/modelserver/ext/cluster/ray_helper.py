@@ -1,0 +1,342 @@
+"""Ray's driver, in its own process: ``python -m modelserver.ext.cluster.ray_helper ADDRESS SERVER_PID``.
+
+Ray ends its drivers when the cluster ends, and joining may hang. The process reads requests from standard
+input and writes reports to standard output (:mod:`modelserver.ext.cluster.ray_messages`); what Ray prints
+goes to standard error. It ends with the server. The actors, one for each worker, do not: they are detached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING, Any
+
+import modelserver
+from modelserver.engine.worker.parent import die_with
+from modelserver.ext.cluster.ray_joining import NAMESPACE, Unusable, join, one_line
+from modelserver.ext.cluster.ray_messages import (
+    Ended,
+    Joined,
+    Place,
+    Placed,
+    Refused,
+    State,
+    ToHelper,
+    Watch,
+    Withdraw,
+    actor_names,
+    decode_to_helper,
+    encode,
+)
+from modelserver.ext.cluster.ray_needs import impossible, needed, situation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from modelserver.ext.cluster.ray_messages import FromHelper
+
+# Seconds: between looks whether Ray can be reached; for that; of waiting after which an impossible demand is
+# called so; for the last requests when the server has ended the talk.
+_LOOKS = 1.0
+_REACH_PATIENCE = 3.0
+_IMPOSSIBLE_AFTER = 3.0
+_LAST_PATIENCE = 3.0
+# Creating and killing actors wait for Ray.
+_THREADS = 8
+# Ray's word for a head that was started anew at the address: what has joined the one before is of no use.
+_ANEW = "WrongClusterID"
+
+
+class Places:
+    """The actors of one server.
+
+    Args:
+        ray: the module, joined to the cluster.
+        agent_class: the class of the actors.
+        report: sends a message to the server, from any thread.
+    """
+
+    def __init__(self, ray: Any, agent_class: type, report: Callable[[FromHelper], None]) -> None:
+        self._ray = ray
+        self._class = ray.remote(agent_class)
+        self._report = report
+        self._lock = threading.Lock()
+        self._actors: dict[str, list[Any]] = {}
+        # Those that are being created, and whether they are still wanted.
+        self._creating: dict[str, bool] = {}
+        # Those without a machine yet: since when, and what they ask for.
+        self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="places")
+
+    def handle(self, request: ToHelper) -> None:
+        """Performs a request; requests for one actor in their order."""
+        if isinstance(request, Place):
+            with self._lock:
+                self._creating[request.name] = True
+                self._waiting[request.id] = (time.monotonic(), request.options)
+            self._threads.submit(self._place, request)
+        elif isinstance(request, Watch):
+            self._threads.submit(self._watch, request)
+        elif not self._cancelled(request.name):
+            self._threads.submit(self._withdraw, request)
+
+    def close(self) -> None:
+        """Waits for the requests that have been made."""
+        self._threads.shutdown(wait=True)
+
+    def situation(self) -> tuple[str, str]:
+        """What is free while actors wait for a machine, and what no node could ever have."""
+        with self._lock:
+            waiting = list(self._waiting.values())
+        if not waiting:
+            return "", ""
+        nodes = self._ray.nodes()
+        words = situation(self._ray.available_resources(), self._ray.cluster_resources())
+        long_since = time.monotonic() - _IMPOSSIBLE_AFTER
+        reasons = {impossible(options, nodes) for since, options in waiting if since < long_since}
+        return words, "; ".join(sorted(reasons - {""}))
+
+    def _cancelled(self, name: str) -> bool:
+        with self._lock:
+            if name in self._creating:
+                self._creating[name] = False
+                return True
+        return False
+
+    def _place(self, request: Place) -> None:
+        actors: list[Any] = []
+        try:
+            for name, options in zip(
+                actor_names(request.name, request.ranks), self._options(request), strict=True
+            ):
+                actors.append(
+                    self._class.options(
+                        name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=0, **options
+                    ).remote()
+                )
+        except Exception as error:  # noqa: BLE001 - whatever Ray refuses; the server is told
+            self._creating.pop(request.name, None)
+            if _ANEW in str(error):
+                self._report(_left_behind())
+            self._end(request.id, f"Ray refused it: {one_line(error)}")
+            self._give_back(request, actors)
+            return
+        with self._lock:
+            if wanted := self._creating.pop(request.name):
+                self._actors[request.name] = list(actors)
+        if not wanted:
+            self._end(request.id, "it was withdrawn")
+            self._give_back(request, actors)
+            return
+        up: list[Any] = []
+        for actor, invitation in zip(actors, request.invitations, strict=True):
+            actor.alive.remote().future().add_done_callback(lambda call: self._placed(request, up, call))
+            self._until_ended(request, actor, actor.run.remote(invitation))
+
+    def _options(self, request: Place) -> Iterator[dict[str, Any]]:
+        """Those of each actor; of a group, each has a bundle of its own."""
+        if not request.strategy:
+            yield request.options
+            return
+        own = dict(request.options)
+        selector = own.pop("label_selector", None)
+        group = self._ray.util.placement_group(
+            [needed(own)] * request.ranks,
+            strategy=request.strategy,
+            name=request.name,
+            lifetime="detached",
+            **({"bundle_label_selector": [selector] * request.ranks} if selector else {}),
+        )
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        for index in range(request.ranks):
+            yield {**own, "scheduling_strategy": strategy(group, placement_group_bundle_index=index)}
+
+    def _placed(self, request: Place, up: list[Any], call: Any) -> None:
+        if call.exception() is not None:
+            return
+        with self._lock:
+            up.append(call)
+            complete = len(up) == len(request.invitations)
+        if complete and self._waiting.pop(request.id, None) is not None:
+            self._report(Placed(request.id))
+
+    def _find(self, request: Watch | Withdraw) -> tuple[list[Any], str]:
+        """Its actors that Ray knows, and why not those that are missing."""
+        found, missing = [], ""
+        for name in actor_names(request.name, request.ranks):
+            try:
+                found.append(self._ray.get_actor(name, namespace=NAMESPACE))
+            except Exception as error:  # noqa: BLE001, PERF203 - it has ended, or Ray has
+                unknown = isinstance(error, ValueError)
+                missing = "Ray does not know it any more" if unknown else one_line(error)
+        return found, missing
+
+    def _watch(self, request: Watch) -> None:
+        actors, missing = self._find(request)
+        with self._lock:
+            self._actors[request.name] = list(actors)
+        if missing:
+            self._end(request.id, missing, len(actors))
+        if not actors:
+            self._give_back(request, [])
+        for actor in actors:
+            self._watch_actor(request, actor)
+
+    def _watch_actor(self, request: Place | Watch, actor: Any) -> None:
+        # It is answered after the agent's end, if at all: the actor has one thread.
+        self._until_ended(request, actor, actor.alive.remote())
+
+    def _until_ended(self, request: Place | Watch, actor: Any, call: Any) -> None:
+        """Reports the end of the actor's long call."""
+        errors = self._ray.exceptions
+
+        def ended(done: Any) -> None:
+            error = done.exception()
+            if isinstance(error, errors.ActorUnavailableError):
+                # Out of reach for a moment, which is no end.
+                again = self._threads.submit, (self._watch_actor, request, actor)
+                threading.Timer(_LOOKS, *again).start()
+                return
+            with self._lock:
+                left = [each for each in self._actors.pop(request.name, []) if each is not actor]
+                if left:
+                    self._actors[request.name] = left
+            dead = isinstance(error, errors.ActorDiedError)
+            if not dead or (request.ranks and not left):
+                gone = self._give_back if not left else self._kill
+                self._threads.submit(gone, request, [] if dead else [actor])
+            self._end(request.id, "its agent ended" if error is None else one_line(error), len(left))
+
+        call.future().add_done_callback(ended)
+
+    def _kill(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+        for actor in actors:
+            # It may have ended.
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+
+    def _give_back(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+        """Kills these actors, the last ones, and frees what was reserved for all."""
+        self._kill(request, actors)
+        if request.ranks:
+            util = self._ray.util
+            with contextlib.suppress(Exception):
+                util.remove_placement_group(util.get_placement_group(request.name))
+
+    def _end(self, id_: int, how: str, left: int = 0) -> None:
+        self._waiting.pop(id_, None)
+        self._report(Ended(id_, how, left))
+
+    def _withdraw(self, request: Withdraw) -> None:
+        with self._lock:
+            actors = self._actors.pop(request.name, None)
+        self._give_back(request, self._find(request)[0] if actors is None else actors)
+
+
+class Reporter:
+    """Writes messages, from any thread."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+
+    def __call__(self, message: FromHelper) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._output.write(encode(message) + b"\n")
+            self._output.flush()
+
+
+class Requests:
+    """Reads what the server asks for; ends the process with the server, also while it joins or hangs."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._requests: queue.SimpleQueue[ToHelper | None] = queue.SimpleQueue()
+        self._joined = threading.Event()
+        threading.Thread(target=self._read, args=(source,), daemon=True).start()
+
+    def perform(self, places: Places) -> None:
+        """Hands them to ``places`` until the server wants no more."""
+        self._joined.set()
+        while (request := self._requests.get()) is not None:
+            places.handle(request)
+        places.close()
+
+    def _read(self, source: IO[bytes]) -> None:
+        for line in source:
+            self._requests.put(decode_to_helper(line))
+        self._requests.put(None)
+        if self._joined.is_set():
+            time.sleep(_LAST_PATIENCE)
+        os._exit(0)
+
+
+def watch_ray(address: str, places: Places, report: Callable[[FromHelper], None]) -> None:
+    """Reports for ever whether Ray can be reached, and what is free while actors wait for a machine.
+
+    If Ray hangs, so does this: the server notices that nothing is reported.
+    """
+    while True:
+        report(_state(address, places))
+        time.sleep(_LOOKS)
+
+
+def _left_behind() -> Refused:
+    """Asks the server for another helper."""
+    return Refused("the cluster was started anew, and has to be joined again")
+
+
+def _state(address: str, places: Places) -> State | Refused:
+    if lost := unreachable(address):
+        return State(lost)
+    try:
+        return State("", *places.situation())
+    except Exception as error:  # noqa: BLE001 - Ray has a dozen kinds; the server is told
+        return _left_behind() if _ANEW in str(error) else State(one_line(error))
+
+
+def unreachable(address: str) -> str:
+    """Why nothing accepts connections at the address; empty if something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_PATIENCE).close()
+    except OSError as error:
+        return f"nothing answers at {address}: {error.strerror or error}"
+    return ""
+
+
+def main() -> None:
+    """The process."""
+    address, server_pid = sys.argv[1], int(sys.argv[2])
+    die_with(server_pid)
+    # uvloop leaves open what the server has, even the other end of this process's input, which would not end.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # A duplicate, as Ray and what it starts print on standard output.
+    report = Reporter(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    source = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    requests = Requests(source)
+    try:
+        ray = join(address)
+        # It imports Ray.
+        from modelserver.ext.cluster.node.ray_actor import AgentActor  # noqa: PLC0415
+    except (Unusable, ImportError) as error:
+        report(Refused(str(error)))
+        os._exit(1)
+    places = Places(ray, AgentActor, report)
+    alive = sum(node["Alive"] for node in ray.nodes())
+    report(Joined(ray.__version__, modelserver.__version__, alive))
+    threading.Thread(target=watch_ray, args=(address, places, report), daemon=True).start()
+    requests.perform(places)
+    # Ray's own ending takes seconds, and nothing is left to do.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""A worker on another machine, as its pool sees it: the worker's own connection, and that of its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from modelserver.engine.pools.output import LINES_KEPT, LineReader
+from modelserver.engine.pools.process import describe_exit
+from modelserver.engine.pools.spec import Node
+from modelserver.engine.wire.cluster import (
+    MAX_MESSAGE,
+    Alive,
+    Condition,
+    Ended,
+    FromAgent,
+    Heard,
+    Kill,
+    Meeting,
+    Output,
+    Present,
+    Progress,
+    Recall,
+    Refused,
+    Started,
+    ToAgent,
+    WantArchive,
+    from_agent_decoder,
+)
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.messages import Recalled
+from modelserver.errors import StartFailed
+from modelserver.ext.cluster.placing import NoPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.engine.pools.printed_metrics import Measured
+    from modelserver.engine.pools.spec import OnMessage
+    from modelserver.engine.wire.messages import ToWorker
+    from modelserver.ext.cluster.channel import RemoteChannel
+    from modelserver.ext.cluster.placing import Placement
+
+_log = logging.getLogger("modelserver.workers")
+_model_log = logging.getLogger("modelserver.model")
+Outcome = TypeVar("Outcome")
+
+# The most seconds between two signs of life, and their number within the time after which a node is lost.
+_BEAT, _BEATS = 1.0, 4
+# Seconds after the end of a lease until it is noticed.
+_AFTER = 0.01
+# Seconds to read the last messages of an ended worker.
+_LAST_WORDS = 1.0
+# Seconds for the end of a killed worker to be reported.
+_KILL_TIME = 3.0
+# How much of a new measurement of the round trip counts, where it is longer than before.
+_SHARE = 0.1
+
+
+class RemoteWorker(asyncio.Protocol):
+    """The process of a worker, and the protocol of its agent's connection.
+
+    Args:
+        label: of the worker, for the log.
+        lost_after: seconds of silence after which the node counts as lost.
+        on_message: the worker's, for what the agent says in its place.
+        on_archive: called when the agent asks for the model's files from an offset.
+        measured: gets printed metrics.
+
+    ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
+    the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
+    "The worker".
+    """
+
+    def __init__(
+        self,
+        label: str,
+        lost_after: float,
+        on_message: OnMessage,
+        on_archive: Callable[[int], None],
+        measured: Measured | None = None,
+    ) -> None:
+        self.label = label
+        self.node = Node("")
+        self.pid = -1
+        self.round_trip = 0.0
+        self.begun: int | None = None
+        self.for_memory: bool | None = False
+        self.channel: RemoteChannel | None = None
+        self.placement: Placement | None = None
+        self._lost_after = lost_after
+        self._beat_time = min(_BEAT, lost_after / _BEATS)
+        self._on_message = on_message
+        self._on_archive = on_archive
+        self._loop = asyncio.get_running_loop()
+        self._reader: FrameReader[FromAgent] = FrameReader(from_agent_decoder, MAX_MESSAGE)
+        self._transport: asyncio.Transport | None = None
+        self._tail: deque[str] = deque(maxlen=LINES_KEPT)
+        self._measured = measured
+        self._outputs = self._read_output()
+        self._heard = self._due = 0.0
+        self._beats = 0
+        self._beaten = 0.0
+        self._beating: asyncio.TimerHandle | None = None
+        self.present: asyncio.Future[Present] = self._loop.create_future()
+        self.meeting: asyncio.Future[Meeting] = self._loop.create_future()
+        self.started: asyncio.Future[Started] = self._loop.create_future()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        for outcome in (self.present, self.meeting, self.started):
+            # Retrieved, even if nobody waits for it any more.
+            outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _read_output(self) -> tuple[LineReader, LineReader]:
+        """Readers of what it prints, whose lines in the log name its node, too."""
+        source = f"{self.label}@{self.node.name}" if self.node.name else self.label
+        return (
+            LineReader(f"{source}-stdout", logging.INFO, self._tail, self._measured),
+            LineReader(f"{source}-stderr", logging.WARNING, self._tail, self._measured),
+        )
+
+    def rename(self, label: str) -> None:
+        """Gives it another label, in the log, too."""
+        self.label = label
+        self._outputs = self._read_output()
+
+    # -- as a process
+
+    @property
+    def pids(self) -> list[int]:
+        """None on this machine."""
+        return []
+
+    @property
+    def recalls(self) -> bool:
+        """Whether its agent can take back batches."""
+        return self.started.done() and bool(self.started.result().memory)
+
+    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
+        """Sends one message; dropped if the connection is lost."""
+        if self.channel is not None:
+            self.channel.send(message, bodies)
+
+    def allow(self, limit: int) -> None:
+        """Changes the limit for its frames, in bytes."""
+        if self.channel is not None:
+            self.channel.allow(limit)
+
+    def recall(self, sequence: int) -> None:
+        """Asks the agent to take back the batches below ``sequence``, which the worker may not notice."""
+        self.say(Recall(sequence))
+
+    def kill(self) -> None:
+        self.say(Kill())
+        if self.channel is not None:
+            self.channel.close()
+        # If it is out of reach, nobody reports its end.
+        self._loop.call_later(_KILL_TIME, self.lose, "was killed by SIGKILL")
+
+    async def wait(self) -> str:
+        """Waits for its end, gives its place back, and returns how it ended."""
+        how = await asyncio.shield(self.lost)
+        for output in self._outputs:
+            output.finish()
+        if self.channel is not None:
+            # What it sent before its end may still be read.
+            await self.channel.finish(_LAST_WORDS if self.begun is not None else 0.0)
+        self.leave()
+        return how
+
+    def last_output(self, lines: int = 20) -> str:
+        return "\n".join(list(self._tail)[-lines:])
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was heard of a moment ago."""
+        return not self.lost.done() and self._loop.time() - self._heard < 2 * self._beat_time
+
+    # -- the agent's connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._heard = self._due = self._loop.time()
+        self._beat()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            for message, _ in self._reader.feed(data):
+                self._take(message)
+        except ProtocolError as error:
+            _log.error("The agent of worker %s sent an invalid message: %s", self.label, error)
+            self.lose("is out of reach: its agent cannot be understood")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lose(f"is out of reach: the connection to its node {self.node.name} is lost")
+
+    def say(self, message: ToAgent) -> None:
+        """Tells the agent; dropped if it is out of reach."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(encode(message)))
+
+    def _take(self, message: FromAgent) -> None:
+        if isinstance(message, Heard):
+            self._measure(message.number)
+        elif isinstance(message, Output):
+            self._outputs[message.is_error].feed(message.data)
+        elif isinstance(message, Condition):
+            self.node.resident, self.node.gpu = message.resident, message.gpu
+            self.node.told += 1
+        elif isinstance(message, Recalled):
+            self._on_message(message, memoryview(b""))
+        elif isinstance(message, WantArchive):
+            self._on_archive(message.offset)
+        elif isinstance(message, Progress):
+            self._tell(message)
+        else:
+            self._take_step(message)
+
+    def _tell(self, step: Progress) -> None:
+        if step.source:
+            _model_log.info("%s", step.text, extra={"source": f"{step.source}@{self.node.name}"})
+        else:
+            _log.info("Worker %s on node %s: %s", self.label, self.node.name, step.text)
+
+    def _take_step(self, message: Present | Meeting | Started | Refused | Ended) -> None:
+        if isinstance(message, Present):
+            self.node.name, self.node.host = message.node, message.host
+            self._outputs = self._read_output()
+            _settle(self.present, message)
+        elif isinstance(message, Meeting):
+            _settle(self.meeting, message)
+        elif isinstance(message, Started):
+            self.pid = message.pid
+            _settle(self.started, message)
+        elif isinstance(message, Refused):
+            self.lose(message.reason, message.status)
+        else:
+            self.begun, self.for_memory = message.begun, message.for_memory
+            self.lose(describe_exit(message.code))
+
+    def _beat(self) -> None:
+        """Says that the server is there, and notices if the agent is not."""
+        now = self._loop.time()
+        # If this loop was late, what the agent said meanwhile is still to be read.
+        self._heard = min(now, self._heard + max(0.0, now - self._due))
+        if now - self._heard > self._lost_after:
+            _log.error(
+                "Worker %s: nothing was heard of its node %s for %g s",
+                *(self.label, self.node.name, self._lost_after),
+            )
+            self.lose(
+                f"is out of reach: nothing was heard of its node {self.node.name} for {self._lost_after:g} s"
+            )
+            return
+        self._beats += 1
+        # The time of the server's loop has milliseconds only.
+        self._beaten = time.perf_counter()
+        self.say(Alive(self._beats))
+        # The end of the lease is noticed at once, not at the next beat after it.
+        pause = min(self._beat_time, self._heard + self._lost_after - now + _AFTER)
+        self._due = now + pause
+        self._beating = self._loop.call_later(pause, self._beat)
+
+    def _measure(self, number: int) -> None:
+        if number == self._beats:
+            seconds = time.perf_counter() - self._beaten
+            before = self.round_trip
+            slower = before and seconds > before
+            self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
+
+    def lose(self, how: str, status: int = 0) -> None:
+        """It has ended, or is out of reach; ``how``: in words that follow "The worker".
+
+        ``status``: what clients are told if it cannot start anywhere.
+        """
+        if self.lost.done():
+            return
+        self.lost.set_result(how)
+        for step in (self.present, self.meeting, self.started):
+            if not step.done():
+                step.set_exception(StartFailed(how, status) if status else NoPlace(how))
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._transport is not None:
+            self._transport.close()
+        if self.channel is not None and self.begun is None:
+            self.channel.close()
+
+    def leave(self) -> None:
+        if self.placement is not None:
+            self.placement.withdraw()
+
+
+def _settle(step: asyncio.Future[Outcome], message: Outcome) -> None:
+    if not step.done():
+        step.set_result(message)

@@ -1,0 +1,137 @@
+"""The console's routes. The page holds nothing and is for everybody; the rest needs what management needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from modelserver import __version__
+from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
+from modelserver.ext.console.broadcast import Broadcast
+from modelserver.ext.console.estimates import Asked, Estimates
+from modelserver.ext.console.facts import State
+from modelserver.ext.console.leaving import is_there_for
+from modelserver.ext.console.pages import DATA_HEADERS, Pages
+from modelserver.ext.console.tries import answer_try
+from modelserver.models.options.table import OPTIONS
+from modelserver.models.settings.load import shown
+from modelserver.surface.auth.scopes import CONSOLE_PATH
+from modelserver.surface.auth.scopes import Scope as TokenScope
+from modelserver.surface.http.answers import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from modelserver.surface.api.services import Services
+    from modelserver.surface.http.exchange import HotRoutes
+
+_STATIC = f"{CONSOLE_PATH}/static/"
+_TRY = f"{CONSOLE_PATH}/try/"
+# Bytes of the question for an estimate.
+_MOST_ASKED = 1 << 14
+
+_read_asked = msgspec.json.Decoder(Asked).decode
+
+
+class Console:
+    """An ASGI application for all paths from ``/console`` on; tries of models go to ``hot``."""
+
+    def __init__(self, services: Services, hot: HotRoutes) -> None:
+        self._services = services
+        self._hot = hot
+        self._pages = Pages()
+        self._broadcast = Broadcast(State(services.registry))
+        self._estimates = Estimates()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._response(scope["path"], Request(scope, receive))
+        await response(scope, receive, send)
+
+    def close(self) -> None:
+        """Ends the streams of events and the helper process."""
+        self._broadcast.close()
+        self._estimates.close()
+
+    async def _response(self, path: str, request: Request) -> Response:
+        if path == CONSOLE_PATH or path.startswith(_STATIC):
+            return self._page(path, request)
+        if path.startswith(_TRY):
+            _check_method(request, "POST")
+            return await answer_try(request, self._hot)
+        if path == f"{CONSOLE_PATH}/estimate":
+            _check_method(request, "POST")
+            return await self._estimate(request)
+        if path == f"{CONSOLE_PATH}/events":
+            _check_method(request, "GET")
+            return self._events(request)
+        if path == f"{CONSOLE_PATH}/settings":
+            _check_method(request, "GET")
+            return self._settings()
+        raise ResourceNotFound
+
+    def _page(self, path: str, request: Request) -> Response:
+        _check_method(request, "GET", "HEAD")
+        if path == CONSOLE_PATH and request.scope["raw_path"].endswith(b"/"):
+            # Its files are named relative to it, so that it works behind a proxy's prefix.
+            return RedirectResponse("../console", 308)
+        found = self._pages.get("index.html" if path == CONSOLE_PATH else path.removeprefix(_STATIC))
+        if found is None:
+            raise ResourceNotFound
+        return found
+
+    def _events(self, request: Request) -> Response:
+        events = self._broadcast.watch(self._allowed(request))
+        return StreamingResponse(events, headers={**DATA_HEADERS, "content-type": "text/event-stream"})
+
+    def _allowed(self, request: Request) -> Callable[[], bool]:
+        """Whether the request's token is still valid; the stream may outlast it."""
+        tokens = self._services.tokens
+        if tokens is None:
+            return lambda: True
+        header = request.headers.get("authorization", "").encode("latin-1")
+        return lambda: tokens.verifier.accepts(TokenScope.MANAGEMENT, header)
+
+    def _settings(self) -> Response:
+        services = self._services
+        settings = [
+            {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
+            for key, value, source in shown(services.settings, services.registry.preparation.sources)
+            if key.category != "N"
+        ]
+        options = {row.key: row.summary for row in OPTIONS.values()}
+        return _json({"version": __version__, "settings": settings, "options": options})
+
+    async def _estimate(self, request: Request) -> Response:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_ASKED:
+                raise PayloadTooLarge(f"More than {_MOST_ASKED} bytes.")
+        try:
+            asked = _read_asked(body)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"This cannot be estimated: {error}") from None
+        model = self._services.registry.get(asked.model, asked.version)
+        measured = model.arrivals.measured(time.monotonic(), model.metrics, len(model.pool.workers))
+        making = asyncio.ensure_future(self._estimates.make(asked, measured))
+        try:
+            is_there = await is_there_for(making, request)
+        finally:
+            making.cancel()
+        return _json(making.result()) if is_there else Response(status_code=499)
+
+
+def _check_method(request: Request, *allowed: str) -> None:
+    if request.method not in allowed:
+        raise MethodNotAllowed(", ".join(allowed))
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), headers={**DATA_HEADERS, "content-type": JSON})

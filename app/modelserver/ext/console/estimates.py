@@ -1,0 +1,244 @@
+"""What would happen if: the model's cost and arrivals as measured, simulated with other settings.
+
+If more came than can be simulated, some stretches of it are, spread evenly over all.
+
+A helper process simulates, so the event loop does not stall.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from modelserver.engine.batching.policies import make_policy
+from modelserver.engine.offload.helpers import Helpers
+from modelserver.engine.simulation.costs import Cost, fit
+from modelserver.engine.simulation.engine import Server, Simulation
+from modelserver.engine.simulation.figures import summarize
+from modelserver.engine.telemetry.arrivals import Interval, Measured  # noqa: TC001 - read at run time
+from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Of one simulation, and the stretches they are taken from.
+_MOST_REQUESTS: Final = 8000
+_STRETCHES: Final = 40
+# Estimates that are made or wait for it.
+MOST: Final = 8
+# CPU seconds and bytes of address space of the helper.
+_SECONDS: Final = 10.0
+_MEMORY: Final = 1 << 30
+# What comes first, while the policy learns, does not count.
+_WARMUP: Final = 0.1
+_SEND: Final = "Send some requests first."
+# Mean sizes of batches that differ by less do not tell fixed cost from cost per instance.
+_SPREAD: Final = 0.5
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The settings of a version; ``delay`` in ms, ``queue`` in requests."""
+
+    size: Annotated[int, Meta(ge=1, le=1024)]
+    policy: Literal["adaptive", "greedy", "window"]
+    delay: Annotated[float, Meta(ge=0, le=60_000)]
+    workers: Annotated[int, Meta(ge=1, le=64)]
+    queue: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A model, and its settings to compare. ``factor``: of the arrivals."""
+
+    model: str
+    version: str
+    now: Choice
+    then: Choice
+    factor: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Measured or simulated: answered and refused requests per second, mean batch, latencies, the share of
+    time that workers are busy.
+    """
+
+    rate: float
+    refused: float
+    batch: float
+    p50_ms: float | None
+    p99_ms: float | None
+    busy: float
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What was measured, both simulations, and what they were made with.
+
+    A batch of n takes ``fixed_ms`` + ``each_ms`` * n; ``is_guess``: all batches had about the same size, and
+    half of their cost is taken as fixed. ``requests`` are simulated, of ``of_requests`` that came in
+    ``of_seconds``.
+    """
+
+    fixed_ms: float
+    each_ms: float
+    is_guess: bool
+    requests: int
+    seconds: float
+    of_requests: int
+    of_seconds: float
+    measured: Figures
+    now: Figures
+    then: Figures
+
+
+class Estimates:
+    """Makes estimates, one at a time; a few may wait."""
+
+    def __init__(self) -> None:
+        self._helpers = Helpers("estimates", 1, _MEMORY, PayloadTooLarge)
+        self._count = 0
+
+    async def make(self, asked: Asked, measured: Measured) -> Estimate:
+        """Raises BadRequest if nothing was measured, or it takes too long; ServiceUnavailable if too many
+        wait.
+        """
+        if self._count >= MOST:
+            raise ServiceUnavailable(f"{MOST} estimates are being made at this time; try later.")
+        self._count += 1
+        try:
+            return await self._helpers.call(_SECONDS, estimate, asked, measured)
+        except PayloadTooLarge:
+            raise BadRequest("This is too much to simulate; choose fewer requests.") from None
+        finally:
+            self._count -= 1
+
+    def close(self) -> None:
+        """Ends the helper."""
+        self._helpers.close()
+
+
+def estimate(asked: Asked, measured: Measured) -> Estimate:
+    """Simulates both choices; the same request always gives the same answer. Raises BadRequest."""
+    history = measured.intervals
+    cost, is_guess = cost_of(history)
+    times, seconds = arrivals(stretches(history, _MOST_REQUESTS / asked.factor), asked.factor)
+    if not times:
+        raise BadRequest(f"No requests were measured to make an estimate of. {_SEND}")
+    now, then = (
+        _simulated(choice, cost, measured.overhead, times, seconds) for choice in (asked.now, asked.then)
+    )
+    came, lasted = math.fsum(i.arrived for i in history), math.fsum(i.seconds for i in history)
+    return Estimate(
+        *(cost.fixed * 1e3, cost.each * 1e3, is_guess, len(times), seconds, round(came), lasted),
+        *(_measured(measured, lasted), now, then),
+    )
+
+
+def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
+    """The cost of a batch, and whether it is a guess. Raises BadRequest if nothing was measured."""
+    points = [(each.instances / each.batches, each.worked / each.batches) for each in history if each.batches]
+    points = [(size, seconds) for size, seconds in points if size > 0 and seconds > 0]
+    if not points:
+        raise BadRequest(f"No batches were measured to make an estimate of. {_SEND}")
+    sizes = [size for size, _ in points]
+    if max(sizes) - min(sizes) >= _SPREAD:
+        return fit("measured", points), False
+    size, seconds = (math.fsum(column) / len(points) for column in zip(*points, strict=True))
+    return Cost("measured", seconds / 2, seconds / 2 / size), True
+
+
+def stretches(history: Sequence[Interval], most: float) -> list[tuple[float, float]]:
+    """The seconds and requests of each interval, or if there were more than ``most``, of parts of some.
+
+    All requests are divided into stretches of equally many. One of every so many is kept, whole.
+    """
+    total = math.fsum(each.arrived for each in history)
+    every = math.ceil(total / most)
+    if every <= 1:
+        return [(each.seconds, each.arrived) for each in history]
+    length = total / (every * _STRETCHES)
+    found: list[tuple[float, float]] = []
+    begin = 0.0
+    for each in history:
+        end = begin + each.arrived
+        # The last stretch of each group is kept; from the first of them that ends after the interval begins.
+        group = int(begin / (every * length))
+        while (last := (group + 1) * every * length) - length <= end and group < _STRETCHES:
+            inside = max(0.0, min(end, last) - max(begin, last - length))
+            if each.arrived:
+                found.append((each.seconds * inside / each.arrived, inside))
+            elif begin < last:
+                found.append((each.seconds, 0.0))
+            group += 1
+        begin = end
+    return found
+
+
+def arrivals(history: Sequence[tuple[float, float]], factor: float) -> tuple[list[float], float]:
+    """Ascending times, as many per interval as were measured, times ``factor``, and the seconds of all.
+
+    Within an interval they are random.
+    """
+    chance = Random(1)  # noqa: S311 - no secret
+    times: list[float] = []
+    begin = owed = 0.0
+    for seconds, arrived in history:
+        owed += arrived * factor
+        count = int(owed)
+        owed -= count
+        times += sorted(begin + chance.random() * seconds for _ in range(count))
+        begin += seconds
+    return times, begin
+
+
+def _measured(measured: Measured, seconds: float) -> Figures:
+    _, answered, lost, batches, instances, worked, available = map(
+        math.fsum, zip(*measured.intervals, strict=True)
+    )
+    p50, p99 = (quantile(share, REQUEST_BOUNDS, measured.latencies) for share in (0.5, 0.99))
+    return Figures(
+        rate=answered / seconds,
+        refused=lost / seconds,
+        batch=instances / batches,
+        p50_ms=p50,
+        p99_ms=p99,
+        busy=worked / max(available, 1e-9),
+    )
+
+
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+    """As Prometheus' histogram_quantile: linear within a bucket. In ms; None without observations."""
+    left = share * math.fsum(counts)
+    if not left:
+        return None
+    for low, high, count in zip((0.0, *bounds), bounds, counts, strict=False):
+        if count >= left:
+            return 1e3 * (low + (high - low) * left / count)
+        left -= count
+    return 1e3 * bounds[-1]
+
+
+def _simulated(
+    choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
+) -> Figures:
+    server = Server(cost, choice.size, choice.workers, overhead, choice.queue)
+    coming: Iterator[float] = iter(times)
+    trace = Simulation(server, make_policy(choice.policy, choice.delay / 1e3), coming, 1).run(math.inf)
+    begin = _WARMUP * seconds
+    figures = summarize(trace, begin, seconds)
+    busy = figures.device_ms / 1e3 * figures.rate / choice.workers
+    return Figures(
+        rate=figures.rate,
+        refused=trace.refused / seconds if seconds else 0.0,
+        batch=figures.batch,
+        p50_ms=_known(figures.p50_ms),
+        p99_ms=_known(figures.p99_ms),
+        busy=busy,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,204 @@
+"""What the events say: figures of each look, and facts about versions when they change.
+
+Figures are counts since the version was registered; the page takes differences. All of it is read from what
+the server counts and knows anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.engine.telemetry.prometheus import SECONDS_BOUNDS
+from modelserver.models.options.table import OPTIONS
+from modelserver.models.settings.key import property_text
+from modelserver.surface.api.describe import describe, read_gpus_of
+
+if TYPE_CHECKING:
+    from modelserver.engine.pools.worker import Worker
+    from modelserver.engine.telemetry.prometheus import Distribution
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+# Processor seconds that each look spends on facts, unless they are new.
+_FACTS_TIME: Final = 0.002
+# Seconds at a stretch; then the event loop does other work.
+_STRETCH: Final = 0.004
+# Of a worker's output: lines, and characters; of a failure, characters.
+_LINES: Final = 20
+_MOST_OUTPUT: Final = 4000
+_MOST_FAILURE: Final = 8000
+_LONGEST_VALUE: Final = 300
+_MEGABYTE: Final = 1 << 20
+
+_encode = msgspec.json.Encoder().encode
+
+
+class State:
+    """What was last seen of the versions in ``registry``."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._life = uuid4().hex
+        self._at = 0.0
+        self._figures: dict[str, msgspec.Raw] = {}
+        self._facts: dict[str, msgspec.Raw] = {}
+
+    async def look(self) -> tuple[bytes, float]:
+        """What has changed, as one event, and the processor seconds that looking took."""
+        await read_gpus_of(self._registry.versions())
+        watch, at = _Stopwatch(), time.monotonic()
+        versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
+        figures = {}
+        for key, model in versions.items():
+            figures[key] = msgspec.Raw(_encode(figures_of(model)))
+            await watch.give_way()
+        before = {key: facts for key, facts in self._facts.items() if key in versions}
+        facts, until = dict(before), watch.total + _FACTS_TIME
+        # New ones, and at least one of the others: that which was not looked at for longest.
+        new = [key for key in versions if key not in before]
+        for number, key in enumerate([*new, *before]):
+            if number > len(new) and watch.total > until:
+                break
+            facts.pop(key, None)
+            model = versions[key]
+            facts[key] = msgspec.Raw(_encode(facts_of(model, is_default=self._is_default(model))))
+            await watch.give_way()
+        self._at, self._figures, self._facts = at, figures, facts
+        changed = {key: value for key, value in facts.items() if before.get(key) != value}
+        return self._event(changed), watch.total
+
+    def whole(self) -> bytes:
+        """Everything as of the last look, as one event."""
+        return self._event(self._facts)
+
+    def forget(self) -> None:
+        """Nobody looks any more."""
+        self._figures, self._facts = {}, {}
+
+    def _event(self, facts: dict[str, msgspec.Raw]) -> bytes:
+        """``life`` is another one after a restart of the server."""
+        told = {
+            "life": self._life,
+            "at": round(self._at, 3),
+            "bounds": {"latency": REQUEST_BOUNDS, "parts": SECONDS_BOUNDS},
+            "figures": self._figures,
+            "facts": facts,
+        }
+        return b"data: " + _encode(told) + b"\n\n"
+
+    def _is_default(self, model: ModelVersion) -> bool:
+        # It may have been unregistered since the look began.
+        return self._registry.has(model.name, model.version) and self._registry.is_default(model)
+
+
+class _Stopwatch:
+    """Counts the processor seconds of work that gives way to other work now and then."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._began = time.thread_time()
+
+    @property
+    def total(self) -> float:
+        """The seconds so far."""
+        return self._before + time.thread_time() - self._began
+
+    async def give_way(self) -> None:
+        """Lets the event loop do other work if it has not for some milliseconds."""
+        if time.thread_time() - self._began > _STRETCH:
+            self._before = self.total
+            await asyncio.sleep(0)
+            self._began = time.thread_time()
+
+
+def figures_of(model: ModelVersion) -> dict[str, Any]:
+    """What changes all the time: counts, and what waits and runs now."""
+    metrics, statistics = model.metrics, model.pool.statistics()
+    return {
+        "latency": _counted(metrics.request_seconds),
+        "queue": _counted(metrics.queue_seconds),
+        "handler": _counted(metrics.handler_seconds),
+        "size": _summed(metrics.batch_sizes),
+        "fill": _summed(metrics.fill_ratios),
+        "unanswered": metrics.unanswered,
+        "errors": metrics.errors.count,
+        "waiting": statistics.pending,
+        "running": statistics.batches_in_flight,
+    }
+
+
+def _counted(observed: Distribution) -> list[float]:
+    """The sum, and how many fell into each bucket."""
+    return [round(observed.total, 6), *observed.counts]
+
+
+def _summed(observed: Distribution) -> list[float]:
+    return [round(observed.total, 6), sum(observed.counts)]
+
+
+def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
+    """What seldom changes: the description, workers with their last output, options with their sources."""
+    described = describe(model)
+    del described["jobQueueStatus"], described["sequences"]
+    described["workers"] = [
+        _worker(worker, told) for worker, told in zip(model.pool.workers, described["workers"], strict=True)
+    ]
+    failure = described.get("failure") or model.pool.failure
+    return {
+        **{key: value for key, value in described.items() if value is not None},
+        "default": is_default,
+        "state": _state(model),
+        "failure": failure[-_MOST_FAILURE:],
+        "queueSize": model.pool.limits.max_requests,
+        "options": _options(model),
+    }
+
+
+def _state(model: ModelVersion) -> str:
+    """In one word: degraded with fewer workers than wanted, failing while these work in vain, retrying while
+    they fail to load, empty without any.
+    """
+    statistics, pool = model.pool.statistics(), model.pool
+    if statistics.ready:
+        if pool.failing:
+            return "failing"
+        return "ready" if statistics.ready >= min(pool.min_workers, len(pool.workers)) else "degraded"
+    if pool.failure:
+        return "retrying" if statistics.loading else "failed"
+    return "loading" if statistics.loading else "empty"
+
+
+def _worker(worker: Worker, described: dict[str, Any]) -> dict[str, Any]:
+    output = "" if worker.process is None else worker.process.last_output(_LINES)
+    return {
+        **described,
+        "memoryUsage": described["memoryUsage"] // _MEGABYTE,
+        "failure": worker.failure[-_MOST_FAILURE:],
+        "output": output[-_MOST_OUTPUT:],
+    }
+
+
+def _options(model: ModelVersion) -> list[tuple[str, str, str]]:
+    """The key, value and source of each option."""
+    options, found = model.options, []
+    for name, row in OPTIONS.items():
+        if hasattr(options, name):
+            value = getattr(options, name)
+            text = _text(value)
+            found.append((row.key, text[:_LONGEST_VALUE], options.sources.get(name, "default")))
+    return found
+
+
+def _text(value: object) -> str:
+    """A value on one line; of one with parts, those that differ from the default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {each.name: getattr(value, each.name) for each in fields(value)}
+        return ", ".join(f"{name}={it}" for name, it in given.items() if it != getattr(type(value)(), name))
+    return property_text(getattr(value, "value", value))

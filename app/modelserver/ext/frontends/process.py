@@ -1,0 +1,224 @@
+"""A front end: ``python -m modelserver.ext.frontends SEAT SEATS LINK_FD LISTENER_FD COUNTS_FD [ARENA_FD]``.
+
+It accepts connections, handles HTTP with the server's limits, and passes requests on. It has no models,
+queues or user code, and imports neither torch nor FastAPI. It ends when the server says so or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import uvloop
+from uvicorn.config import Config
+
+from modelserver.engine.telemetry.access import AccessLog
+from modelserver.engine.telemetry.logs import ACCESS_LOGGER
+from modelserver.engine.telemetry.repeated import limit_tracebacks
+from modelserver.engine.telemetry.stalls import LoopWatch
+from modelserver.engine.wire import frontend as messages
+from modelserver.engine.wire.arena import adopt
+from modelserver.ext.frontends.acceptor import Acceptor
+from modelserver.ext.frontends.counts import Counts
+from modelserver.ext.frontends.frontend_end import Forwarder
+from modelserver.ext.frontends.link import Link
+from modelserver.surface.auth.guard import Guard
+from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.http.connection import HttpProtocol, Listener, check_regularly
+from modelserver.surface.http.cors import Cors
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.tls.context import Certificate, renew, server_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ssl import SSLContext
+
+_ENDING_CHECK = 0.02  # seconds
+
+
+class Frontend:
+    """A front end in its process.
+
+    Args:
+        listener: the shared listening socket.
+        counts: the numbers of connections; ``seat`` is this process's.
+        on_end: called when there is nothing more to do.
+    """
+
+    def __init__(
+        self, listener: socket.socket, counts: Counts, seat: int, on_end: Callable[[], None]
+    ) -> None:
+        self._socket = listener
+        self._counts = counts
+        self._seat = seat
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.link: Link[messages.ToFrontend] = Link(messages.to_frontend_decoder, self._on_message, on_end)
+        self._forwarder = Forwarder(self.link)
+        self._access: AccessLog | None = None
+        self._listener: Listener | None = None
+        self._acceptor: Acceptor | None = None
+        self._tls: SSLContext | None = None
+        self._verifier = Verifier(time.time)
+
+    def watch(self) -> LoopWatch:
+        """Tells the server of stalls of the event loop from now on."""
+        return LoopWatch(lambda seconds: self.link.send(messages.Stalled(seconds)), f"front end {self._seat}")
+
+    def _on_message(self, message: messages.ToFrontend, body: bytes) -> None:
+        if self._forwarder.handle(message, body):
+            return
+        if isinstance(message, messages.Setup):
+            self._set_up(message)
+        elif isinstance(message, messages.Tokens):
+            self._verifier.replace(
+                Fingerprint(Scope(name), digest, expires) for name, digest, expires in message.tokens
+            )
+        elif isinstance(message, messages.Certified):
+            assert self._tls is not None  # noqa: S101 - sent only with TLS
+            renew(self._tls, Certificate(*message.tls))
+        elif isinstance(message, messages.Traced):
+            self._trace(message)
+        elif isinstance(message, messages.Open):
+            assert self._acceptor is not None  # noqa: S101 - Setup came first
+            self._acceptor.open()
+        elif isinstance(message, messages.Close):
+            self._close()
+        elif isinstance(message, messages.Hurry):
+            self._hurry()
+
+    def _set_up(self, setup: messages.Setup) -> None:
+        logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
+        access = self._access = AccessLog(
+            stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
+        )
+        access.start(self._loop)
+        config = Config(
+            self._forwarder, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
+        )
+        config.load()
+        guard = None
+        if setup.guarded:
+            guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
+        cors = Cors(setup.cors) if setup.cors else None
+        intake = Intake(setup.max_incoming)
+        listener = self._listener = Listener(
+            self._forwarder,
+            setup.max_body,
+            access.counting(self._forwarder.count),
+            guard=guard,
+            cors=cors,
+            intake=intake,
+            outgoing=Outgoing(setup.max_outgoing, intake.give_back),
+        )
+        self._forwarder.on_much = intake.give_back
+        context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
+        acceptor = self._acceptor = Acceptor(
+            self._socket, self._counts, self._seat, lambda: _Connection(config, listener, acceptor), context
+        )
+        check_regularly(self._loop, [listener])
+
+    def _trace(self, traced: messages.Traced) -> None:
+        exchange = self._forwarder.exchange(traced.number)
+        if exchange is not None and self._access is not None:
+            self._access.traced(exchange.request_id, traced.trace_id)
+
+    def _close(self) -> None:
+        """Accepts no more connections; existing ones close after their current request."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._acceptor is not None and self._listener is not None:
+            self._acceptor.close()
+            for connection in list(self._listener.state.connections):
+                connection.shutdown()
+        self.link.send(messages.Closed())
+        self._end_when_empty()
+
+    def _end_when_empty(self) -> None:
+        if self._acceptor is not None and self._acceptor.connections:
+            self._loop.call_later(_ENDING_CHECK, self._end_when_empty)
+            return
+        if self._access is not None:
+            self._access.close()
+        self.link.close()
+
+    def _hurry(self) -> None:
+        self._close()
+        if self._listener is not None:
+            for connection in list(self._listener.state.connections):
+                connection.transport.abort()
+
+
+class _Connection(HttpProtocol):
+    """A connection that tells the acceptor when it ends."""
+
+    def __init__(self, config: Config, listener: Listener, acceptor: Acceptor) -> None:
+        super().__init__(config, listener)
+        self._acceptor = acceptor
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if self._acceptor.is_closed:
+            # It was accepted just before.
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._acceptor.left()
+
+
+class TellServer(logging.Handler):
+    """Sends log records to the server, which writes the log files."""
+
+    def __init__(self, link: Link[messages.ToFrontend]) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        text = text.encode("utf-8", "replace").decode()
+        trace_id = getattr(record, "trace_id", "")
+        self._link.send(messages.Told(record.name, record.levelno, record.created, text, trace_id))
+
+
+async def run(  # noqa: PLR0917 - the arguments of the program
+    seat: int, seats: int, link: int, listener: int, counts: int, arena: int | None = None
+) -> None:
+    """Serves until the server says so or is gone."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    ours, shared = socket.socket(fileno=link), socket.socket(fileno=listener)
+    ours.setblocking(False)
+    shared.setblocking(False)
+    frontend = Frontend(shared, Counts(counts, seats), seat, ended.set)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(TellServer(frontend.link))
+    limit_tracebacks()
+    if arena is not None:
+        frontend.link.arena = adopt(arena)
+    await loop.create_unix_connection(lambda: frontend.link, sock=ours)
+    frontend.link.send(messages.Ready())
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    watch = frontend.watch()
+    await ended.wait()
+    watch.close()
+
+
+def main() -> None:
+    """The process."""
+    uvloop.run(run(*map(int, sys.argv[1:])))

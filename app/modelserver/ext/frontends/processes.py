@@ -1,0 +1,277 @@
+"""The front ends of a server: starts, watches, replaces and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.engine.wire.arena import HALF, Arena, MappedIncoming, create
+from modelserver.engine.wire.frontend import Certified, Close, Hurry, Open, Setup, Tokens
+from modelserver.errors import ConfigError
+from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
+from modelserver.ext.frontends.link import make_pair
+from modelserver.ext.frontends.server_end import ServerEnd
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from modelserver.ext.frontends.server_end import Application
+    from modelserver.surface.http.exchange import HotRoutes
+
+_log = logging.getLogger("modelserver.frontend")
+
+# Seconds that a front end may take to start, to confirm that it accepts no more connections, and to end.
+START_PATIENCE = 60.0
+CLOSE_PATIENCE = 5.0
+END_PATIENCE = 2.0
+# Failed attempts in a row before the server gives up; only during its own start.
+_START_ATTEMPTS = 3
+_LONGEST_PAUSE = 5.0
+# A front end that ran this long did not fail at its start.
+_LONG_LIFE = 10.0
+
+CORES_EACH = 8
+MOST = 4
+
+
+def front_ends(wanted: int | str, cores: int) -> int:
+    """How many processes handle HTTP; 1: the server itself.
+
+    ``auto`` is one per ``CORES_EACH`` cores, at most ``MOST``; docs/scaling.md says why.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    return max(1, min(cores // CORES_EACH, MOST))
+
+
+class _Seat:
+    """The place of one front end, and the process in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keeper: asyncio.Task[None] | None = None
+        self.process: asyncio.subprocess.Process | None = None
+        self.end: ServerEnd | None = None
+        # Done as soon as a process was ready here.
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
+        """Sends a message to the front end, if there is one."""
+        if self.end is not None:
+            self.end.link.send(message)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+
+class Fleet:
+    """``count`` front-end processes at one listening socket.
+
+    Args:
+        listener: bound; :meth:`open` starts to listen on it.
+        setup: the configuration of each front end.
+        hot, app, on_status, on_stall: see :class:`ServerEnd`.
+    """
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        count: int,
+        listener: socket.socket,
+        setup: Setup,
+        hot: HotRoutes,
+        app: Application,
+        on_status: Callable[[int], None],
+        on_stall: Callable[[float], None],
+    ) -> None:
+        if not 1 < count <= MAX_SEATS:
+            raise ValueError(f"{count} front ends")
+        self._count = count
+        self._listener = listener
+        self._setup = setup
+        self._hot = hot
+        self._app = app
+        self._on_status = on_status
+        self._on_stall = on_stall
+        self._tokens = Tokens(())
+        self._counts_file, self._counts = make_counts(count)
+        self._seats = [_Seat(number) for number in range(count)]
+        self._is_open = False
+        self._closing = False
+
+    def start(self) -> None:
+        """Starts the processes; they accept no connections yet."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        for seat in self._seats:
+            seat.keeper = loop.create_task(self._keep(seat))
+
+    async def open(self, backlog: int) -> None:
+        """Waits until all are ready, and lets them accept connections.
+
+        Raises:
+            ConfigError: they cannot be started.
+            OSError: another process listens on the address.
+        """
+        await asyncio.gather(*(self._until_ready(seat) for seat in self._seats))
+        self._listener.listen(backlog)
+        self._is_open = True
+        for seat in self._seats:
+            seat.tell(Open())
+        _log.info("%d front ends take requests: processes %s", self._count, ", ".join(map(str, self.pids)))
+
+    def allow(self, tokens: Tokens) -> None:
+        """Only these tokens are valid at the front ends from now on."""
+        self._tokens = tokens
+        for seat in self._seats:
+            seat.tell(tokens)
+
+    def certify(self, tls: tuple[bytes, bytes, bytes]) -> None:
+        """The front ends, new ones too, use this chain, key and authorities; ignored without TLS."""
+        if self._setup.tls is None:
+            return
+        self._setup = msgspec.structs.replace(self._setup, tls=tls)
+        for seat in self._seats:
+            seat.tell(Certified(tls))
+
+    @property
+    def pids(self) -> list[int]:
+        return [seat.process.pid for seat in self._seats if seat.process is not None]
+
+    async def refuse(self) -> None:
+        """Returns when no front end accepts connections any more."""
+        if self._closing:
+            return
+        self._closing = True
+        self._listener.close()
+        ends = [seat.end for seat in self._seats if seat.end is not None]
+        for end in ends:
+            end.link.send(Close())
+        if ends:
+            await asyncio.wait([end.closed for end in ends], timeout=CLOSE_PATIENCE)
+
+    async def close(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds for connections to end, aborts the rest and ends the processes."""
+        await self.refuse()
+        keepers = [seat.keeper for seat in self._seats if seat.keeper is not None]
+        for seat in self._seats:
+            if seat.process is None and seat.keeper is not None:
+                # It waits before starting the next process.
+                seat.keeper.cancel()
+        if keepers:
+            _, left = await asyncio.wait(keepers, timeout=grace)
+            if left:
+                for seat in self._seats:
+                    seat.tell(Hurry())
+                _, left = await asyncio.wait(left, timeout=END_PATIENCE)
+            if left:
+                for seat in self._seats:
+                    seat.kill()
+                await asyncio.wait(left)
+        self._counts.close()
+        os.close(self._counts_file)
+
+    async def _until_ready(self, seat: _Seat) -> None:
+        assert seat.keeper is not None  # noqa: S101 - start() came first
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait([seat.ready, seat.keeper], timeout=START_PATIENCE, return_when=first)
+        if not seat.ready.done():
+            raise ConfigError(f"The front ends (frontend_processes={self._count}) cannot be started.")
+
+    async def _keep(self, seat: _Seat) -> None:
+        """Runs a front end in the seat, one after the other, until the fleet ends."""
+        failures = 0
+        while not self._closing:
+            began = time.monotonic()
+            how = await self._live(seat)
+            self._counts.leave(seat.number)
+            if self._closing:
+                return
+            failures = 0 if time.monotonic() - began > _LONG_LIFE else failures + 1
+            _log.warning("Front end %d %s; it is replaced", seat.number, how)
+            if failures >= _START_ATTEMPTS and not self._is_open:
+                return
+            await asyncio.sleep(min(_LONGEST_PAUSE, 0.05 * 2**failures) if failures > 1 else 0.0)
+
+    async def _live(self, seat: _Seat) -> str:
+        """Runs one front end; returns how it ended."""
+        end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall, self._setup.max_outgoing)
+        try:
+            process = seat.process = await self._launch(end, seat.number)
+        except OSError as error:
+            return f"could not be started: {error}"
+        ending = asyncio.ensure_future(process.wait())
+        seat.end = end
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([end.ready, end.lost], timeout=START_PATIENCE, return_when=first)
+            if end.ready.done() and not end.lost.done():
+                self._welcome(seat)
+                await end.lost
+            # It closed its end of the link: it has ended or is about to.
+            await asyncio.wait([ending], timeout=END_PATIENCE)
+        finally:
+            end.link.abort()
+            seat.kill()
+            seat.end = seat.process = None
+        code = await ending
+        return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+    def _welcome(self, seat: _Seat) -> None:
+        if not seat.ready.done():
+            seat.ready.set_result(None)
+        if self._closing:
+            seat.tell(Close())
+        elif self._is_open:
+            seat.tell(Open())
+
+    async def _launch(self, end: ServerEnd, number: int) -> asyncio.subprocess.Process:
+        ours, theirs = make_pair()
+        arena = end.link.arena = create_arena()
+        inherited = [theirs.fileno(), self._listener.fileno(), self._counts_file]
+        if arena is not None:
+            inherited.append(arena.descriptor)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "modelserver.ext.frontends",
+                str(number),
+                str(self._count),
+                *map(str, inherited),
+                # `-m` searches the current directory first: it must not be writable by others.
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=ours)
+        end.link.send(self._setup)
+        end.link.send(self._tokens)
+        return process
+
+
+def create_arena() -> Arena | None:
+    """Memory to share with a front end; None if the system has none.
+
+    A front end runs no user code, so its data is read in place and not copied first as a worker's.
+    """
+    arena = create()
+    if arena is not None:
+        arena.incoming = MappedIncoming(arena.descriptor, HALF)
+    return arena

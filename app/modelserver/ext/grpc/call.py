@@ -1,0 +1,326 @@
+"""A gRPC call: messages and a status on a stream of HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from modelserver.engine.offload.turns import InTurns
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.framing import PREFIX, Inbox, Unacceptable, framed, unpacked
+from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
+from modelserver.ext.grpc.http2.stream import Stream
+from modelserver.surface.http.intake import IntakeFull
+from modelserver.surface.http.outgoing import OutgoingFull
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+
+    from modelserver.ext.grpc.heads import Head
+    from modelserver.ext.grpc.http2.stream import Carrier
+    from modelserver.surface.http.intake import Intake
+    from modelserver.surface.http.outgoing import Outgoing
+
+_log = logging.getLogger("modelserver.grpc")
+
+
+class Serving(Protocol):
+    """What serves the calls of a path."""
+
+    streams: bool
+    """Whether the client sends several messages."""
+
+    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
+        """Serves a call, whose only message is ``body``, to its end."""
+
+
+class CallTrace(Protocol):
+    """A traced call. ``traceparent`` is what its handlers get, ``request_id`` that of its first request."""
+
+    request_id: str
+
+    @property
+    def traceparent(self) -> str: ...
+
+    def queue(self, request: Any, model: Any) -> None:
+        """A request of the call is about to be queued for a model."""
+
+    def end(self, request_id: str, code: int) -> None:
+        """The call has ended."""
+
+
+class Port:
+    """What the calls of a port share.
+
+    Args:
+        methods: by `service/method`.
+        largest: bytes that a message may have.
+        intake: counts the bytes of messages that are not read yet.
+        outgoing: counts the bytes of answers that clients have not taken.
+    """
+
+    def __init__(
+        self, methods: Mapping[str, Serving], largest: int, intake: Intake, outgoing: Outgoing
+    ) -> None:
+        self.methods = methods
+        self.largest = largest
+        self.intake = intake
+        self.outgoing = outgoing
+        # Cancels what calls run in, by when it has begun.
+        self.endings = InTurns[asyncio.Task[None]](lambda task: task.cancel())
+
+    def make(self, connection: Carrier, number: int) -> Call:
+        return Call(connection, number, self)
+
+
+class Call(Stream):
+    """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer.
+
+    ``trace`` is None unless the call is traced.
+    """
+
+    __slots__ = (
+        "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
+        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method", "trace",
+    )  # fmt: skip
+
+    head: Head
+
+    def __init__(self, connection: Carrier, number: int, port: Port) -> None:
+        super().__init__(connection, number)
+        self._port = port
+        self.method: Serving | None = None
+        self.trace: CallTrace | None = None
+        self.arrived = self._heard = 0.0
+        self.is_cancelled = self.is_unread = False
+        # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.
+        self._inbox: Inbox | None = None
+        self._counted = self._owed = 0
+        # Whether our head was sent, and the metadata for it.
+        self._begun = False
+        self._initial = b""
+        # Of a stream of messages: set when something has come; whether no more comes; what is wrong with it.
+        self._more: asyncio.Event | None = None
+        self._over = False
+        self._wrong: tuple[StatusCode, str] | None = None
+        # Whether the method has begun, and what it runs in until it has done its work.
+        self._served = False
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # -- from the connection
+
+    def begun(self, head: Head, *, ended: bool) -> None:
+        self.head = head
+        self.arrived = self._heard = monotonic()
+        if head.wrong:
+            self.send(b"", b"", http_head(head.wrong))
+            return
+        method = self.method = self._port.methods.get(head.path)
+        if method is None:
+            self.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
+        elif method.streams:
+            self._more = asyncio.Event()
+            self._inbox = Inbox(self._port.largest)
+            self._over = ended
+            self._run(method.begin(self, b""))
+        elif ended:
+            self.finish(StatusCode.INTERNAL, "The call has no message.")
+
+    def received(self, piece: bytes, *, ended: bool) -> None:
+        method, size = self.method, len(piece)
+        if method is None or self.ended:
+            self.take(size)
+        elif (
+            ended and size >= PREFIX and self._inbox is None and not piece[0]
+            and int.from_bytes(piece[1:PREFIX], "big") == size - PREFIX <= self._port.largest
+        ):  # fmt: skip
+            # The usual case: one message in one piece.
+            self._run(method.begin(self, piece[PREFIX:]))
+        else:
+            try:
+                self._add(method, piece, ended=ended)
+            except Unacceptable as error:
+                if self._more is None:
+                    self.refuse(error)
+                else:
+                    self._wrong = error.code, str(error)
+                    self._more.set()
+
+    def refuse(self, error: Unacceptable) -> None:
+        """Ends the call, whose message is not served."""
+        self.finish(error.code, str(error))
+
+    def gone(self) -> None:
+        self.is_cancelled = True
+        self._drop()
+        if self._task is not None:
+            self._port.endings.add(self._task)
+        self._settle()
+
+    def closing(self) -> None:
+        self._over = True
+        if self._more is not None:
+            self._more.set()
+
+    def check(self, now: float) -> None:
+        super().check(now)
+        timeout = self.connection.limits.receive_timeout
+        if self.method is None or self.ended or monotonic() - self._heard <= timeout:
+            return
+        silence = StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s."
+        if self._more is not None:
+            # Between messages, a stream may be silent.
+            if self._wrong is None and self._inbox is not None and self._inbox.is_partial:
+                self._wrong = silence
+                self._more.set()
+        elif not self._served:
+            self.finish(*silence)
+
+    def stalled(self, seconds: float) -> None:
+        self.is_unread = True
+        _log.warning(
+            "The answer of %s to %s ends: its client reads too little for %.0f s",
+            self.head.path,
+            self.client,
+            seconds,
+        )
+
+    # -- messages of the client
+
+    def _add(self, method: Serving, piece: bytes, *, ended: bool) -> None:
+        """Raises Unacceptable."""
+        inbox = self._inbox = self._inbox or Inbox(self._port.largest)
+        inbox.add(piece)
+        self._heard = monotonic()
+        self._owed += len(piece)
+        is_complete = inbox.is_complete
+        self._count(inbox.held)
+        if self._port.intake.is_over:
+            self._drop()
+            raise Unacceptable(StatusCode.UNAVAILABLE, IntakeFull(self._port.intake.limit).message)
+        if not is_complete:
+            self._acknowledge()
+        if self._more is not None:
+            self._over = self._over or ended
+            self._more.set()
+        elif inbox.has_more or (ended and not is_complete):
+            raise Unacceptable(StatusCode.INTERNAL, "The call must have one message.")
+        elif ended:
+            self._begin(method, *inbox.next())
+
+    def _begin(self, method: Serving, flag: int, message: bytes) -> None:
+        self._drop()
+        self._run(method.begin(self, message) if flag == 0 else self._begin_packed(method, message))
+
+    async def _begin_packed(self, method: Serving, message: bytes) -> None:
+        try:
+            plain = await self._unpacked(message)
+        except Unacceptable as error:
+            self.refuse(error)
+            return
+        del message
+        await method.begin(self, plain)
+
+    async def _unpacked(self, message: bytes) -> bytes:
+        """Raises Unacceptable."""
+        intake, largest = self._port.intake, self._port.largest
+        try:
+            # What comes of it is unknown.
+            with intake.holding(largest):
+                return await unpacked(message, self.head.encoding, largest)
+        except IntakeFull as error:
+            raise Unacceptable(StatusCode.UNAVAILABLE, error.message) from error
+
+    def _acknowledge(self) -> None:
+        owed, self._owed = self._owed, 0
+        if owed:
+            self.take(owed)
+
+    def _count(self, held: int) -> None:
+        if held != self._counted:
+            self._port.intake.add(held - self._counted)
+            self._counted = held
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """The messages of a stream, until the client has no more. Raises Unacceptable."""
+        inbox, more = self._inbox, self._more
+        assert inbox is not None and more is not None  # noqa: PT018, S101 - only methods that stream read them
+        while True:
+            while inbox.is_complete:
+                flag, message = inbox.next()
+                self._count(inbox.held)
+                yield message if flag == 0 else await self._unpacked(message)
+            self._acknowledge()
+            if self._wrong is not None:
+                raise Unacceptable(*self._wrong)
+            if self._over:
+                return
+            more.clear()
+            await more.wait()
+
+    def _drop(self) -> None:
+        if self._inbox is not None:
+            self._inbox.clear()
+            self._count(0)
+
+    # -- for methods
+
+    def _run(self, serving: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._served = True
+        self._task = loop.create_task(serving)
+        left = self.time_remaining()
+        if left is not None:
+            self._deadline = loop.call_later(max(left, 0), self._port.endings.add, self._task)
+
+    @property
+    def client(self) -> str:
+        """The peer's address as in the access log: `127.0.0.1:5000`."""
+        return self.connection.peer
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client's deadline; None if it has none."""
+        timeout = self.head.timeout
+        return None if timeout is None else timeout - (monotonic() - self.arrived)
+
+    def check_room(self) -> None:
+        """Raises Unacceptable if too many answers wait for their clients to serve another request."""
+        outgoing = self._port.outgoing
+        if not outgoing.has_room():
+            raise Unacceptable(StatusCode.UNAVAILABLE, OutgoingFull(outgoing.limit).message)
+
+    def tell(self, metadata: Iterable[tuple[str, str]]) -> None:
+        """Adds to the initial metadata; at most before the first message."""
+        self._initial += fields_of(metadata)
+
+    def write(self, message: bytes) -> None:
+        """Sends a message; see :meth:`room`."""
+        self.send(self._opening(), framed(message))
+
+    def answer(self, message: bytes) -> None:
+        """Sends the only message, and ends the call well."""
+        self._settle()
+        self.send(self._opening(), framed(message), OK_TRAILERS)
+
+    def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
+        self._settle()
+        self._drop()
+        # Without a message, all is said in one head.
+        last = self._opening() + trailers(code, text) + fields_of(trailing)
+        self.send(b"", b"", last)
+
+    def _settle(self) -> None:
+        """The method has done its work, and its task is not kept: an error in it would keep its frames."""
+        self._task = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _opening(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        return OK_HEAD + self._initial

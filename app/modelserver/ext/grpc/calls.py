@@ -1,0 +1,201 @@
+"""Calls: from bytes to a message, to the method that answers it, to a status that is logged and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.tensors.weight import LIGHT_BYTES
+from modelserver.errors import BadRequest, ModelServerError
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.encoded import Encoded, Received, is_heavy, texts_of
+from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.messages import DecodeError, message_class, service
+from modelserver.ext.grpc.pending import REQUEST_ID, id_of
+from modelserver.ext.grpc.statuses import FAILED, Tell, http_class
+from modelserver.surface.auth.errors import InvalidKey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from google.protobuf.descriptor import Descriptor, MethodDescriptor
+
+    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.gate import Gate
+    from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.ext.otel.requests import TracedCalls
+
+
+_log = logging.getLogger("modelserver.grpc")
+# From a message, or an iterator of messages, and the call to a message, or an iterator of messages.
+Method: TypeAlias = "Callable[[Any, Call], Any]"
+# Called for each call: client, `service/method`, code's number, status of HTTP, seconds, and the id of a
+# request that failed.
+OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
+
+# Messages that helpers parse.
+_ASIDE = "inference.ModelInferRequest"
+# Seconds before a deadline within which a call that is cancelled was late.
+_LATE = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all calls of a server share."""
+
+    on_call: OnCall
+    gate: Gate
+    traces: TracedCalls | None = None
+
+
+def handlers(name: str, methods: Mapping[str, Method], tell: Tell, around: Surroundings) -> dict[str, Served]:
+    """What serves a service's calls, by path; ``tell`` maps its errors to statuses. Raises KeyError for other
+    methods than the service has.
+    """
+    found = service(name).methods_by_name
+    if set(found) != set(methods):
+        raise KeyError(f"{name} has the methods {', '.join(found)}")
+    made: dict[str, Served] = {}
+    for each, method in methods.items():
+        descriptor, path = found[each], f"{name}/{each}"
+        kind = Parts if descriptor.server_streaming else Unary
+        kind = Conversation if descriptor.client_streaming else kind
+        made[path] = kind(path, _parser(descriptor), method, tell, around)
+    return made
+
+
+class Served:
+    """Serves the calls of a path."""
+
+    streams = False
+
+    def __init__(
+        self,
+        path: str,
+        parse: Callable[[bytes], AnyMessage],
+        method: Method,
+        tell: Tell,
+        around: Surroundings,
+    ) -> None:
+        self._path = path
+        self._parse = parse
+        self._method = method
+        self._tell = tell
+        self._around = around
+
+    async def begin(self, call: Call, body: bytes) -> None:
+        """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
+        served.request = self._path
+        if self._around.traces is not None:
+            call.trace = self._around.traces.begin(self._path, call.head.headers, call.arrived)
+        code, request_id = StatusCode.OK, ""
+        try:
+            self._around.gate.check(self._path, call)
+            _go_on(call)
+            await self._serve(call, body)
+        except InvalidKey as error:
+            code, request_id = StatusCode.PERMISSION_DENIED, id_of(call)
+            call.finish(code, error.message, ((REQUEST_ID, request_id),))
+        except ModelServerError as error:
+            code, text = self._tell(error)
+            request_id = error.logged_id or id_of(call)
+            call.finish(code, text, ((REQUEST_ID, request_id),))
+        except Unacceptable as error:
+            code, request_id = error.code, id_of(call)
+            call.refuse(error)
+        except asyncio.CancelledError:
+            code = _why(call)
+            call.finish(code)
+            raise
+        except Exception:  # noqa: BLE001 - the client gets a status in any case
+            code, request_id = StatusCode.INTERNAL, id_of(call)
+            _log.exception("The call %s failed", self._path)
+            call.finish(code, FAILED, ((REQUEST_ID, request_id),))
+        finally:
+            seconds = time.monotonic() - call.arrived
+            if call.trace is not None:
+                request_id = request_id or call.trace.request_id or id_of(call)
+                call.trace.end(request_id, code)
+            self._around.on_call(call.client, self._path, code, http_class(code), seconds, request_id)
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        raise NotImplementedError
+
+
+def _go_on(call: Call) -> None:
+    """Raises CancelledError if nobody waits for the answer, as the task will be told later."""
+    if call.is_cancelled:
+        raise asyncio.CancelledError
+
+
+def _why(call: Call) -> StatusCode:
+    if call.is_unread:
+        return StatusCode.RESOURCE_EXHAUSTED
+    left = call.time_remaining()
+    return StatusCode.DEADLINE_EXCEEDED if left is not None and left <= _LATE else StatusCode.CANCELLED
+
+
+class Unary(Served):
+    """One message, one answer."""
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        answer = await self._method(self._parse(body), call)
+        call.answer(answer.SerializeToString())
+
+
+class Parts(Served):
+    """One message, answers in parts."""
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        await self._send(call, self._method(self._parse(body), call))
+
+    async def _send(self, call: Call, answers: AsyncGenerator[AnyMessage, None]) -> None:
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                call.write(answer.SerializeToString())
+                await call.room()
+                _go_on(call)
+        call.finish(StatusCode.OK)
+
+
+class Conversation(Parts):
+    """Messages and answers, as either side likes."""
+
+    streams = True
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        async with contextlib.aclosing(self._asked(call)) as asked:
+            await self._send(call, self._method(asked, call))
+
+    async def _asked(self, call: Call) -> AsyncGenerator[AnyMessage, None]:
+        async for body in call.messages():
+            yield self._parse(body)
+
+
+def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
+    """Parses messages here and not in gRPC, which would not tell clients what is wrong (F11)."""
+    kind = message_class(descriptor.input_type)
+    name = descriptor.input_type.full_name
+
+    def parse(body: bytes) -> AnyMessage:
+        if is_heavy(name, body):
+            return _unread(descriptor.input_type, body)
+        try:
+            message = kind.FromString(body)
+            return message if len(body) <= LIGHT_BYTES else Received(message, body)
+        except DecodeError as error:
+            raise BadRequest(f"The message is not of type {name}: {error}") from error
+
+    return parse
+
+
+def _unread(kind: Descriptor, body: bytes) -> Encoded:
+    """A message that is not parsed on the event loop. Raises BadRequest for all but ModelInfer's."""
+    if kind.full_name != _ASIDE:
+        raise BadRequest(f"The message is too large for a {kind.full_name}.")
+    return Encoded(kind, body, texts_of(kind, body))

@@ -1,0 +1,139 @@
+"""TorchServe's inference service (reference 20).
+
+Unlike in TorchServe, a call's deadline and cancellation remove its request from the queue; a handler that
+does not answer in parts ends ``StreamPredictions`` with its only answer; ``StreamPredictions2`` serves models
+without sequences too, needs no id (the answer has a new one), and reports unknown models in band.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.engine.wire.messages import FIELDS
+from modelserver.errors import BadRequest, ModelServerError
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.pending import Pending, tell_batch
+from modelserver.ext.grpc.statuses import Refused, tell_prediction
+from modelserver.ext.grpc.watched.watching import Watches
+from modelserver.ext.sequences.queue import SequencedRequest
+from modelserver.surface.http.answers import pretty
+from modelserver.surface.inference.codec import Parsed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+
+    from modelserver.engine.batching.request import Request
+    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.calls import Method
+    from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.ext.grpc.statuses import Tell
+    from modelserver.ext.grpc.watched.watching import Watch, Watched
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+
+NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
+
+_Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
+_Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class InferenceService:
+    """Predictions from the models of the registry.
+
+    Args:
+        registry: has the models.
+        watches: who wants to know what becomes of requests.
+        tell: maps errors to statuses.
+    """
+
+    def __init__(
+        self, registry: Registry, watches: Sequence[Watch] = (), tell: Tell = tell_prediction
+    ) -> None:
+        self._registry = registry
+        self._watches = Watches(watches, tell)
+        self._tell = tell
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            "Ping": self.ping,
+            "Predictions": self.predict,
+            "StreamPredictions": self.stream,
+            "StreamPredictions2": self.converse,
+        }
+
+    async def ping(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """The text of REST's ``/ping``; the status is OK even if it says Unhealthy."""
+        status = "Healthy" if self._registry.healthy else "Unhealthy"
+        return _Health(health=pretty({"status": status}).decode().rstrip())
+
+    async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        with self._watches.begin(f"/{NAME}/Predictions", asked, call) as watched:
+            async with self._submit(asked, call, watched) as pending:
+                (content,) = await pending.answers()
+            if pending.batches:
+                tell_batch(call, pending.request.batch_id)
+            answer = _answer(pending.request, content)
+            watched.answered(answer, pending.request)
+        return answer
+
+    def stream(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
+        return self.parts(asked, call, "StreamPredictions")
+
+    async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
+        """The parts of the answer to a request of a call of this method."""
+        with self._watches.begin(f"/{NAME}/{method}", asked, call) as watched:
+            async with self._submit(asked, call, watched, parts=True) as pending:
+                async for content in pending.parts():
+                    part = _answer(pending.request, content)
+                    watched.sent(part)
+                    yield part
+            watched.answered(None, pending.request)
+
+    async def converse(self, requests: AsyncIterator[AnyMessage], call: Call) -> AsyncIterator[AnyMessage]:
+        """One request after the other, each with its answer in parts; the next is read after the last part.
+
+        A failure is an answer with a status, and the stream continues.
+        """
+        async for asked in requests:
+            try:
+                async with contextlib.aclosing(self.parts(asked, call, "StreamPredictions2")) as parts:
+                    async for part in parts:
+                        yield _of_sequence(part, asked)
+            except ModelServerError as error:
+                code, text = self._tell(error)
+                yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
+
+    def _submit(self, asked: AnyMessage, call: Call, watched: Watched, *, parts: bool = False) -> Pending:
+        version = asked.model_version or None
+        try:
+            if not asked.model_name:
+                raise BadRequest("Parameter model_name is required.")
+            model = self._registry.version_for(asked.model_name, version, call.head)
+            return Pending(model, _read(asked, model), call, version, watched, parts=parts)
+        except ModelServerError as error:
+            raise Refused(error) from error
+
+
+def _read(asked: AnyMessage, model: ModelVersion) -> Parsed:
+    """As a prediction over REST, so that both can share a batch."""
+    names, given = model.sequence_headers, asked.sequence_id.encode()
+    sequence = [(names.id.encode(), given)] if given and names is not None else []
+    return Parsed([_pack(dict(asked.input))], FIELDS, sequence=sequence)
+
+
+def _answer(request: Request, content: bytes) -> AnyMessage:
+    sequence_id = request.mark.id if isinstance(request, SequencedRequest) else None
+    return _Answer(prediction=content, sequence_id=sequence_id)
+
+
+def _of_sequence(answer: AnyMessage, asked: AnyMessage) -> AnyMessage:
+    """The answer, with the client's sequence if it has none."""
+    if asked.HasField("sequence_id") and not answer.HasField("sequence_id"):
+        answer.sequence_id = asked.sequence_id
+    return answer

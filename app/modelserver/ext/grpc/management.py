@@ -1,0 +1,127 @@
+"""TorchServe's management service (reference 20), on top of the management API over REST.
+
+Unlike in TorchServe, a list without a limit has 100 models (TorchServe's is empty), all errors have a text,
+and a call that ends early leaves no change half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from modelserver.ext.grpc.messages import message
+from modelserver.surface.api.management import ManagementApi
+from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.http.trace_context import trace_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from starlette.responses import Response
+
+    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.calls import Method
+    from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.models.registry import Registry
+
+    _Act = Callable[[AnyMessage, Call], Coroutine[Any, Any, Response]]
+
+
+NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"
+
+_Answer = message("org.pytorch.serve.grpc.management.ManagementResponse")
+
+
+class ManagementService:
+    """Registers, lists, describes, scales, sets defaults, unregisters.
+
+    Args:
+        registry: of the models.
+        model_api: models may be registered and unregistered here.
+    """
+
+    def __init__(self, registry: Registry, *, model_api: bool) -> None:
+        self._api = ManagementApi(registry, model_api=model_api)
+        self._finishing = Finishing()
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            "DescribeModel": self._method(self._describe, _text),
+            "ListModels": self._method(self._list, _text),
+            "RegisterModel": self._method(self._register, _status),
+            "ScaleWorker": self._method(self._scale, _status),
+            "SetDefault": self._method(self._set_default, _status),
+            "UnregisterModel": self._method(self._unregister, _status),
+        }
+
+    def _method(self, act: _Act, read: Callable[[Response], str]) -> Method:
+        async def method(asked: AnyMessage, call: Call) -> AnyMessage:
+            return _Answer(msg=read(await self._finishing.run(act(asked, call))))
+
+        return method
+
+    async def _describe(self, asked: AnyMessage, _: Call) -> Response:
+        return await self._api.describe_by(
+            asked.model_name, asked.model_version or None, customized=asked.customized
+        )
+
+    async def _list(self, asked: AnyMessage, _: Call) -> Response:
+        return self._api.list_by(Parameters(_given(asked)))
+
+    async def _register(self, asked: AnyMessage, call: Call) -> Response:
+        # Unlike over REST, the call waits for workers only if asked to (reference 20).
+        given = {**_positive(asked), "synchronous": asked.synchronous}
+        return await self._api.register_by(Parameters(given, trace_context(call.head.headers)))
+
+    async def _scale(self, asked: AnyMessage, _: Call) -> Response:
+        version = asked.model_version or None
+        return await self._api.scale_by(Parameters(_positive(asked)), asked.model_name, version)
+
+    async def _set_default(self, asked: AnyMessage, _: Call) -> Response:
+        return await self._api.set_default(asked.model_name, asked.model_version)
+
+    async def _unregister(self, asked: AnyMessage, _: Call) -> Response:
+        return await self._api.unregister(asked.model_name, asked.model_version or None)
+
+
+def _text(response: Response) -> str:
+    return bytes(response.body).decode().rstrip()
+
+
+def _status(response: Response) -> str:
+    status: str = json.loads(bytes(response.body))["status"]
+    return status
+
+
+def _positive(asked: AnyMessage) -> dict[str, Any]:
+    """The same without negative numbers, which mean the default here."""
+    return {name: value for name, value in _given(asked).items() if not isinstance(value, int) or value > 0}
+
+
+def _given(asked: AnyMessage) -> dict[str, Any]:
+    """The fields that are not zero or empty: those mean the default, as in TorchServe."""
+    return {field.name: value for field, value in asked.ListFields()}
+
+
+_T = TypeVar("_T")
+
+
+class Finishing:
+    """Finishes changes even if the client disconnects or its deadline passes."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, act: Coroutine[Any, Any, _T]) -> _T:
+        """The result of ``act``, or its error; cancelling the wait does not cancel it."""
+        task = asyncio.ensure_future(act)
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not log it

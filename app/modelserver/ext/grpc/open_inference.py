@@ -1,0 +1,331 @@
+"""The Open Inference Protocol over gRPC, with Triton's stream and extensions (kserve reference 6, 8).
+
+Requests are cut into rows, batched and joined as over REST. Unlike in KServe, model versions are respected,
+readiness has its status, loading and unloading have responses, and wrong sizes are errors of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.json_format import ParseDict
+from starlette.datastructures import Address
+
+from modelserver import __version__
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.shared_memory import NO_CUDA
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
+from modelserver.ext.grpc.encoded import Encoded
+from modelserver.ext.grpc.management import Finishing
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.pending import Pending, id_of, tell_batch
+from modelserver.ext.grpc.reading import ModelInfer
+from modelserver.ext.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.ext.grpc.watched.watching import Watches
+from modelserver.ext.triton.model_config import PLATFORM, describe_config
+from modelserver.ext.triton.statistics import list_statistics
+from modelserver.ext.triton.switches import (
+    change_log_settings,
+    change_trace_settings,
+    log_settings,
+)
+from modelserver.surface.api.metadata import describe_tensors, extensions, is_ready
+from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.intake import Intake
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.calls import Method
+    from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.ext.grpc.watched.watching import Watch
+    from modelserver.surface.api.services import Services
+
+NAME = "inference.GRPCInferenceService"
+TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
+
+# Requests of one stream that are in progress, or whose answers the client has not taken.
+WINDOW = 64
+
+_NOT_NEAR = "Only clients on the server's machine may load and unload models, and change settings, here."
+
+
+def _message(name: str) -> type[AnyMessage]:
+    return message(f"inference.{name}Response")
+
+
+_Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _message("ModelReady")
+_Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
+_Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
+_Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
+_Config, _Statistics = _message("ModelConfig"), _message("ModelStatistics")
+_SharedStatus = _message("SystemSharedMemoryStatus")
+_SharedRegistered = _message("SystemSharedMemoryRegister")
+_SharedUnregistered = _message("SystemSharedMemoryUnregister")
+_CudaStatus, _CudaUnregistered = _message("CudaSharedMemoryStatus"), _message("CudaSharedMemoryUnregister")
+_Trace, _Log = _message("TraceSetting"), _message("LogSettings")
+
+
+class OpenInferenceService:
+    """Health, metadata, inference, and the models of the store.
+
+    Args:
+        services: registry, settings and helpers.
+        stopping: set when the server accepts no more calls; it is not ready then.
+        watches: who wants to know what becomes of requests.
+    """
+
+    def __init__(self, services: Services, stopping: asyncio.Event, watches: Sequence[Watch] = ()) -> None:
+        self._registry = services.registry
+        self._stopping = stopping
+        self._watches = Watches(watches, tell_open_inference)
+        self._settings = services.settings
+        self._finishing = Finishing()
+        self._shared = services.shared
+        settings = services.settings
+        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        aside = services.aside or Aside(settings.max_request_size)
+        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(settings), self._shared)
+
+    @property
+    def torchserve_methods(self) -> Mapping[str, Method]:
+        """The methods that TorchServe's service of the protocol has."""
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.infer,
+        }
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            **self.torchserve_methods,
+            "ModelStreamInfer": self.stream_infer,
+            "RepositoryIndex": self.index,
+            "RepositoryModelLoad": self.load,
+            "RepositoryModelUnload": self.unload,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.statistics,
+            "SystemSharedMemoryStatus": self.shared_status,
+            "SystemSharedMemoryRegister": self.register_shared,
+            "SystemSharedMemoryUnregister": self.unregister_shared,
+            "CudaSharedMemoryStatus": self.cuda_status,
+            "CudaSharedMemoryRegister": self.register_cuda,
+            "CudaSharedMemoryUnregister": self.unregister_cuda,
+            "TraceSetting": self.trace,
+            "LogSettings": self.log,
+        }
+
+    async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
+        return _Live(live=True)
+
+    async def server_ready(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
+        return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
+
+    async def model_ready(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
+        return _ModelReady(ready=self._registry.is_ready(asked.name, asked.version or None))
+
+    async def server_metadata(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """As over REST; TorchServe only declares it."""
+        return _Server(name="modelserver", version=__version__, extensions=extensions(self._settings))
+
+    async def model_metadata(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """As over REST, with the limits of the model's batches."""
+        model = self._registry.get(asked.name, asked.version or None)
+        return _Model(
+            name=model.name,
+            versions=[each.version for each in self._registry.versions(model.name)],
+            platform=PLATFORM,
+            properties={
+                "maxBatchSize": str(model.options.batch_size),
+                "maxBatchDelay": str(model.options.max_batch_delay),
+            },
+            **describe_tensors(model),
+        )
+
+    async def infer(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        answer, batch_id, _ = await self.infer_one(asked, call)
+        if batch_id is not None:
+            tell_batch(call, batch_id)
+        return answer
+
+    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None, int]:
+        """The answer to one request, alone or in a stream, the batch id if clients are told one, and how many
+        bytes the model answered.
+        """
+        version = asked.model_version or None
+        with self._watches.begin(f"/{NAME}/ModelInfer", asked, call) as watched:
+            model = self._registry.version_for(asked.model_name, version, call.head)
+            try:
+                read = await self._codec.read(asked, model)
+            except ModelServerError as error:
+                error.logged_id = id_of(call)
+                model.metrics.failed(error, error.logged_id)
+                raise
+            async with Pending(model, read, call, version, watched) as pending:
+                size = sum(map(len, await pending.answers()))
+                answer = await self._codec.encode(read, pending.model, pending.request)
+            batch_id = pending.request.batch_id if model.batches else None
+            watched.answered(answer, pending.request, batch_id)
+        return answer, batch_id, size
+
+    async def stream_infer(
+        self, requests: AsyncIterator[AnyMessage], call: Call
+    ) -> AsyncIterator[AnyMessage]:
+        """Processes requests concurrently; answers, and failures, are in order."""
+
+        async def answer(asked: AnyMessage) -> tuple[AnyMessage, int]:
+            try:
+                answer, _, size = await self.infer_one(asked, call)
+            except ModelServerError as error:
+                part = _Part(error_message=tell_open_inference(error)[1])
+                part.infer_response.id = asked.id
+                return part, 0
+            call.hold(size)
+            if isinstance(answer, Encoded):
+                return answer.within(_Part.DESCRIPTOR, "infer_response"), size
+            return _Part(infer_response=answer), size
+
+        async with contextlib.aclosing(in_order(requests, answer, WINDOW)) as parts:
+            async for part, size in parts:
+                yield part
+                call.hold(-size)
+
+    async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """The loaded models, and those in the store."""
+        return _Index(models=await list_models(self._registry, only_ready=asked.ready))
+
+    async def load(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        """Loads or reloads a model of the store."""
+        name = self._named(asked, call, ())
+        await self._finishing.run(load_model(self._registry, self._settings, name))
+        return _Loaded(model_name=name, isLoaded=True)
+
+    async def unload(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        name = self._named(asked, call, ("unload_dependents",))
+        await self._finishing.run(unload_model(self._registry, name))
+        return _Unloaded(model_name=name, isUnloaded=True)
+
+    async def model_config(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """What Triton's `config.pbtxt` would say."""
+        model = self._registry.get(asked.name, asked.version or None)
+        return ParseDict({"config": describe_config(model)}, _Config())
+
+    async def statistics(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        answer = _Statistics()
+        async for each in list_statistics(self._registry, asked.name, asked.version or None):
+            ParseDict(each, answer.model_stats.add())
+        return answer
+
+    async def shared_status(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        regions = {each["name"]: each for each in self._shared.status(asked.name)}
+        return ParseDict({"regions": regions}, _SharedStatus())
+
+    async def register_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        self._shared.register(asked.name, asked.key, asked.offset, asked.byte_size)
+        return _SharedRegistered()
+
+    async def unregister_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        """Forgets shared memory; all without a name."""
+        self._shared.unregister(asked.name)
+        return _SharedUnregistered()
+
+    async def cuda_status(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """There is none."""
+        return _CudaStatus()
+
+    async def register_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
+        raise BadRequest(NO_CUDA)
+
+    async def unregister_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
+        """There is none; Triton's clients clean up before they begin."""
+        return _CudaUnregistered()
+
+    async def trace(self, asked: AnyMessage, _: Call) -> AnyMessage:
+        if asked.model_name:
+            self._registry.get(asked.model_name)
+        settings = change_trace_settings({name: list(each.value) for name, each in asked.settings.items()})
+        return ParseDict({"settings": {name: {"value": value} for name, value in settings.items()}}, _Trace())
+
+    async def log(self, asked: AnyMessage, call: Call) -> AnyMessage:
+        if asked.settings:
+            _check_near(call)
+        wanted = {}
+        for name, each in asked.settings.items():
+            kind = each.WhichOneof("parameter_choice")
+            wanted[name] = None if kind is None else getattr(each, kind)
+        answer = _Log()
+        for name, value in (change_log_settings(wanted) if wanted else log_settings()).items():
+            setattr(answer.settings[name], _LOG_KINDS[type(value)], value)
+        return answer
+
+    def _named(self, asked: AnyMessage, call: Call, parameters: Sequence[str]) -> str:
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed(message=API_DISABLED)
+        _check_near(call)
+        for name in asked.parameters:
+            if name not in parameters:
+                raise BadRequest(f"parameter '{name[:100]}' is not supported")
+        # KServe's clients put the name where Triton's have the repository's.
+        named: str = asked.model_name or asked.repository_name
+        return named
+
+
+_LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+
+
+def _check_near(call: Call) -> None:
+    """Raises MethodNotAllowed for clients on other machines."""
+    host, _, port = call.client.rpartition(":")
+    if not is_near(Address(host.strip("[]"), int(port or 0))):
+        raise MethodNotAllowed(message=_NOT_NEAR)
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+async def in_order(
+    items: AsyncIterator[_In], work: Callable[[_In], Awaitable[_Out]], window: int
+) -> AsyncGenerator[_Out, None]:
+    """The results in order; reads no further item while ``window`` of them wait to be taken.
+
+    Raises:
+        Exception: what ``items`` or ``work`` raises, in its turn.
+    """
+    begun: asyncio.Queue[asyncio.Future[_Out] | None] = asyncio.Queue()
+    room = asyncio.Semaphore(window)
+
+    async def read() -> None:
+        try:
+            async for item in items:
+                begun.put_nowait(asyncio.ensure_future(work(item)))
+                await room.acquire()
+        finally:
+            begun.put_nowait(None)
+
+    reading = asyncio.ensure_future(read())
+    current: asyncio.Future[_Out] | None = None
+    try:
+        while (current := await begun.get()) is not None:
+            yield await current
+            room.release()
+        await reading
+    finally:
+        reading.cancel()
+        for left in (current, *(begun.get_nowait() for _ in range(begun.qsize()))):
+            if left is not None:
+                left.cancel()
+        # Until then, the items are in use: whoever made them could not close them.
+        await asyncio.gather(reading, return_exceptions=True)
+        # An error that one of them holds refers to this frame, and thereby to the items.
+        del reading, current, left

@@ -1,0 +1,207 @@
+"""The gRPC servers: inference and Open Inference on one port, management on another.
+
+Imported only if gRPC is on, as that takes a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
+
+from modelserver.ext.grpc import health, inference, management, open_inference, reflection
+from modelserver.ext.grpc.call import Port
+from modelserver.ext.grpc.calls import OnCall, Served, Surroundings, handlers
+from modelserver.ext.grpc.gate import Gate
+from modelserver.ext.grpc.heads import read_head
+from modelserver.ext.grpc.http2.connection import Connection, Listener
+from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.ext.grpc.ports import GrpcAddress, addresses, taken
+from modelserver.ext.grpc.statuses import (
+    tell_as_torchserve,
+    tell_management,
+    tell_open_inference,
+    tell_prediction,
+)
+from modelserver.ext.grpc.watched.payloads import PayloadWatch
+from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.http.content import MAX_PARAMETERS_BODY
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.tls.context import renew, server_context, tls_arguments
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+    from modelserver.ext.grpc.watched.watching import Watch
+    from modelserver.surface.api.services import Services
+    from modelserver.surface.tls.context import Certificate
+
+    Handlers: TypeAlias = dict[str, Served]
+
+_log = logging.getLogger("modelserver.grpc")
+# Seconds between looks at connections that make no progress, and at those that are to end.
+_CHECK = 5.0
+# Connections that may wait to be accepted, as on the ports of HTTP.
+_BACKLOG = 2048
+_LOOK = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A port that is listened on."""
+
+    server: asyncio.Server
+    listener: Listener
+    context: ssl.SSLContext | None
+
+
+class GrpcServers:
+    """Both servers.
+
+    Args:
+        services: registry, settings and helpers.
+        on_call: called for each call that has ended.
+        certificate: for TLS, used if ``enable_grpc_ssl`` is set.
+    """
+
+    def __init__(self, services: Services, on_call: OnCall, certificate: Certificate | None = None) -> None:
+        self._services = services
+        self._certificate = certificate if services.settings.enable_grpc_ssl else None
+        self._on_call = on_call
+        self._stopping = asyncio.Event()
+        self._open: list[_Open] = []
+        self._checks = asyncio.get_running_loop().create_task(self._check())
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK)
+            for each in self._open:
+                each.listener.check()
+
+    async def open(self, held: Iterable[socket.socket]) -> None:
+        """Starts to accept connections. ``held`` are the sockets that keep the ports.
+
+        Raises:
+            ConfigError: another process listens on a port.
+        """
+        inference_at, management_at = zip(addresses(self._services.settings), held, strict=True)
+        around = self._around(Scope.INFERENCE)
+        await self._start(*inference_at, self._inference(around), around)
+        around = self._around(Scope.MANAGEMENT)
+        await self._start(*management_at, self._management(around), around)
+
+    def _around(self, scope: Scope) -> Surroundings:
+        tokens = self._services.tokens
+        gate = Gate(
+            None if tokens is None else tokens.verifier,
+            scope,
+            ping_token=self._services.settings.ping_token,
+        )
+        tracing = self._services.tracing if scope is Scope.INFERENCE else None
+        traces = (
+            None if tracing is None else import_module("modelserver.ext.otel.requests").TracedCalls(tracing)
+        )
+        return Surroundings(self._on_call, gate, traces)
+
+    async def _start(
+        self, address: GrpcAddress, held: socket.socket, served: Handlers, around: Surroundings
+    ) -> None:
+        names = {path.partition("/")[0] for path in served}
+        checks = health.HealthService(self._services.registry, names, self._stopping)
+        served |= handlers(health.NAME, checks.methods, tell_open_inference, around)
+        names |= {health.NAME, *reflection.NAMES}
+        for name in reflection.NAMES:
+            told = reflection.ReflectionService(name, names)
+            served |= handlers(name, told.methods, tell_open_inference, around)
+        intake = self._services.intake or Intake.of(self._services.settings)
+        outgoing = self._services.outgoing or Outgoing.of(self._services.settings, intake.give_back)
+        port = Port(served, self._largest(address.side), intake, outgoing)
+        listener = Listener(port.make, read_head, self._limits(address.side), outgoing.count)
+        context = None if self._certificate is None else server_context(self._certificate, ("h2",))
+        own = socket.socket(fileno=held.detach())
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(listener),
+                sock=own,
+                backlog=_BACKLOG,
+                **tls_arguments(context),
+            )
+        except OSError as error:
+            own.close()
+            raise taken(address, error.strerror or str(error)) from error
+        self._open.append(_Open(server, listener, context))
+        shown = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
+        _log.info("gRPC %s address: %s", address.side, shown)
+
+    def certify(self, certificate: Certificate) -> None:
+        for each in self._open:
+            if each.context is not None:
+                renew(each.context, certificate, ("h2",))
+
+    def _inference(self, around: Surroundings) -> Handlers:
+        services, watches = self._services, self._watches()
+        tell = tell_as_torchserve if services.settings.as_torchserve else tell_prediction
+        predictions = inference.InferenceService(services.registry, watches, tell)
+        tensors = open_inference.OpenInferenceService(services, self._stopping, watches)
+        made = handlers(inference.NAME, predictions.methods, tell, around)
+        if not services.settings.ts_open_inference_protocol:
+            return made
+        made |= handlers(open_inference.NAME, tensors.methods, tell_open_inference, around)
+        name = open_inference.TORCHSERVE_NAME
+        return made | handlers(name, tensors.torchserve_methods, tell_open_inference, around)
+
+    def _watches(self) -> list[Watch]:
+        watches: list[Watch] = []
+        if self._services.payloads is not None:
+            watches.append(PayloadWatch(self._services.payloads))
+        if self._services.recorder is not None:
+            recording = import_module("modelserver.ext.grpc.watched.recordings")
+            watches.append(recording.RecordingWatch(self._services.recorder))
+        return watches
+
+    def _management(self, around: Surroundings) -> Handlers:
+        service = management.ManagementService(
+            self._services.registry, model_api=self._services.settings.enable_model_api
+        )
+        return handlers(management.NAME, service.methods, tell_management, around)
+
+    def _limits(self, side: str) -> Limits:
+        age, grace = (
+            getattr(self._services.settings, f"grpc_{side}_max_connection_{name}_ms")
+            for name in ("age", "age_grace")
+        )
+        return Limits(
+            age=None if age is None else age / 1000, age_grace=None if grace is None else grace / 1000
+        )
+
+    def _largest(self, side: str) -> int:
+        largest = self._services.settings.max_request_size
+        # Messages of management only have parameters.
+        return min(largest, MAX_PARAMETERS_BODY) if side == "management" else largest
+
+    def refuse(self) -> None:
+        """Accepts no more calls; those in progress continue, but streams that wait for their client end."""
+        self._stopping.set()
+        for each in self._open:
+            each.server.close()
+            each.listener.refuse()
+
+    async def close(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds for calls in progress, and ends the rest."""
+        self.refuse()
+        deadline = time.monotonic() + grace
+        # Polled, as an event would have to be set by each connection.
+        while (  # noqa: ASYNC110
+            any(each.listener.connections for each in self._open) and time.monotonic() < deadline
+        ):
+            await asyncio.sleep(_LOOK)
+        self._checks.cancel()
+        for each in self._open:
+            for connection in list(each.listener.connections):
+                connection.abort()

@@ -1,0 +1,281 @@
+"""Tensors in the messages of the Open Inference Protocol, typed and raw (kserve reference 6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.rest import (
+    InferRequest,
+    RequestedOutput,
+    list_inputs,
+    read_shared,
+)
+from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory
+from modelserver.engine.tensors.tensor import Output, Tensor, check_data, check_form
+from modelserver.engine.tensors.weight import LIGHT_ELEMENTS, TooHeavy
+from modelserver.errors import BadRequest, InternalError
+from modelserver.ext.grpc.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.surface.inference.v2 import Answering
+
+_LIMITS = RequestLimits()
+
+_Answer = message("inference.ModelInferResponse")
+
+# The fields of typed contents; half-precision types have none and are raw only.
+_FIELDS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+
+
+# Parameters of REST that KServe's client sends here too; sizes in them would prevent sharing a batch.
+_OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
+
+# Datatypes with the same bytes in messages and tensors, and the first byte of their fields.
+_TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
+
+
+def read_request(
+    asked: AnyMessage,
+    limits: RequestLimits = _LIMITS,
+    memory: Memory = NO_MEMORY,
+    *,
+    light: bool = False,
+) -> InferRequest:
+    """A ModelInferRequest; ``binary`` says whether its contents were raw.
+
+    REST's parameters about binary data have no meaning here and are dropped.
+
+    Raises:
+        BadRequest: names the input or output that is wrong.
+        TooHeavy: only if ``light``: reading it would take long.
+    """
+    for what in ("inputs", "outputs", "parameters"):
+        limits.check_tensors(what, len(getattr(asked, what)))
+    raw = asked.raw_input_contents
+    if not asked.inputs:
+        raise BadRequest("inputs is empty: at least one input is needed")
+    shared = sum(REGION in each.parameters for each in asked.inputs)
+    if raw and len(raw) != len(asked.inputs) - shared:
+        raise BadRequest(
+            f"the number of inputs ({len(asked.inputs) - shared}) does not match the expected number of raw "
+            f"input contents ({len(raw)}) for model '{asked.model_name}'"
+        )
+    _check_names("input", asked.inputs)
+    _check_names("output", asked.outputs)
+    # Those in shared memory have no raw contents.
+    binary = bool(raw or shared)
+    return InferRequest(
+        inputs=_tensors(asked, memory, light=light),
+        id=asked.id,
+        parameters=_parameters(asked.parameters, "the request") or None,
+        outputs=[_output_wanted(each, binary, memory) for each in asked.outputs] or None,
+        binary=binary,
+    )
+
+
+def _output_wanted(each: AnyMessage, binary: bool, memory: Memory) -> RequestedOutput:
+    where = f"output '{each.name}'"
+    parameters = _parameters(each.parameters, where)
+    part = memory.find(parameters, where) if parameters else None
+    return RequestedOutput(each.name, binary, parameters, part)
+
+
+def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
+    names: set[str] = set()
+    for each in tensors:
+        if each.name in names:
+            raise BadRequest(f"{what} '{each.name}' is given twice")
+        names.add(each.name)
+
+
+def _tensors(asked: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    raw, shared = iter(asked.raw_input_contents), 0
+    for each in asked.inputs:
+        if REGION not in each.parameters:
+            content = next(raw, None)
+            data = None if content is None else memoryview(content)
+            tensors.append(_tensor(each, data, asked.model_name, light=light))
+            continue
+        where = f"input '{each.name}'"
+        parameters = _parameters(each.parameters, where)
+        data = read_shared(memory.find(parameters, where), memory, shared, light=light)
+        shared += len(data)
+        made = _tensor(each, data, asked.model_name, light=light)
+        tensors.append(replace(made, parameters=parameters))
+    return tensors
+
+
+def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool) -> Tensor:
+    count = check_form(each.name, each.datatype, each.shape)
+    if light and each.datatype == BYTES and count > LIGHT_ELEMENTS:
+        raise TooHeavy
+    if raw is None:
+        data = _typed(each)
+    elif each.contents.ListFields():
+        raise BadRequest(
+            "contents field must not be specified when using raw_input_contents for input "
+            f"'{each.name}' for model '{model}'"
+        )
+    else:
+        data = raw
+    check_data(each.name, each.datatype, count, data)
+    parameters = _parameters(each.parameters, f"input '{each.name}'")
+    return Tensor(each.name, each.datatype, tuple(each.shape), data, parameters)
+
+
+def _typed(each: AnyMessage) -> memoryview:
+    given = [field.name for field, _ in each.contents.ListFields()]
+    field = _FIELDS.get(each.datatype)
+    if field is None:
+        raise BadRequest(f"input '{each.name}': {each.datatype} has no typed contents, send it raw")
+    for name in given:
+        if name != field:
+            raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name} instead of {field}")
+    try:
+        packed = _packed(each.contents, each.datatype)
+        return memoryview(pack(each.datatype, getattr(each.contents, field)) if packed is None else packed)
+    except TensorError as error:
+        raise BadRequest(f"input '{each.name}': {error}") from error
+
+
+def _packed(contents: AnyMessage, datatype: str) -> memoryview | None:
+    """The bytes of a tensor as they are in the message, or None if they have another form there."""
+    tag = _TAGS.get(datatype)
+    encoded = memoryview(contents.SerializeToString() if tag else b"")
+    if not encoded or encoded[0] != tag:
+        return None
+    length, place = 0, 1
+    while True:
+        length |= (encoded[place] & 0x7F) << 7 * (place - 1)
+        place += 1
+        if encoded[place - 1] < 0x80:
+            return encoded[place : place + length]
+
+
+def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, parameter in given.items():
+        if name in _OF_REST:
+            continue
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is None:
+            raise BadRequest(f"{where}: parameter {name} has no value")
+        read[name] = getattr(parameter, kind)
+    return read
+
+
+def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
+    """The answer: raw if the request was, or if an output has no typed form.
+
+    Raises:
+        InternalError: an output does not match its datatype.
+    """
+    answer = _Answer(model_name=answering.name, model_version=answering.version, id=answering.id)
+    for name, value in (answering.parameters or {}).items():
+        kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
+        setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
+    raw = (
+        answering.asked.binary
+        or any(output.datatype not in _FIELDS for output in outputs)
+        or any(each.shared is not None for each in answering.asked.outputs or ())
+    )
+    for output in outputs:
+        made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        if (part := answering.asked.shared(output.name)) is not None:
+            part.write(output.pieces, f"output '{output.name}'")
+            # One for each output, in order.
+            answer.raw_output_contents.append(b"")
+            continue
+        if raw:
+            answer.raw_output_contents.append(bytes(output.data))
+            continue
+        try:
+            values = unpack(output.datatype, output.data)
+        except TensorError as error:
+            raise InternalError(f"output '{output.name}': {error}") from error
+        getattr(made.contents, _FIELDS[output.datatype]).extend(values)
+    return answer
+
+
+# In this order: a bool is an int, too.
+_PARAMETER_KINDS: dict[type, str] = {
+    bool: "bool_param",
+    int: "int64_param",
+    float: "double_param",
+    str: "string_param",
+}
+
+
+# Models in an envelope, which use the protocol's JSON
+
+
+class _JsonOutput(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: msgspec.Raw
+
+
+class _JsonAnswer(msgspec.Struct):
+    outputs: list[_JsonOutput]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_JsonAnswer).decode
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def to_json(request: InferRequest) -> bytes:
+    """The request as REST has it, without binary data."""
+    fields: dict[str, Any] = {"id": request.id} if request.id else {}
+    if request.parameters:
+        fields["parameters"] = request.parameters
+    if request.outputs:
+        fields["outputs"] = [{"name": output.name} for output in request.outputs]
+    return _encode({**fields, "inputs": list_inputs(request.inputs)})
+
+
+def outputs_of_json(content: bytes) -> list[Output]:
+    """The outputs of an answer that is the protocol's JSON. Raises InternalError if it is not."""
+    try:
+        return [_output(each) for each in _decode(content).outputs]
+    except (msgspec.DecodeError, UnicodeDecodeError, TensorError, BadRequest) as error:
+        raise InternalError(f"The answer does not follow the Open Inference Protocol: {error}") from error
+
+
+def _output(each: _JsonOutput) -> Output:
+    count = check_form(each.name, each.datatype, each.shape, "output")
+    values = _texts(each.data) if each.datatype == BYTES else from_json(each.datatype, each.data)
+    data = pack(each.datatype, values)
+    check_data(each.name, each.datatype, count, memoryview(data), "output")
+    return Output(each.name, each.datatype, tuple(each.shape), [data])
+
+
+def _texts(data: msgspec.Raw) -> list[bytes]:
+    """The elements of BYTES; elements that are not text become JSON, as in envelopes."""
+    try:
+        return [value.encode() for value in from_json(BYTES, data)]
+    except TensorError:
+        return [bytes(element) for element in _decode_elements(data)]

@@ -1,0 +1,143 @@
+"""The server's metrics by OTLP, with the names and labels that Prometheus reads.
+
+They are not kept twice: every interval, the values of the registry become the SDK's points. Sums count from
+the server's start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Histogram as HistogramData
+
+from modelserver.engine.otlp import resource
+from modelserver.engine.telemetry.prometheus import Distribution, Histogram
+from modelserver.ext.otel.spans import SCOPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+
+_log = logging.getLogger("modelserver.tracing")
+
+_INTERVAL = 60_000  # the SDK's default
+_LEAST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A metric at one moment; a series has its labels, and a number or a histogram's (counts, total)."""
+
+    name: str
+    help_text: str
+    kind: str
+    bounds: tuple[float, ...]
+    series: list[tuple[Mapping[str, str], Any]]
+
+
+def read(metrics: ServerMetrics) -> list[Reading]:
+    """All metrics now. Belongs to the event loop's thread, as the metrics do."""
+    found = []
+    for family in metrics.families():
+        series: list[tuple[Mapping[str, str], Any]] = []
+        for values, child in family.series:
+            labels = dict(zip(family.label_names, values, strict=True))
+            if isinstance(child, Distribution):
+                series.append((labels, (list(child.counts), child.total)))
+            else:
+                series.append((labels, float(child.value)))
+        bounds = family.bounds if isinstance(family, Histogram) else ()
+        found.append(Reading(family.name, family.help_text, family.kind, bounds, series))
+    return found
+
+
+def points(readings: list[Reading], start: int, now: int) -> list[Metric]:
+    """The same as the SDK has it; times in nanoseconds since 1970."""
+    return [
+        Metric(each.name, each.help_text, "", _data(each, start, now)) for each in readings if each.series
+    ]
+
+
+def _data(reading: Reading, start: int, now: int) -> Gauge | Sum | HistogramData:
+    cumulative = AggregationTemporality.CUMULATIVE
+    if reading.kind == "histogram":
+        # The extremes are not known, which OTLP allows.
+        unknown: Any = None
+        return HistogramData(
+            [
+                HistogramDataPoint(
+                    labels, start, now, sum(counts), total, counts, reading.bounds, unknown, unknown
+                )
+                for labels, (counts, total) in reading.series
+            ],
+            cumulative,
+        )
+    is_sum = reading.kind == "counter"
+    numbers = [
+        NumberDataPoint(labels, start if is_sum else 0, now, value) for labels, value in reading.series
+    ]
+    return Sum(numbers, cumulative, is_monotonic=True) if is_sum else Gauge(numbers)
+
+
+class MetricsSender:
+    """Sends the metrics of a server regularly; a collector that hangs only delays the next time."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self.interval = interval()
+        self._metrics = metrics
+        self._start = time.time_ns()
+        self._resource = resource()
+        self._exporter = OTLPMetricExporter()
+
+    async def run(self) -> None:
+        """Sends them until it is cancelled."""
+        while True:
+            await asyncio.sleep(self.interval)
+            readings = read(self._metrics)
+            await asyncio.to_thread(self._send, readings)
+
+    def finish(self) -> Callable[[], None]:
+        """What sends them a last time, in another thread."""
+        readings = read(self._metrics)
+
+        def send() -> None:
+            self._send(readings)
+            self._exporter.shutdown()
+
+        return send
+
+    def _send(self, readings: list[Reading]) -> None:
+        metrics = points(readings, self._start, time.time_ns())
+        scope = ScopeMetrics(SCOPE, metrics, "")
+        try:
+            self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
+        except Exception:  # noqa: BLE001 - the next time may succeed
+            _log.warning("The metrics could not be exported", exc_info=True)
+
+
+def interval() -> float:
+    """Seconds between two times, from ``OTEL_METRIC_EXPORT_INTERVAL`` in milliseconds."""
+    text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+    try:
+        return max(_LEAST, float(text or _INTERVAL)) / 1000.0
+    except ValueError:
+        _log.warning("OTEL_METRIC_EXPORT_INTERVAL=%s is not a number; it is %d", text, _INTERVAL)
+        return _INTERVAL / 1000.0

@@ -1,0 +1,452 @@
+"""The server's side of a recording: copies requests and answers for the one client that records.
+
+Each call is encoded when it ends, and a few times a second the client gets what was collected. What it does
+not read in time is dropped and counted, so that memory is bounded and no request waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from modelserver import __version__
+from modelserver.errors import BadRequest, Conflict
+from modelserver.ext.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
+from modelserver.models.settings.checks import holds_credentials, is_header_name
+from modelserver.surface.http.exchange import Watcher
+from modelserver.surface.http.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from modelserver.ext.recording.entries import Entry
+    from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
+
+# Of requests: what decides how a body is read and an answer is written.
+HEADERS: Final = (
+    "accept",
+    "content-encoding",
+    "content-type",
+    "inference-header-content-length",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-request-timeout-ms",
+)
+# Bytes of requests with their answers, and requests, that wait for the client; parts of answers that have
+# not ended are among the bytes. They count as outgoing, of which they may be this share.
+MOST_BYTES: Final = 1 << 26
+SHARE: Final = 4
+MOST_CALLS: Final = 20_000
+# Bytes of one request with its answer.
+LARGEST: Final = 1 << 25
+# Bytes of one frame, roughly.
+_PIECE: Final = 1 << 20
+# Bytes of a frame that are written at once.
+_PART: Final = 1 << 18
+_PAUSE: Final = 0.2
+_NAMES_KEPT: Final = 1000
+
+_encode = msgspec.msgpack.Encoder().encode
+# Seconds without anything to tell after which an empty frame shows whether the client is still there.
+_SIGN_OF_LIFE: Final = 0.3
+# Seconds that a recording waits for the answers to requests it has begun.
+_GRACE: Final = 10.0
+_SERVER_TIMING: Final = b"server-timing: "
+_BATCH: Final = b"x-batch-id: "
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to record.
+
+    ``models``: their names, empty for all. ``headers``: of requests, besides :data:`HEADERS`, in lower case.
+    ``sample``: the share of requests. ``seconds`` and ``requests`` are limits.
+
+    Raises BadRequest for values out of bounds, and for headers that cannot be or hold credentials.
+    """
+
+    models: frozenset[str] = frozenset()
+    headers: tuple[str, ...] = ()
+    sample: float = 1.0
+    seconds: float | None = None
+    requests: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sample <= 1:
+            raise BadRequest(f"sample={self.sample:g}: a share above 0, at most 1, is needed.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise BadRequest(f"seconds={self.seconds:g}: a positive number is needed.")
+        if self.requests is not None and self.requests < 1:
+            raise BadRequest(f"requests={self.requests}: a positive number is needed.")
+        for name in self.headers:
+            if not is_header_name(name):
+                raise BadRequest(f"header={name[:100]}: the name of a header is needed.")
+            if holds_credentials(name):
+                raise BadRequest(f"header={name[:100]}: headers that hold credentials are never recorded.")
+
+
+class Recorder:
+    """Has at most one recording, which ``now`` is, otherwise None; its bytes count in ``outgoing``."""
+
+    def __init__(
+        self, clock: Callable[[], int] = time.perf_counter_ns, outgoing: Outgoing | None = None
+    ) -> None:
+        self.now: Recording | None = None
+        self._clock = clock
+        self._outgoing = outgoing or Outgoing(SHARE * MOST_BYTES)
+        self._closed = False
+
+    def start(self, wanted: Wanted) -> Recording:
+        """Starts to record. Raises Conflict if somebody else records."""
+        if self.now is not None or self._closed:
+            raise Conflict("Another client is recording; its recording must end first.")
+        self.now = Recording(wanted, self._clock, self._forget, self._outgoing)
+        return self.now
+
+    def _forget(self) -> None:
+        self.now = None
+
+    def close(self) -> None:
+        self._closed = True
+        if self.now is not None:
+            self.now.finish("the server stopped", wait=False)
+
+
+class Recording:
+    """What one client records.
+
+    ``headers`` says which of a request are kept.
+    """
+
+    def __init__(
+        self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None], outgoing: Outgoing
+    ) -> None:
+        self.clock = clock
+        self.began = clock()
+        self._wanted = wanted
+        self._forget = forget
+        self._outgoing = outgoing
+        self._most = min(MOST_BYTES, outgoing.limit // SHARE)
+        self.headers = KeptNames({*HEADERS, *wanted.headers})
+        self._chance = Random()  # noqa: S311 - a sample, no secret
+        self._pieces = [_Piece()]
+        self._calls = self._bytes = 0
+        self._queued = 0
+        self._pending = self._taken = 0
+        self._full = self._large = 0
+        self._reason = ""
+        self._deadline = 0.0
+        self._told = Lost()
+        self._urgent = asyncio.Event()
+        self._closed = False
+
+    def wants(self, model: str) -> bool:
+        """Whether a request for the model, which has just arrived, is recorded."""
+        wanted = self._wanted
+        if self._reason or (wanted.models and model not in wanted.models):
+            return False
+        if wanted.sample < 1 and self._chance.random() >= wanted.sample:
+            return False
+        self._pending += 1
+        self._taken += 1
+        if self._taken == wanted.requests:
+            self.finish(f"the limit of {wanted.requests} was reached")
+        return True
+
+    def queued(self) -> int:
+        """The place of a request, which is about to be queued, in the order of all."""
+        self._queued += 1
+        return self._queued
+
+    def hold(self, nbytes: int) -> bool:
+        """Counts bytes of an answer that has not ended, until :meth:`release`; False if there is no room."""
+        if self._closed or self._bytes + nbytes > self._most:
+            return False
+        self._count(nbytes)
+        return True
+
+    def release(self, nbytes: int) -> None:
+        """These bytes are not held any more."""
+        self._count(-nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        if not self._closed:
+            self._bytes += nbytes
+            self._outgoing.add(nbytes)
+
+    def drop(self) -> None:
+        """A call has ended, for whose answer there was no room."""
+        self._pending -= 1
+        self._full += 1
+
+    def add(self, fields: tuple[object, ...], nbytes: int) -> None:
+        """The call with these fields has ended, with so many bytes of body and answer.
+
+        It is dropped if too much waits for the client.
+        """
+        self._pending -= 1
+        if nbytes > LARGEST:
+            self._large += 1
+        elif self._calls >= MOST_CALLS or self._bytes + nbytes > self._most:
+            self._full += 1
+        else:
+            # At once, while all of it is in the processor's cache, and so that nothing else is kept.
+            piece = self._pieces[-1]
+            content = _encode(fields)
+            piece.calls.append(content)
+            piece.size += len(content)
+            self._calls += 1
+            # With the headers and the query, which may be most of it.
+            self._count(len(content))
+            if piece.size > _PIECE:
+                self._pieces.append(_Piece())
+                self._urgent.set()
+
+    def finish(self, reason: str, *, wait: bool = True) -> None:
+        """Records no further requests, and ends, if it is to ``wait`` when those begun are answered."""
+        if not self._reason:
+            self._reason = reason
+            self._deadline = time.monotonic() + (_GRACE if wait else 0.0)
+            self._urgent.set()
+
+    def close(self) -> None:
+        """Stops recording, as nobody takes it any more."""
+        self._count(-self._bytes)
+        self._closed = True
+        self._forget()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Everything that is recorded, until its end."""
+        wanted, started = self._wanted, time.monotonic()
+        began = Began(time.time(), __version__, sorted(wanted.models), self.headers.names, wanted.sample)
+        yield framed(pack([began]))
+        said = started
+        while True:
+            # Before the rest is taken, so that nothing is left.
+            over = bool(self._reason) and (not self._pending or time.monotonic() >= self._deadline)
+            entries = list(self._news())
+            if entries or time.monotonic() - said > _SIGN_OF_LIFE:
+                said = time.monotonic()
+                yield framed(pack(entries))
+            for frame in self._collected():
+                for at in range(0, len(frame), _PART):
+                    # Large bodies are copied again when they are written: others get their turn in between.
+                    await asyncio.sleep(0)
+                    yield frame[at : at + _PART]
+            if over:
+                yield framed(pack([Ended(self._reason)]))
+                return
+            if wanted.seconds is not None and time.monotonic() - started >= wanted.seconds:
+                self.finish(f"{wanted.seconds:g} seconds are over")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._urgent.wait(), _PAUSE)
+        except asyncio.TimeoutError:
+            return
+        self._urgent.clear()
+
+    def _news(self) -> Iterator[Entry]:
+        lost = Lost(self._full, self._large)
+        if lost != self._told:
+            self._told = lost
+            yield lost
+
+    def _collected(self) -> Iterator[bytes]:
+        """What was collected, as frames; what is not taken yet still counts as waiting."""
+        pieces, self._pieces = self._pieces, [_Piece()]
+        for piece in pieces:
+            if piece.calls:
+                yield framed_list(piece.calls)
+                self._calls -= len(piece.calls)
+                self._count(-piece.size)
+
+
+class _Piece:
+    """Encoded calls, and their bytes."""
+
+    __slots__ = ("calls", "size")
+
+    def __init__(self) -> None:
+        self.calls: list[bytes] = []
+        self.size = 0
+
+
+class Parts:
+    """The parts of an answer, kept until its end unless they become too large.
+
+    They count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and their
+    bytes; ``is_lost``: there was no room for them.
+    """
+
+    __slots__ = ("_kept", "_recording", "count", "is_lost", "sent")
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self._recording = recording
+        # Not a list: small parts would take many times their size.
+        self._kept: bytearray | None = bytearray()
+        self.count = self.sent = 0
+        self.is_lost = False
+
+    def add(self, part: bytes) -> None:
+        """Keeps a part."""
+        self.count += 1
+        self.sent += len(part)
+        if self._kept is None:
+            return
+        if self.sent > LARGEST:
+            self.drop()
+        elif self._recording is not None and not self._recording.hold(len(part)):
+            self.is_lost = True
+            self.drop()
+        else:
+            self._kept += part
+
+    def drop(self) -> None:
+        """Keeps none any more."""
+        kept, self._kept = self._kept, None
+        if self._recording is not None and kept:
+            self._recording.release(len(kept))
+
+    def take(self) -> bytes:
+        """Those that are kept, as one; none are kept any more."""
+        whole = bytes(self._kept or b"")
+        self.drop()
+        return whole
+
+
+class RecordedRoutes:
+    """Hot routes whose requests are recorded while somebody records."""
+
+    def __init__(self, hot: HotRoutes, recorder: Recorder) -> None:
+        self._hot = hot
+        self._recorder = recorder
+
+    def find(self, url: bytes) -> Target | None:
+        return self._hot.find(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        recording = self._recorder.now
+        if recording is not None and recording.wants(exchange.target.route.model):
+            exchange.watcher = Recorded(exchange, recording)
+        self._hot.serve(exchange)
+
+
+class Recorded(Watcher):
+    """A request that is recorded when it has been answered, or when its client has left.
+
+    Watches the exchange instead of wrapping it, which would cost more than all the rest, until the first end
+    of its answer.
+    """
+
+    __slots__ = (
+        "_asked", "_at", "_exchange", "_extra", "_model", "_number", "_parts", "_recording", "_status",
+        "_type",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, recording: Recording) -> None:
+        self._exchange = exchange
+        self._recording = recording
+        self._at = recording.clock()
+        # The endpoint replaces the exchange's by an inflated one.
+        self._asked = exchange.body
+        # Empty where neither path nor, so far, anything else names one.
+        self._model = exchange.target.route.model
+        self._number = 0
+        self._parts: Parts | None = None
+
+    def queued(self, request: Any, model: Any) -> None:
+        self._number = self._recording.queued()
+        if not self._model:
+            self._model = model.name
+
+    def begun(self, status: int, content_type: str, extra: bytes) -> None:
+        self._status, self._type, self._extra = status, content_type, extra
+        self._parts = Parts(self._recording)
+
+    def sent(self, part: bytes) -> None:
+        if self._parts is not None:
+            self._parts.add(part)
+
+    def ended(self, complete: bool) -> None:
+        parts = self._parts
+        assert parts is not None  # noqa: S101 - it has begun
+        if parts.is_lost:
+            self._exchange.watcher = None
+            self._recording.drop()
+            return
+        self.replied(
+            *(self._status, parts.take(), self._type, self._extra, parts.sent, parts.count),
+            complete=complete,
+        )
+
+    def left(self) -> None:
+        if self._parts is not None:
+            self.ended(False)
+        else:
+            self.replied(0, b"", "", b"")
+
+    def replied(  # noqa: PLR0917 - called for each request
+        self, status: int, body: bytes, content_type: str, extra: bytes, sent: int = 0, parts: int = 0,
+        complete: bool = True,
+    ) -> None:  # fmt: skip
+        """See :class:`Watcher`; or the end of an answer in ``parts``, of which ``sent`` bytes were sent."""
+        recording, exchange, asked = self._recording, self._exchange, self._asked
+        # The two refer to each other: otherwise both would stay until the garbage collector runs.
+        exchange.watcher = None
+        target = exchange.target
+        route = target.route
+        kept = recording.headers
+        recording.add(
+            (
+                CALL,
+                self._number,
+                self._at - recording.began,
+                recording.clock() - self._at,
+                exchange.method,
+                target.text,
+                self._model or None,
+                route.version,
+                [pair for pair in exchange.headers if kept[pair[0]]],
+                asked,
+                status,
+                content_type,
+                _told(extra),
+                body,
+                parts,
+                complete,
+            ),
+            len(asked) + (sent or len(body)),
+        )
+
+
+class KeptNames(dict[bytes, bool]):
+    """Whether a header is recorded, by its name as clients write it."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self.names = sorted(names)
+        self._names = frozenset(name.encode() for name in names)
+
+    def __missing__(self, name: bytes) -> bool:
+        kept = name.lower() in self._names
+        # Clients choose the names.
+        if len(self) < _NAMES_KEPT:
+            self[name] = kept
+        return kept
+
+
+def _told(extra: bytes) -> bytes:
+    """The header lines about batch and timing, which come before those of the handler."""
+    timing = extra.find(_SERVER_TIMING)
+    if timing >= 0 and extra.startswith(_BATCH):
+        return extra[: extra.find(b"\r\n", timing)]
+    lines = extra.split(b"\r\n")
+    return b"\r\n".join(
+        line for line in lines if line.startswith((_BATCH, b"x-batch-size: ", _SERVER_TIMING))
+    )

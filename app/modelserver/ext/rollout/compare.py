@@ -1,0 +1,112 @@
+"""Whether two answers to the same row agree, and if not, why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
+from modelserver.engine.tensors.rows import join_answers
+from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
+from modelserver.surface.agreement import Tolerance, agree, is_number, pairs, place, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.engine.tensors.tensor import Output
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Pair(msgspec.Struct, array_like=True):
+    """The bodies of both answers to a row; ``tensors``: they are packed tensors, else usually JSON."""
+
+    primary: bytes
+    shadow: bytes
+    tensors: bool = False
+
+
+def compare_all(pairs: list[Pair], mode: Mode, tolerance: float) -> list[str]:
+    """For each pair why the answers differ, or an empty string; in a helper, as reading them takes long."""
+    return [difference(pair, mode, tolerance) for pair in pairs]
+
+
+def difference(pair: Pair, mode: Mode, tolerance: float) -> str:
+    """Why the answers differ; an empty string if they agree."""
+    if pair.primary == pair.shadow:
+        return ""
+    if mode == "exact":
+        return f"bodies of {len(pair.primary)} and {len(pair.shadow)} bytes differ"
+    if pair.tensors:
+        return _between_tensors(pair, mode, tolerance)
+    try:
+        primary, shadow = _decode(pair.primary), _decode(pair.shadow)
+        return _top(primary, shadow) if mode == "top1" else _values(primary, shadow, tolerance)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "bodies differ, and are no JSON that can be read"
+
+
+def _values(primary: Any, shadow: Any, tolerance: float, name: str = "") -> str:
+    """As :func:`difference`, for values of JSON, or the numbers of the tensor of this name."""
+    slack = Tolerance(tolerance, tolerance)
+    for path, one, other in pairs(primary, shadow):
+        if not agree(one, other, slack):
+            where = f"{name}{place(path)}" or "the top"
+            if isinstance(one, dict) and isinstance(other, dict):
+                return f"other keys at {where}"
+            if isinstance(one, list) and isinstance(other, list):
+                return f"{len(one)} and {len(other)} elements at {where}"
+            return f"{shown(one)} and {shown(other)} at {where}"
+    return ""
+
+
+def _top(primary: Any, shadow: Any) -> str:
+    """As :func:`difference`, for the most probable class of an answer, or of each of its elements."""
+    one, other = _best(primary), _best(shadow)
+    if one == other:
+        return ""
+    return f"the most probable is {shown(one)} and {shown(other)}"
+
+
+def _best(value: Any) -> Any:
+    """The key or place of the greatest number; of other lists that of each element."""
+    if isinstance(value, dict) and value and all(map(is_number, value.values())):
+        return max(value, key=value.__getitem__)
+    if isinstance(value, list) and len(value) > 1 and all(map(is_number, value)):
+        return max(range(len(value)), key=value.__getitem__)
+    if isinstance(value, list):
+        return [_best(each) for each in value]
+    return value
+
+
+def _between_tensors(pair: Pair, mode: Mode, tolerance: float) -> str:
+    try:
+        primary, shadow = (join_answers([each], whole=True) for each in (pair.primary, pair.shadow))
+    except TensorError as error:
+        return f"tensors that cannot be read: {error}"
+    shapes = [[(each.name, each.datatype, each.shape) for each in outputs] for outputs in (primary, shadow)]
+    if shapes[0] != shapes[1]:
+        return f"{_outputs(primary)} and {_outputs(shadow)}"
+    both = zip(primary, shadow, strict=True)
+    return next(filter(None, (_between(one, other, mode, tolerance) for one, other in both)), "")
+
+
+def _between(one: Output, other: Output, mode: Mode, tolerance: float) -> str:
+    if one.data == other.data:
+        return ""
+    if one.datatype == BYTES:
+        return f"other elements of {one.name}"
+    numbers, others = unpack(one.datatype, one.data), unpack(other.datatype, other.data)
+    width = one.shape[-1] if one.shape else 1
+    if mode == "top1" and width > 1:
+        return _top(_lines(numbers, width), _lines(others, width))
+    return _values(numbers, others, 0.0 if mode == "top1" else tolerance, one.name)
+
+
+def _lines(numbers: Sequence[Any], width: int) -> list[Any]:
+    return [list(numbers[begin : begin + width]) for begin in range(0, len(numbers), width)]
+
+
+def _outputs(outputs: Sequence[Output]) -> str:
+    return ", ".join(f"{each.name} {each.datatype}{list(each.shape)}" for each in outputs) or "no output"

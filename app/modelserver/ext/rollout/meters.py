@@ -1,0 +1,69 @@
+"""Metrics of the traffic between versions, set when metrics are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.telemetry.prometheus import Counter, Gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.ext.rollout.traffic import Traffic
+
+_VERSION = ("model_name", "model_version")
+
+
+class Meters:
+    """Adds the metrics of a server's models.
+
+    Args:
+        metrics: of the server.
+        traffics: the traffic of each model that has any.
+    """
+
+    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[Traffic[Any]]]) -> None:
+        self._traffics = traffics
+        self._weights = metrics.add(
+            Gauge("modelserver_traffic_weight", "Percent of the requests that a version gets.", _VERSION)
+        )
+        self._requests = metrics.add(
+            Counter("modelserver_traffic_requests_total", "Requests sent to it by its weight.", _VERSION)
+        )
+        self._copies = metrics.add(
+            Counter("modelserver_shadow_copies_total", "Copies for a shadow.", (*_VERSION, "outcome"))
+        )
+        self._decisions = metrics.add(
+            Counter(
+                "modelserver_promotion_steps_total",
+                "Steps of its weight by itself.",
+                (*_VERSION, "direction", "reason"),
+            )
+        )
+        self._families: dict[str, Counter | Gauge] = {
+            each.name: each for each in (self._weights, self._requests, self._copies, self._decisions)
+        }
+        self._shown: set[tuple[str, ...]] = set()
+        metrics.on_render(self._show)
+
+    def _show(self) -> None:
+        before, self._shown = self._shown, set()
+        for traffic in self._traffics():
+            for version, weight in traffic.effective.items():
+                self._set(self._weights, weight, traffic.name, version)
+            for version, requests in traffic.requests.items():
+                self._set(self._requests, requests.value, traffic.name, version)
+            for version, shadow in traffic.shadows.items():
+                for outcome, copies in shadow.counts.outcomes.items():
+                    self._set(self._copies, copies, traffic.name, version, outcome)
+            if (promotion := traffic.promotion) is not None:
+                for cause, steps in promotion.said.items():
+                    direction = "on" if cause == "kept" else "back"
+                    self._set(self._decisions, steps, traffic.name, promotion.version, direction, cause)
+        for name, *labels in before - self._shown:
+            self._families[name].remove(*labels)
+
+    def _set(self, family: Counter | Gauge, value: float, *labels: str) -> None:
+        family.labels(*labels).set(value)
+        self._shown.add((family.name, *labels))

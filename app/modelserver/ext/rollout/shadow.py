@@ -1,0 +1,401 @@
+"""A version that gets copies of requests, whose answers are compared and then thrown away.
+
+A copy is made of a request that has been answered, and waits in a bounded queue of its own until
+
+* the event loop has time to spare,
+* no client's request waits for the version, and one of its workers is free.
+
+Copies that wait are sent together, as one request to the version's pool: most of what the server does for a
+request is not done for each copy. What cannot be sent is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.ids import make_uuid
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.wire.messages import TENSORS
+from modelserver.errors import ModelServerError
+from modelserver.ext.rollout.compare import Pair, difference
+from modelserver.ext.rollout.latencies import Latencies
+from modelserver.ext.rollout.spare import Spare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.engine.pools.pool import Pool
+    from modelserver.engine.wire.messages import Answer, Row
+    from modelserver.ext.rollout.judging import Judge
+    from modelserver.ext.rollout.plan import Shadowing
+
+_log = logging.getLogger("modelserver.rollout")
+
+# Copies that may wait, their bytes with the answers, and the differing pairs that are kept.
+MOST_WAITING = 1000
+MOST_BYTES = 1 << 24
+KEPT = 20
+# Seconds until copies are sent, so that answers of the same turn go first, and until a busy pool is asked
+# again.
+SOON = 0.001
+LATER = 0.02
+
+# What became of a copy, or of a request that would have been copied; those from the third on were not
+# compared.
+OUTCOMES = (
+    *("agreed", "differed"),
+    *("no_time", "queue_full", "not_ready", "refused", "streamed", "unanswered", "not_compared", "ended"),
+)
+
+
+class Version(Protocol):
+    """As much of a model's version as is needed here."""
+
+    @property
+    def version(self) -> str:
+        """Its name."""
+
+    @property
+    def pool(self) -> Pool:
+        """Its workers."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether V1 bodies are split for it."""
+
+    @property
+    def splits_tensors(self) -> bool:
+        """Whether V2 bodies are split for it."""
+
+
+class Copy(NamedTuple):
+    """A request that was answered by another version after ``seconds``."""
+
+    request: Request
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two answers that differ, the primary's first; latencies in seconds, ``bodies`` only if asked for."""
+
+    request_id: str
+    reason: str
+    statuses: tuple[int, int]
+    seconds: tuple[float, float]
+    batches: tuple[tuple[str, int], tuple[str, int]]
+    bodies: tuple[bytes, bytes, bytes] | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Copies by outcome, how many of them failed although the primary did not, and what took how long."""
+
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    failed: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
+    primary_latencies: Latencies = field(default_factory=Latencies)
+    batch_sizes: int = 0
+    primary_batch_sizes: int = 0
+
+
+class Shadow:
+    """One shadow of a model.
+
+    Args:
+        version: gets the copies.
+        how: how many, and how their answers are compared.
+        judge: compares what takes long.
+        keep: bytes of bodies that are kept with a difference, 0 for none.
+        spare: whether the loop has time.
+        tell: called with the version, whether a copy failed that the primary did not fail, its seconds, and
+            whether its answer agreed (None: not compared).
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        how: Shadowing,
+        judge: Judge,
+        *,
+        keep: int = 0,
+        spare: Spare | None = None,
+        tell: Callable[[Version, bool, float, bool | None], None] | None = None,
+    ) -> None:
+        self.version = version
+        self.how = how
+        self.counts = Counts()
+        self.differences: deque[Difference] = deque(maxlen=KEPT)
+        self._judge = judge
+        self._keep = keep
+        self._spare = spare or Spare()
+        self._tell = tell
+        self._waiting: deque[Copy] = deque()
+        self._nbytes = 0
+        self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Copies that wait."""
+        return len(self._waiting)
+
+    # -- in
+
+    def passes_over(self) -> bool:
+        """Whether it takes no copy of a request that is about to be answered, which is counted.
+
+        A busy loop has no time for more than one batch of copies at each look.
+        """
+        if self._spare.busy and len(self._waiting) >= self.version.pool.queue.batch_size:
+            self.counts.outcomes["no_time"] += 1
+            return True
+        return False
+
+    def take(self, request: Request, primary: Version, *, streamed: bool) -> None:
+        """Takes a copy of a request that the primary has just answered."""
+        if self._closed:
+            self.count("ended")
+        elif request.error is not None:
+            self.count("unanswered")
+        elif streamed:
+            self.count("streamed")
+        elif (primary.splits, primary.splits_tensors) != (self.version.splits, self.version.splits_tensors):
+            self._refuse("the versions do not take the same rows")
+        else:
+            answers = cast("list[tuple[Answer, bytes]]", request.answers)
+            nbytes = request.nbytes + sum(len(content) for _, content in answers)
+            if len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_BYTES:
+                self.count("queue_full")
+                return
+            self._waiting.append(Copy(request, monotonic() - request.arrived, nbytes))
+            self._nbytes += nbytes
+            self._send_in(SOON)
+
+    def count(self, outcome: str, number: int = 1) -> None:
+        """Counts copies that ended like this."""
+        self.counts.outcomes[outcome] += number
+
+    def _refuse(self, reason: str) -> None:
+        if not self.counts.outcomes["refused"]:
+            _log.warning("Shadow %s gets no copies: %s", self.version.version, reason)
+        self.count("refused")
+
+    # -- out
+
+    def _send_in(self, seconds: float) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._send)
+
+    def _send(self) -> None:
+        """Sends what may go now."""
+        self._timer = None
+        pool = self.version.pool
+        while self._waiting:
+            ready = sum(worker.state is WorkerState.READY for worker in pool.workers)
+            if not ready:
+                self.drop("not_ready")
+            elif self._running >= ready or pool.queue.requests or not self._spare.left():
+                self._send_in(LATER)
+                return
+            else:
+                self._submit(pool, self._gather(pool.queue.batch_size))
+
+    def _gather(self, most: int) -> list[Copy]:
+        """The next copies, with at most so many rows unless one alone has more."""
+        copies: list[Copy] = []
+        rows = 0
+        while self._waiting:
+            request = self._waiting[0].request
+            rows += len(request.rows)
+            if copies and (rows > most or request.key != copies[0].request.key):
+                break
+            copies.append(self._waiting.popleft())
+            self._nbytes -= copies[-1].nbytes
+        return copies
+
+    def _submit(self, pool: Pool, copies: list[Copy]) -> None:
+        rows: list[Row] = []
+        bodies: list[bytes] = []
+        for copy in copies:
+            rows += copy.request.rows
+            bodies += copy.request.bodies
+        sent = _Sent(self, copies)
+        together = Request(
+            make_uuid(), rows, bodies, monotonic(), key=copies[0].request.key, on_done=sent.done
+        )
+        together.on_part = sent.part
+        try:
+            pool.submit(together)
+        except ModelServerError as error:
+            together.on_done = together.on_part = None
+            for _ in copies:
+                self._refuse(error.message)
+            return
+        self._running += 1
+
+    def drop(self, outcome: str) -> None:
+        """Drops what waits."""
+        self.count(outcome, len(self._waiting))
+        self._waiting.clear()
+        self._nbytes = 0
+
+    def close(self) -> None:
+        """Takes and sends no more copies; those that were sent still end."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.drop("ended")
+
+    # -- back
+
+    def ended(self, together: Request, copies: list[Copy], *, streamed: bool) -> None:
+        """The copies were answered, or all of them failed."""
+        self._running -= 1
+        seconds = monotonic() - together.arrived
+        place = 0
+        for copy in copies:
+            request = copy.request
+            answers = together.answers[place : place + len(request.rows)]
+            place += len(request.rows)
+            if streamed:
+                self.count("streamed")
+                continue
+            self._note(copy, together, seconds)
+            self._compare(copy, together, answers, seconds)
+        if self._waiting:
+            self._send_in(SOON)
+
+    def _note(self, copy: Copy, together: Request, seconds: float) -> None:
+        counts = self.counts
+        counts.latencies.add(seconds)
+        counts.primary_latencies.add(copy.seconds)
+        counts.batch_sizes += together.batch_size
+        counts.primary_batch_sizes += copy.request.batch_size
+
+    def _compare(
+        self, copy: Copy, together: Request, answers: Sequence[tuple[Answer, bytes] | None], seconds: float
+    ) -> None:
+        """Compares now what is quickly compared, and leaves the rest to the judge."""
+        if len(answers) == 1 and answers[0] == copy.request.answers[0]:
+            # Most are like this one.
+            self._agrees(seconds)
+            return
+        mine = cast("list[tuple[Answer, bytes]]", copy.request.answers)
+        if together.error is not None:
+            statuses = _status(mine), getattr(together.error, "status", 500)
+            found = self._found(copy, together, seconds, statuses, reason=str(together.error))
+            self._differs(found, failed=True)
+            return
+        theirs = cast("list[tuple[Answer, bytes]]", answers)
+        statuses = _status(mine), _status(theirs)
+        if statuses[0] != statuses[1]:
+            failed = statuses[1] >= 500 > statuses[0]
+            found = self._found(copy, together, seconds, statuses, theirs, reason="statuses differ")
+            self._differs(found, failed=failed)
+            return
+        pairs = [
+            Pair(one, other, row.kind == TENSORS)
+            for row, (_, one), (_, other) in zip(copy.request.rows, mine, theirs, strict=True)
+            if one != other
+        ]
+        if not pairs:
+            self._agrees(seconds)
+        elif self.how.mode == "exact":
+            reason = difference(pairs[0], "exact", 0)
+            self._differs(self._found(copy, together, seconds, statuses, theirs, reason=reason))
+        else:
+            # Not the copies: their bodies would be kept while the answers wait to be compared.
+            found = self._found(copy, together, seconds, statuses, theirs)
+            self._judge.compare(pairs, self.how, partial(self._judged, found))
+
+    def _judged(self, found: Difference, reason: str | None) -> None:
+        seconds = found.seconds[1]
+        if reason is None:
+            self.count("not_compared")
+            self._report(seconds, agreed=None)
+        elif reason:
+            self._differs(replace(found, reason=reason))
+        else:
+            self._agrees(seconds)
+
+    def _agrees(self, seconds: float) -> None:
+        self.count("agreed")
+        self._report(seconds, agreed=True)
+
+    def _found(
+        self,
+        copy: Copy,
+        together: Request,
+        seconds: float,
+        statuses: tuple[int, int],
+        theirs: Sequence[tuple[Answer, bytes]] = (),
+        *,
+        reason: str = "",
+    ) -> Difference:
+        request = copy.request
+        bodies: tuple[bytes, bytes, bytes] | None = None
+        if self._keep:
+            mine = cast("list[tuple[Answer, bytes]]", request.answers)
+            bodies = (
+                _begin(request.bodies, self._keep),
+                _begin([content for _, content in mine], self._keep),
+                _begin([content for _, content in theirs], self._keep),
+            )
+        batches = (request.batch_id, request.batch_size), (together.batch_id, together.batch_size)
+        return Difference(request.id, reason, statuses, (copy.seconds, seconds), batches, bodies)
+
+    def _differs(self, found: Difference, *, failed: bool = False) -> None:
+        self.count("differed")
+        self.differences.append(found)
+        if failed:
+            self.counts.failed += 1
+        self._report(found.seconds[1], agreed=False, failed=failed)
+
+    def _report(self, seconds: float, *, agreed: bool | None, failed: bool = False) -> None:
+        if self._tell is not None:
+            self._tell(self.version, failed, seconds, agreed)
+
+
+class _Sent:
+    """Copies that a pool has as one request."""
+
+    __slots__ = ("_copies", "_shadow", "_streamed")
+
+    def __init__(self, shadow: Shadow, copies: list[Copy]) -> None:
+        self._shadow = shadow
+        self._copies = copies
+        self._streamed = False
+
+    def part(self, *_: Any) -> None:
+        """A part of an answer, which is thrown away: whose it is is not known."""
+        self._streamed = True
+
+    def done(self, together: Request) -> None:
+        """The end of the request."""
+        self._shadow.ended(together, self._copies, streamed=self._streamed)
+
+
+def _status(answers: Sequence[tuple[Answer, bytes]]) -> int:
+    """The status of a request with these answers: the first failure's, or another than 200 of a row."""
+    others = (answer.status for answer, _ in answers if answer.failed or answer.status != 200)
+    return next(others, 200)
+
+
+def _begin(pieces: Sequence[bytes], most: int) -> bytes:
+    """The first bytes."""
+    found = b""
+    for piece in pieces:
+        found += bytes(piece[: most - len(found)])
+        if len(found) >= most:
+            break
+    return found

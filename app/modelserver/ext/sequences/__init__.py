@@ -1,0 +1,1 @@
+"""Sequences: requests that share the state of one worker."""

@@ -1,0 +1,141 @@
+"""The process that talks to object stores: ``python -m modelserver.ext.stores``.
+
+The libraries are large, block, and start threads; here they neither hold up the server nor stay in its
+memory, and a fetch can be killed. The task comes as a line of JSON on the standard input, whose end is the
+end of this process; messages go to the standard output, a line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import msgspec
+
+from modelserver.errors import DownloadFailed, InternalError, ModelNotFound, ModelServerError
+from modelserver.ext.stores.cache import Cache
+from modelserver.ext.stores.place import Place  # noqa: TC001 - msgspec reads annotations at run time
+from modelserver.ext.stores.stores import Item, is_missing, not_found, open_store, reason_of
+
+if TYPE_CHECKING:
+    from modelserver.models.environments.environment_store import Use
+
+_MEMORY: Final = 8 << 30  # bytes of address space, most of which threads only reserve
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do: fetch an archive into the cache, or with ``lists`` name what is in a folder.
+
+    ``url`` is for errors; ``folder`` is the server's, to which paths in the environment are relative; sizes
+    are in bytes.
+    """
+
+    url: str
+    place: Place
+    lists: bool
+    folder: str
+    cache: str
+    cache_size: int
+    max_bytes: int
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Progress (``received`` of ``total`` bytes), or the end: ``path``, ``names`` or ``error``.
+
+    ``waits``: for another process that fetches the same. ``names`` are of files and, ending in a slash, of
+    folders; ``error`` is the class, ``text`` its message.
+    """
+
+    received: int = 0
+    total: int = 0
+    waits: bool = False
+    path: str = ""
+    names: list[str] | None = None
+    error: str = ""
+    text: str = ""
+
+
+class _Told:
+    """Writes the messages."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            self._out.write(msgspec.json.encode(message) + b"\n")
+            self._out.flush()
+
+    def progress(self, received: int, total: int) -> None:
+        self(Message(received=received, total=total))
+
+    def waits(self) -> None:
+        self(Message(waits=True))
+
+
+async def perform(task: Task, told: _Told) -> tuple[Message, Use | None]:
+    """The last message, and what is held as long as the server needs it."""
+    try:
+        opened = open_store(task.place)
+        if task.lists:
+            names = [f"{name}/" if is_folder else name for name, is_folder in opened.names()]
+            return Message(names=names), None
+        items = opened.items()
+        _check(items, task)
+        cache = Cache(Path(task.cache), task.cache_size)
+        path, use = await cache.hold(opened, items, task.url, told.progress, told.waits)
+        return Message(path=str(path)), use
+    except ModelServerError as error:
+        final = error
+    except Exception as error:  # noqa: BLE001 - libraries raise anything
+        final = not_found(task.url) if is_missing(error) else DownloadFailed(reason_of(error))
+    return Message(error=type(final).__name__, text=_named(task.url, final)), None
+
+
+def _check(items: list[Item], task: Task) -> None:
+    """Raises ``ModelNotFound`` and ``DownloadFailed``."""
+    if not items:
+        raise not_found(task.url)
+    if sum(item.size for item in items) > task.max_bytes:
+        raise DownloadFailed(f"it is larger than {task.max_bytes} bytes")
+
+
+def _named(url: str, error: ModelServerError) -> str:
+    if isinstance(error, ModelNotFound):
+        return error.message
+    start = "Failed to save model" if isinstance(error, InternalError) else "Failed to download archive from"
+    return f"{start}: {url}: {error.message}"
+
+
+def _end_with(server: IO[bytes]) -> None:
+    """Ends this process when the server does."""
+    server.read()
+    os._exit(0)
+
+
+def main() -> None:
+    """The process."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    # What libraries print is not a message.
+    told = _Told(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    logging.disable()
+    warnings.simplefilter("ignore")
+    server = sys.stdin.buffer
+    task = msgspec.json.decode(server.readline(), type=Task)
+    os.chdir(task.folder)
+    threading.Thread(target=_end_with, args=(server,), daemon=True).start()
+    message, held = asyncio.run(perform(task, told))
+    told(message)
+    if held is not None:
+        threading.Event().wait()
+    os._exit(0)

@@ -1,0 +1,94 @@
+"""A model's configuration as Triton's `config.pbtxt` would say it (the model configuration extension)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.tensors.datatypes import BYTES
+from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.models.version import ModelVersion
+
+PLATFORM = "pytorch"
+
+# For handlers whose inputs and outputs have no shape: images, text, JSON.
+_ANY_INPUT = (TensorSpec("input_0", BYTES, (VARIABLE,)),)
+_ANY_OUTPUT = (TensorSpec("output_0", BYTES, (VARIABLE,)),)
+
+
+def tensors_of(model: ModelVersion) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
+    """The inputs and outputs of a model, from its signature, else from its handler's annotations.
+
+    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
+    """
+    signature = model.signature
+    built_in = model.pool.splits and not model.envelope
+    return (
+        signature.inputs or (_ANY_INPUT if built_in else ()),
+        signature.outputs or (_ANY_OUTPUT if built_in else ()),
+    )
+
+
+def describe_config(model: ModelVersion) -> dict[str, Any]:
+    """The configuration as JSON; times are in microseconds.
+
+    `max_batch_size` is the model's batch size if the first dimension of all tensors is the rows, and then
+    `dims` leaves it out; otherwise 0.
+    """
+    options = model.options
+    inputs, outputs = tensors_of(model)
+    by_rows = model.splits_tensors and all(spec.shape[:1] == (VARIABLE,) for spec in (*inputs, *outputs))
+    timeout = options.request_timeout
+    config: dict[str, Any] = {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": "modelserver",
+        "max_batch_size": options.batch_size if by_rows else 0,
+        "input": [_tensor(spec, by_rows=by_rows) for spec in inputs],
+        "output": [_tensor(spec, by_rows=by_rows) for spec in outputs],
+        "instance_group": [_instances(model)],
+        "model_transaction_policy": {"decoupled": False},
+        "parameters": {"batch_policy": {"string_value": options.batch_policy.value}},
+    }
+    if options.sequence_batching:
+        config["sequence_batching"] = {
+            "max_sequence_idle_microseconds": options.sequence_max_idle_ms * 1000,
+            "oldest": {
+                "max_candidate_sequences": options.max_num_sequence,
+                "max_queue_delay_microseconds": options.max_batch_delay * 1000,
+            },
+        }
+    elif options.batch_size > 1:
+        config["dynamic_batching"] = {
+            "preferred_batch_size": [options.batch_size],
+            "max_queue_delay_microseconds": options.max_batch_delay * 1000,
+            "default_queue_policy": {
+                "timeout_action": "REJECT",
+                "default_timeout_microseconds": 0 if timeout is None else round(timeout * 1e6),
+                "allow_timeout_override": True,
+                "max_queue_size": options.job_queue_size,
+            },
+        }
+    return config
+
+
+def _tensor(spec: TensorSpec, *, by_rows: bool) -> dict[str, Any]:
+    kind = "STRING" if spec.datatype == BYTES else spec.datatype
+    return {
+        "name": spec.name,
+        "data_type": f"TYPE_{kind}",
+        "dims": list(spec.shape[1:] if by_rows else spec.shape),
+    }
+
+
+def _instances(model: ModelVersion) -> dict[str, Any]:
+    gpus = sorted({worker.gpu for worker in model.pool.workers if worker.gpu is not None})
+    return {
+        "name": f"{model.name}_0",
+        "kind": "KIND_GPU" if gpus else "KIND_CPU",
+        "count": len(model.pool.workers),
+        "gpus": gpus,
+    }

@@ -1,0 +1,82 @@
+"""A registered workflow, and the registrations of its nodes as ordinary models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modelserver.models.options.resolve import Registration
+
+if TYPE_CHECKING:
+    from modelserver.ext.workflows.archive import WorkflowArchive
+    from modelserver.ext.workflows.specification import Node, Specification
+    from modelserver.models.version import SavedWorkflow
+
+# TorchServe's, in ms, for a node that batches and says nothing else.
+_BATCH_DELAY = 50
+
+
+@dataclass(slots=True, eq=False)
+class Workflow:
+    """``runs`` are the requests that it is answering."""
+
+    name: str
+    archive: WorkflowArchive
+    runs: set[object] = field(default_factory=set)
+    _quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        """As registered."""
+        return self.archive.url
+
+    @property
+    def specification(self) -> Specification:
+        """What the archive says of it."""
+        return self.archive.contents.specification
+
+    def model_name(self, node: str) -> str:
+        """The name of a node's model."""
+        return f"{self.name}__{node}"
+
+    def registration(self, node: Node, asked: SavedWorkflow) -> Registration:
+        """How a node is registered. What neither specification nor request says is up to the model's archive.
+
+        A function's archive is the folder of this one, and its handler the function.
+        """
+        options, delay = node.options, node.options.max_batch_delay
+        if delay is None and options.batch_size is not None:
+            delay = _BATCH_DELAY
+        function = not node.url
+        return Registration(
+            url=str(self.archive.folder) if function else node.url,
+            model_name=self.model_name(node.name),
+            handler=f"{self.archive.contents.handler}:{node.name}" if function else None,
+            min_workers=options.min_workers,
+            max_workers=options.max_workers,
+            batch_size=options.batch_size,
+            max_batch_delay=delay,
+            response_timeout=asked.response_timeout,
+            startup_timeout=asked.startup_timeout,
+            trusted=function,
+            workflow=self.name,
+        )
+
+    def begun(self, run: object) -> None:
+        """It answers another request."""
+        self.runs.add(run)
+        self._quiet.clear()
+
+    def ended(self, run: object) -> None:
+        """A request has ended."""
+        self.runs.discard(run)
+        if not self.runs:
+            self._quiet.set()
+
+    async def settle(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds until it answers no request."""
+        if self.runs:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), grace)

@@ -1,0 +1,294 @@
+"""The registered workflows: registering, unregistering, asking them (reference 19)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from modelserver.errors import (
+    Conflict,
+    InvalidModel,
+    InvalidWorkflow,
+    ModelNotFound,
+    ModelServerError,
+    ModelVersionNotFound,
+    ServiceUnavailable,
+    WorkflowFailed,
+    WorkflowNotFound,
+)
+from modelserver.ext.workflows.workflow import Workflow
+from modelserver.models.archives.urls import UrlPolicy
+from modelserver.models.registry import check_name
+from modelserver.surface.http.content import inflate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from pathlib import Path
+
+    from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive
+    from modelserver.ext.workflows.run import Run
+    from modelserver.ext.workflows.specification import Node
+    from modelserver.models.registry import Registry
+    from modelserver.models.settings.settings import Settings
+    from modelserver.models.version import SavedWorkflow
+    from modelserver.surface.http.aside import Aside
+    from modelserver.surface.http.exchange import Exchange
+
+_log = logging.getLogger("modelserver.workflows")
+
+
+class Workflows:
+    """The workflows by name; their nodes are models of the registry, named ``<workflow>__<node>``.
+
+    How they were registered is in ``registry.workflows``, which snapshots keep; those that could not be
+    restored stay there, too.
+
+    Args:
+        registry: of the models.
+        settings: the store of workflow archives, allowed URLs, the size of bodies.
+        aside: for what would block the event loop.
+        workdir: for unpacked archives.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, aside: Aside, workdir: Path) -> None:
+        self._registry = registry
+        self._aside = aside
+        self._settings = settings
+        policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
+        self._reads = settings.workflow_store, policy, workdir / "workflows"
+        self._reader: ArchiveReader | None = None
+        self._run_of: type[Run]
+        self._workflows: dict[str, Workflow] = {}
+        self._failures: dict[str, str] = {}
+        # Names of those being registered or unregistered.
+        self._busy: set[str] = set()
+
+    def get(self, name: str) -> Workflow:
+        """Raises WorkflowNotFound, and ServiceUnavailable for one that could not be restored."""
+        found = self._workflows.get(name)
+        if found is not None:
+            return found
+        if name in self._failures:
+            raise ServiceUnavailable(f"Workflow {name} could not be restored: {self._failures[name]}")
+        raise WorkflowNotFound.named(name)
+
+    def urls(self) -> dict[str, str]:
+        """The URLs by name, of those that could not be restored too."""
+        found = {name: workflow.url for name, workflow in self._workflows.items()}
+        return {**{name: saved.url for name, saved in self._registry.workflows.items()}, **found}
+
+    # -- changing
+
+    async def register(self, asked: SavedWorkflow, name: str | None = None) -> Workflow:
+        """Registers a workflow with all its models, and waits for their workers.
+
+        Raises WorkflowNotFound, InvalidWorkflow, InvalidDag, Conflict, WorkflowFailed for models that cannot
+        be registered, and the errors of a download; nothing is left behind then.
+        """
+        archive = await (await self._opened()).open(asked.url)
+        try:
+            return await self._register(archive, name, asked)
+        except BaseException:
+            await asyncio.to_thread(archive.remove)
+            raise
+
+    async def _opened(self) -> ArchiveReader:
+        """What reads archives; imported for the first one, as are the requests' ways."""
+        if self._reader is None:
+            archives = await asyncio.to_thread(import_module, "modelserver.ext.workflows.archive")
+            runs = await asyncio.to_thread(import_module, "modelserver.ext.workflows.run")
+            self._run_of = runs.Run
+            self._reader = archives.ArchiveReader(*self._reads)
+        return self._reader
+
+    async def _register(self, archive: WorkflowArchive, name: str | None, asked: SavedWorkflow) -> Workflow:
+        workflow = Workflow(name or archive.contents.name, archive)
+        name = workflow.name
+        self._check_names(workflow, asked)
+        for warning in workflow.specification.warnings:
+            _log.warning("Workflow %s: %s", name, warning)
+        self._busy.add(name)
+        try:
+            registering = [
+                self._register_node(workflow, node, asked) for node in workflow.specification.nodes.values()
+            ]
+            await self._all(workflow, registering)
+        finally:
+            self._busy.discard(name)
+        self._workflows[name] = workflow
+        self._failures.pop(name, None)
+        downloaded = archive.downloaded
+        self._registry.workflows[name] = asked if downloaded is None else asked._replace(url=downloaded.name)
+        _log.info("Workflow %s registered: %s", name, workflow.specification.dag)
+        await self._registry.changed()
+        return workflow
+
+    def _check_names(self, workflow: Workflow, asked: SavedWorkflow) -> None:
+        """Raises InvalidWorkflow, or Conflict where names are taken, but by other versions of a node."""
+        name = workflow.name
+        if not name:
+            raise InvalidWorkflow(
+                "Workflow name is not defined: the manifest has no workflowName, "
+                "the request no workflow_name."
+            )
+        if name in self._workflows or name in self._busy:
+            raise Conflict(f"Workflow {name} is already registered.")
+        models = [workflow.model_name(node) for node in workflow.specification.nodes]
+        try:
+            check_name(name, "workflow")
+            for model in models:
+                check_name(model)
+        except InvalidModel as error:
+            raise InvalidWorkflow(error.message) from None
+        taken = set(self._registry.names()) - asked.nodes.keys()
+        for model in models:
+            if model in taken:
+                raise Conflict(f"Workflow {name} needs the name {model}, which a model already has.")
+
+    async def _register_node(self, workflow: Workflow, node: Node, asked: SavedWorkflow) -> None:
+        registration = workflow.registration(node, asked)
+        try:
+            model = await self._registry.register(registration)
+        except ModelServerError as error:
+            name = workflow.model_name(node.name)
+            reason = f"Workflow Node {name} failed to register. Details: {error.message}"
+            raise WorkflowFailed(reason) from error
+        if registration.trusted:
+            # Not where it was unpacked.
+            model.url, model.archive = workflow.url, replace(model.archive, url=workflow.url)
+        await self._registry.wait_loaded(model)
+
+    async def _all(self, workflow: Workflow, registering: Iterable[Coroutine[None, None, None]]) -> None:
+        """Awaits all; after a failure unregisters what was registered, and raises WorkflowFailed."""
+        tasks = [asyncio.ensure_future(each) for each in registering]
+        try:
+            await asyncio.wait(tasks)
+            failures = [error for task in tasks if (error := task.exception()) is not None]
+            if not failures:
+                return
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._remove_models(workflow)
+            raise
+        await self._remove_models(workflow)
+        for error in failures:
+            if not isinstance(error, ModelServerError):
+                raise error
+        told = ", ".join(str(error) for error in failures)
+        raise WorkflowFailed(f"Workflow {workflow.name} has failed to register. Failures: [{told}]")
+
+    async def unregister(self, name: str) -> None:
+        """Unregisters a workflow and its models; requests being answered have the usual grace.
+
+        Raises WorkflowNotFound, and Conflict while one of its models is being replaced.
+        """
+        if name in self._failures:
+            del self._failures[name], self._registry.workflows[name]
+            await self._registry.changed()
+            return
+        workflow = self.get(name)
+        for node in workflow.specification.nodes:
+            for model in self._versions(workflow, node):
+                self._registry.changeable(*model)
+        del self._workflows[name], self._registry.workflows[name]
+        self._busy.add(name)
+        try:
+            await workflow.settle(self._settings.unregister_model_timeout)
+            await self._remove_models(workflow)
+            await asyncio.to_thread(workflow.archive.remove)
+        finally:
+            self._busy.discard(name)
+        _log.info("Workflow %s unregistered.", name)
+
+    async def _remove_models(self, workflow: Workflow) -> None:
+        await asyncio.gather(*(self._remove_model(workflow, node) for node in workflow.specification.nodes))
+
+    async def _remove_model(self, workflow: Workflow, node: str) -> None:
+        for name, version in self._versions(workflow, node):
+            try:
+                await self._registry.unregister(name, version)
+            except (ModelNotFound, ModelVersionNotFound):  # noqa: PERF203 - each one fails alone
+                pass
+            except ModelServerError as error:
+                _log.error("Workflow %s: %s %s stays: %s", workflow.name, name, version, error.message)
+
+    def _versions(self, workflow: Workflow, node: str) -> list[tuple[str, str]]:
+        """The versions of a node's model, the default one last; empty if somebody unregistered it."""
+        name = workflow.model_name(node)
+        try:
+            found = self._registry.versions(name)
+        except ModelNotFound:
+            return []
+        return [(name, model.version) for model in sorted(found, key=self._registry.is_default)]
+
+    # -- asking
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers a request for ``/wfpredict/{workflow}``, now or later."""
+        try:
+            workflow = self.get(exchange.target.route.model)
+        except ModelServerError as error:
+            exchange.fail(error)
+            return
+        if not exchange.encoding:
+            self._run(exchange, workflow)
+            return
+
+        async def read() -> None:
+            encoding, exchange.encoding = exchange.encoding, b""
+            limit = self._settings.max_request_size
+            exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
+            self._run(exchange, workflow)
+
+        exchange.on_disconnect = self._aside.start(len(exchange.body), read(), exchange.fail)
+
+    def _run(self, exchange: Exchange, workflow: Workflow) -> None:
+        run = self._run_of(
+            exchange, workflow, self._registry, self._aside, self._settings, on_end=workflow.ended
+        )
+        workflow.begun(run)
+        run.start()
+
+    # -- start and end
+
+    async def restore(self, on_notice: Callable[[str], None]) -> bool:
+        """Registers the workflows of a snapshot again; returns whether that worked for all.
+
+        A failure is logged and reported, and what asks the workflow is told of it.
+        """
+        for name, saved in list(self._registry.workflows.items()):
+            try:
+                await self.register(saved, name)
+                await self._restore_nodes(name, saved)
+            except ModelServerError as error:  # noqa: PERF203 - each one fails alone
+                self._failures[name] = error.message
+                line = f"Workflow {name} cannot be restored: {error.message}"
+                _log.error("%s", line)
+                on_notice(line)
+        return not self._failures
+
+    async def _restore_nodes(self, name: str, saved: SavedWorkflow) -> None:
+        """Their default versions and traffic, now that all versions are there."""
+        for model, node in saved.nodes.items():
+            try:
+                await self._registry.set_default(model, node.default)
+                if node.traffic is not None:
+                    self._registry.direct(model, node.traffic)
+            except ModelServerError as error:  # noqa: PERF203 - each one fails alone
+                _log.warning("Workflow %s: the traffic of %s is not restored: %s", name, model, error.message)
+        if saved.nodes:
+            await self._registry.changed()
+
+    async def settle(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds until no request is being answered."""
+        await asyncio.gather(*(workflow.settle(grace) for workflow in self._workflows.values()))
+
+    def close(self) -> None:
+        """Ends the helper that reads archives."""
+        if self._reader is not None:
+            self._reader.close()

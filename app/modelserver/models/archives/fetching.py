@@ -1,0 +1,152 @@
+"""The HTTP client for downloads; imported only for them, as that takes 60 ms."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import httpx
+
+from modelserver.models.archives.incoming import failed
+from modelserver.models.archives.urls import scheme
+
+if TYPE_CHECKING:
+    from modelserver.models.archives.incoming import Incoming, Transfer
+    from modelserver.models.archives.urls import Resolver, UrlPolicy
+
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ValueError)
+"""What :func:`fetch` raises when the other server or the network fails."""
+
+_CHUNK: Final = 1 << 20
+_MAX_ADDRESSES: Final = 8
+
+
+class CheckedTransport(httpx.AsyncBaseTransport):
+    """Connects only to the very addresses that it checked against the policy.
+
+    Host header and TLS keep the host name. ``asked`` is the URL that errors name.
+    """
+
+    def __init__(
+        self, policy: UrlPolicy, asked: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
+    ) -> None:
+        self._policy = policy
+        self._asked = asked
+        self._inner = inner
+        self._resolve = resolve
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send to the first checked address that accepts a connection.
+
+        Raises ``ModelNotFound`` for a forbidden address, ``httpx.ConnectError`` if none answers.
+        """
+        host = request.url.raw_host.decode("ascii")
+        addresses = await self._checked(host, request.url)
+        failure: httpx.TransportError = httpx.ConnectError(f"{host} has no address")
+        for address in addresses[:_MAX_ADDRESSES]:
+            pinned = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return await self._inner.handle_async_request(pinned)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _checked(self, host: str, url: httpx.URL) -> list[str]:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if port > 65535:
+            raise httpx.ConnectError(f"{host}: invalid port {port}")
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(f"{host}: {error}") from error
+        for address in addresses:
+            self._policy.check_address(address, self._asked)
+        return addresses
+
+
+async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> None:
+    """Download an http(s) URL, checking every redirect against the policy.
+
+    Raises one of ``FAILURES``, ``ModelNotFound`` for a redirect that is not allowed, and ``DownloadFailed``.
+    """
+    url = incoming.url
+    inner = transfer.transport or httpx.AsyncHTTPTransport()
+    timeout = httpx.Timeout(transfer.read_timeout, connect=transfer.connect_timeout)
+    # Without content encodings there are no decompression bombs.
+    headers = {"accept-encoding": "identity", "user-agent": "modelserver"}
+    async with httpx.AsyncClient(
+        transport=CheckedTransport(policy, url, inner, transfer.resolve),
+        timeout=timeout,
+        headers=headers,
+        trust_env=False,
+        follow_redirects=False,
+    ) as client:
+        place = url
+        for _ in range(transfer.max_redirects + 1):
+            # Baggage is for whom the caller named: nobody else learns of it.
+            trace = transfer.trace if _origin(place) == _origin(url) else ()
+            async with client.stream("GET", place, headers=trace) as response:
+                if response.next_request is None:
+                    await _store(response, incoming, transfer)
+                    return
+                place = _redirected(response, place)
+                policy.check(place, asked=url)
+    raise failed(url, f"more than {transfer.max_redirects} redirects")
+
+
+def _origin(url: str) -> tuple[str, bytes, int | None]:
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.raw_host, parsed.port
+
+
+def _redirected(response: httpx.Response, place: str) -> str:
+    target = response.next_request
+    new = str(target.url) if target is not None else ""
+    if scheme(new) not in ("http", "https") or (scheme(place) == "https" and scheme(new) == "http"):
+        raise httpx.UnsupportedProtocol(f"redirected from {place} to {new}")
+    return new
+
+
+async def _store(response: httpx.Response, incoming: Incoming, transfer: Transfer) -> None:
+    if response.status_code != 200:
+        raise httpx.HTTPStatusError(
+            f"HTTP status {response.status_code}", request=response.request, response=response
+        )
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise failed(incoming.url, "the server used a content encoding, which was not accepted")
+    announced = response.headers.get("content-length", "")
+    total = int(announced) if announced.isdecimal() else None
+    incoming.expect(total)
+    async for chunk in response.aiter_raw(_CHUNK):
+        await asyncio.to_thread(incoming.write, chunk)
+        if transfer.progress is not None:
+            transfer.progress(incoming.size, total)
+    if total is not None and incoming.size != total:
+        raise httpx.RemoteProtocolError(f"{incoming.size} of {total} bytes arrived")
+
+
+def file_name(url: str) -> str:
+    """The last component of the URL's path. Raises ``DownloadFailed`` if it is not a valid file name."""
+    try:
+        path = httpx.URL(url).raw_path.decode("ascii").partition("?")[0]
+    except httpx.InvalidURL as error:
+        raise failed(url) from error
+    name = unquote(path.rpartition("/")[2])
+    if (
+        not name
+        or name.startswith(".")
+        or any(character < " " or character in "/\\\x7f" for character in name)
+    ):
+        raise failed(url, "it does not end in a file name")
+    if len(name.encode()) > 255:
+        raise failed(url, "its file name is too long")
+    return name

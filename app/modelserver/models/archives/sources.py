@@ -1,0 +1,303 @@
+"""From the ``url`` of a registration to its file or directory (reference 5.2, 10.3, 10.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from modelserver.errors import InternalError, ModelNotFound
+from modelserver.models.archives.incoming import AS_USUAL, Incoming, failed
+from modelserver.models.archives.single_file import SingleFile
+from modelserver.models.archives.torchvision_url import TorchvisionSource
+from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
+
+if TYPE_CHECKING:
+    from modelserver.models.archives.incoming import Progress, Transfer
+    from modelserver.models.environments.environment_store import Use
+
+_LOG: Final = logging.getLogger(__name__)
+_CHUNK: Final = 1 << 20
+_OUTSIDE: Final = "it is outside the model store, where only --models and load_models may lead"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The resolved path of an archive or a model directory.
+
+    ``downloaded`` is the file that was fetched into the model store; ``temporary`` marks a directory that the
+    server wrote; ``single`` is a handler's script or a model file. ``open_archive`` needs them. ``held``
+    keeps an archive in the cache of the machine until ``release``.
+    """
+
+    url: str
+    path: Path
+    downloaded: Path | None = None
+    temporary: bool = False
+    single: SingleFile | None = None
+    held: Use | None = None
+
+    def release(self) -> None:
+        """The file is not needed any more."""
+        if self.held is not None:
+            self.held.end()
+
+
+async def locate(
+    url: str,
+    store: Path | str | None,
+    policy: UrlPolicy,
+    workdir: Path,
+    transfer: Transfer = AS_USUAL,
+    *,
+    trusted: bool = False,
+) -> Located:
+    """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
+
+    ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
+    the start, so a path may lead anywhere on this machine, and any object store is allowed.
+
+    Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
+    ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
+    """
+    if not url:
+        raise ModelNotFound("empty url")
+    if leaves_its_place(url) and not (trusted and scheme(url) is None):
+        raise ModelNotFound(f"Relative path is not allowed in url: {url}")
+    kind = scheme(url)
+    is_here = trusted and os.path.isabs(url)
+    if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not is_here):
+        return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted)
+    if isinstance(store, str):
+        store = None
+    match kind:
+        case None:
+            return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
+        case "http" | "https":
+            if transfer.signed:
+                path = await _signed_download(url, store, policy, workdir, transfer)
+            else:
+                path = await download(url, store, policy, transfer)
+            return Located(url, path, downloaded=path)
+        case "file":
+            return await _from_file_url(url, store, policy, transfer, trusted=trusted)
+        case "torchvision":
+            return await asyncio.to_thread(_from_torchvision, url, store, workdir)
+        case _:
+            raise _not_found(url)
+
+
+async def _from_object_store(
+    url: str,
+    store: Path | str | None,
+    policy: UrlPolicy,
+    workdir: Path,
+    transfer: Transfer,
+    *,
+    trusted: bool,
+) -> Located:
+    """An object or a folder, or a name in a model store that is one."""
+    # Most servers never need this import.
+    from modelserver.ext.stores.calling import fetch  # noqa: PLC0415
+    from modelserver.ext.stores.place import parse_place  # noqa: PLC0415
+
+    if scheme(url) is not None and not trusted:
+        await load_client()
+        policy.check(url)
+    if scheme(url) is None:
+        name = os.path.basename(url.rstrip("/"))
+        if not name or name == ".":
+            raise _not_found(url)
+        place = parse_place(f"{str(store).rstrip('/')}/{name}")
+    else:
+        place = parse_place(url)
+    path, held = await fetch(url, place, workdir, transfer)
+    return Located(url, path, held=held)
+
+
+async def _signed_download(
+    url: str, store: Path | None, policy: UrlPolicy, workdir: Path, transfer: Transfer
+) -> Path:
+    """An object of S3 by its http(s) URL, stored as any download."""
+    from modelserver.ext.stores.calling import fetch  # noqa: PLC0415
+    from modelserver.ext.stores.place import signed_place  # noqa: PLC0415
+
+    await load_client()
+    policy.check(url)
+    if not policy.operator_set:
+        raise refusal(url, "s3_sse_kms=true needs an allowed_urls in the configuration")
+    folder, place = _needed(store), signed_place(url, os.environ)
+    path, held = await fetch(url, place, workdir, transfer)
+    try:
+        return await copy_file(url, path, folder, replace(transfer, progress=None), name=place.name)
+    finally:
+        held.end()
+
+
+async def _from_file_url(
+    url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer, *, trusted: bool
+) -> Located:
+    """Files in the store are used as they are, others are copied; directories are used in place."""
+    path = _path_of(url)
+    if path is not None and trusted and (found := await asyncio.to_thread(_existing, path)):
+        return Located(url, found)
+    if store is not None and path is not None and (inside := await asyncio.to_thread(_inside, path, store)):
+        return Located(url, inside)
+    await load_client()
+    policy.check(url)
+    resolved = None if path is None else await asyncio.to_thread(_existing, path)
+    if resolved is None:
+        raise _not_found(url)
+    if await asyncio.to_thread(resolved.is_dir):
+        return Located(url, resolved)
+    copied = await copy_file(url, resolved, _needed(store), transfer)
+    return Located(url, copied, downloaded=copied)
+
+
+async def load_client() -> None:
+    """Import the HTTP client (60 ms) in a thread, so that the event loop is not blocked."""
+    await asyncio.to_thread(import_module, "modelserver.models.archives.fetching")
+
+
+async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Transfer = AS_USUAL) -> Path:
+    """Download an http(s) URL into the store; the policy checks it and every redirect.
+
+    Beside the file of a model being replaced, it is stored under a hidden name, see :func:`is_beside`.
+
+    Raises ``ModelNotFound`` if it is not allowed, ``ModelFileExists`` if its file name is taken,
+    ``DownloadFailed``, and ``InternalError`` if it cannot be stored.
+    """
+    await load_client()
+    from modelserver.models.archives import fetching  # noqa: PLC0415
+
+    policy.check(url)
+    with Incoming(_needed(store), fetching.file_name(url), url, transfer) as incoming:
+        try:
+            fetched = fetching.fetch(incoming, policy, transfer)
+            await asyncio.wait_for(fetched, transfer.total_timeout)
+        except asyncio.TimeoutError as error:
+            raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+        except fetching.FAILURES as error:
+            _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
+            raise failed(url) from error
+        return await asyncio.to_thread(incoming.publish)
+
+
+async def copy_file(
+    url: str, source: Path, store: Path, transfer: Transfer = AS_USUAL, *, name: str | None = None
+) -> Path:
+    """Copy a regular file into the store, under its name or ``name``, and the same rules as a download."""
+    with Incoming(store, name or source.name, url, transfer) as incoming:
+        await asyncio.to_thread(_copy, source, incoming, transfer.progress)
+        return await asyncio.to_thread(incoming.publish)
+
+
+def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
+    try:
+        with source.open("rb") as file:
+            total = os.fstat(file.fileno()).st_size
+            incoming.expect(total)
+            while chunk := file.read(_CHUNK):
+                incoming.write(chunk)
+                if progress is not None:
+                    progress(incoming.size, total)
+    except OSError as error:
+        raise failed(incoming.url) from error
+
+
+def _path_of(url: str) -> Path | None:
+    """The absolute path of a ``file://`` URL on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    path = Path(unquote(parts.path))
+    return path if parts.netloc.lower() in ("", "localhost") and path.is_absolute() else None
+
+
+def _from_path(url: str, store: Path | None, *, trusted: bool) -> Located:
+    """A file or directory; a script or model file is marked as such, with its own paths resolved."""
+    single = SingleFile.parse(url)
+    if single is None:
+        return Located(url, _local(url, store, trusted=trusted))
+    path = _single(single.path, store, trusted=trusted)
+    if path.is_dir():
+        return Located(url, path)
+    model_file = single.model_file and str(_single(single.model_file, store, trusted=trusted))
+    return Located(url, path, single=replace(single, path=str(path), model_file=model_file))
+
+
+def _single(url: str, store: Path | None, *, trusted: bool) -> Path:
+    """As :func:`_local`, but the operator's absolute path is not looked for in the store."""
+    found = _existing(Path(url)) if trusted and os.path.isabs(url) else None
+    return _local(url, store, trusted=trusted) if found is None else found
+
+
+def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
+    """Reference 10.3, except that paths from clients must lead into the store."""
+    root = _needed(store)
+    named, given = root / os.path.basename(url.rstrip("/")), Path(url)
+    outside = False
+    for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
+        found = _existing(path)
+        if found is None or not is_meant(found):
+            continue
+        if (path is given and trusted) or _inside(path, root) is not None:
+            return found
+        outside = True
+    found = _existing(given) if trusted else None
+    if found is not None and found.is_file():
+        return found
+    raise _not_found(url, _OUTSIDE if outside else "")
+
+
+def _inside(path: Path, store: Path) -> Path | None:
+    """The resolved path of an existing file or directory below the store, or ``None``.
+
+    A link in the store is followed wherever it leads: only operators can put it there.
+    """
+    resolved, root = _existing(path), _existing(store)
+    if resolved is None or root is None:
+        return None
+    placed = Path(os.path.abspath(path)).parents  # without following links
+    is_inside = root in resolved.parents or root in placed or Path(os.path.abspath(store)) in placed
+    return resolved if is_inside else None
+
+
+def _existing(path: Path) -> Path | None:
+    """The resolved path of a regular file or a directory, or ``None``."""
+    try:
+        resolved = path.resolve(strict=True)
+        return resolved if resolved.is_file() or resolved.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # loops, NUL, names too long, no permission
+        return None
+
+
+def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
+    source = TorchvisionSource.parse(url)
+    weights = None
+    if source.weights_file is not None:
+        weights = _inside(_needed(store) / source.weights_file, _needed(store))
+        if weights is None:
+            raise _not_found(url, f"{source.weights_file} is not in the model store")
+    try:
+        return Located(url, source.write(workdir, weights), temporary=True)
+    except OSError as error:
+        raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
+
+
+def _not_found(url: str, reason: str = "") -> ModelNotFound:
+    text = f"Model not found at: {url}"
+    return ModelNotFound(f"{text}: {reason}" if reason else text)
+
+
+def _needed(store: Path | None) -> Path:
+    """Raises ``ModelNotFound`` where there is no store."""
+    if store is None:
+        raise ModelNotFound("Model store has not been configured.")
+    return store

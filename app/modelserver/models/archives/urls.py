@@ -1,0 +1,123 @@
+"""Which URLs models may come from (reference 10.4, design 7 and 9; F62).
+
+Unless the operator sets ``allowed_urls``, only public http(s) hosts are allowed: every address that a host
+name resolves to must be public, and the connection uses the very address that was checked, so that a second
+DNS answer cannot change it. URLs that the operator allowed are not checked further. Proxies from the
+environment are not used: they would resolve the name again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from modelserver.errors import ModelNotFound
+from modelserver.models.settings.serving import ANY_URL
+
+OBJECT_STORES: Final = ("s3", "gs", "az", "hf")
+"""Schemes whose URLs are read with the server's credentials."""
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""From host and port to addresses; raises ``OSError`` if there are none."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# Not public, whatever Python's tables say; the first two serve a machine's credentials.
+_NEVER_PUBLIC: Final = tuple(
+    map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "64:ff9b:1::/48", "2001:db8::/32"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlPolicy:
+    """The operator's ``allowed_urls``, or the default that allows public hosts only."""
+
+    allowed: tuple[re.Pattern[str], ...] = ANY_URL
+    operator_set: bool = False
+
+    def check(self, url: str, *, asked: str | None = None) -> None:
+        """Raise ``ModelNotFound`` unless this URL, one with a scheme, may be used.
+
+        ``asked`` is the URL that redirected here.
+        """
+        if scheme(url) in OBJECT_STORES and not self.operator_set:
+            raise refusal(url, f"{scheme(url)}:// needs an allowed_urls in the configuration")
+        if not any(pattern.fullmatch(url) for pattern in self.allowed):
+            raise refusal(url if asked is None else asked, "" if asked is None else "it redirects elsewhere")
+        problem = _disguise(url)
+        if problem is None and scheme(url) == "file" and not self.operator_set:
+            problem = "file:// needs an allowed_urls in the configuration"
+        if problem is not None:
+            raise refusal(url if asked is None else asked, problem)
+
+    def check_address(self, address: str, url: str) -> None:
+        """Raise ``ModelNotFound`` for an address that is not public, unless the operator set the URLs."""
+        if not self.operator_set and not is_public(address):
+            raise refusal(url, "its host is not public, which only allowed_urls can permit")
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """All addresses of a host as the system resolves it: also ``127.1`` and ``2130706433`` (F62)."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def scheme(url: str) -> str | None:
+    """The scheme of a URL in lower case, ``None`` for a plain name."""
+    match = _SCHEME.match(url)
+    return match.group(1).lower() if match else None
+
+
+def leaves_its_place(url: str) -> bool:
+    """Whether ``..`` occurs in the URL, percent-encoded or not (reference 5.2)."""
+    for _ in range(3):
+        if ".." in url:
+            return True
+        url = unquote(url)
+    return ".." in url
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is public; for IPv6 that embeds an IPv4 address, whether that one is."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        carried = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if carried is None and ip in _NAT64:
+            carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if carried is not None:
+            return is_public(str(carried))
+    special = (
+        ip.is_multicast or ip.is_reserved or ip.is_unspecified or any(ip in net for net in _NEVER_PUBLIC)
+    )
+    return ip.is_global and not special
+
+
+def refusal(url: str, reason: str = "") -> ModelNotFound:
+    """TorchServe's error for a URL that is not allowed, with the reason if the rule is ours."""
+    text = f"Given URL {url} does not match any allowed URL(s)"
+    return ModelNotFound(f"{text}: {reason}" if reason else text)
+
+
+def _disguise(url: str) -> str | None:
+    """Why a URL may lead elsewhere than it seems to, or ``None``."""
+    if any(c <= " " or c in "\\\x7f" or "\ud800" <= c <= "\udfff" for c in url):
+        return "spaces, control characters, backslashes and halves of characters are not allowed"
+    # Parsed as the client does. Most servers never need this import (60 ms).
+    import httpx  # noqa: PLC0415
+
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return None  # no place at all: the download says so
+    if parsed.userinfo:
+        return "credentials are not allowed in it"
+    if leaves_its_place(url):
+        return "'..' is not allowed in it"
+    return None

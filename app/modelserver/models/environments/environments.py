@@ -1,0 +1,311 @@
+"""A model's own Python packages, from its archive's requirements file (reference 10.6).
+
+With ``install_py_dep_per_model`` pip installs them into a folder that is first on the path of this model's
+workers, after the archive's own modules. With ``useVenv`` they go into a virtual environment that also sees
+the server's packages and whose Python runs the workers; it is created even without requirements.
+
+Unlike TorchServe, which installs into the unpacked archive each time, environments are cached under a hash of
+the requirements, the local files that these name, and the Python; servers may share the cache. A failed
+installation fails the registration and leaves nothing behind. Unused environments are removed to make room
+for new ones (``environments/environment_store.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modelserver.errors import BadRequest, InvalidModel
+from modelserver.models.environments import environment_store as store
+from modelserver.models.environments.cache_folder import cache_folder
+from modelserver.models.environments.requirements import digest
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from modelserver.models.environments.environment_store import Use
+
+_log = logging.getLogger("modelserver.models")
+_model_log = logging.getLogger("modelserver.model")
+
+# Seconds for everything that pip does for one model, including waiting for others that install the same.
+INSTALL_LIMIT = 1800.0
+_LINES_TOLD = 20
+_LINE_LIMIT = 1 << 16
+_PROBE = """
+import json, os, sys, sysconfig
+kinds = ("site-packages", "dist-packages")
+sites = [path for path in sys.path if os.path.basename(path) in kinds and os.path.isdir(path)]
+print(json.dumps([sys.version, sysconfig.get_platform(), sys.prefix, sites]))
+"""
+
+
+def _into_the_log(text: str, source: str) -> None:
+    _model_log.info("%s", text, extra={"source": source})
+
+
+class EnvironmentFailed(BadRequest):
+    """The packages of a model cannot be installed."""
+
+    type = "ModelException"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnvironment:
+    """What workers are started with: ``python``, None for the default one, and additional ``variables``.
+
+    It is in ``use`` as long as workers may be started with it.
+    """
+
+    python: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    use: Use | None = field(default=None, compare=False, repr=False)
+
+    def release(self) -> None:
+        """No more workers are started with it: it may be removed."""
+        if self.use is not None:
+            self.use.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a model needs. ``requirements`` is its file in ``model_dir``, None to install nothing."""
+
+    name: str
+    version: str
+    model_dir: Path
+    requirements: str | None
+    venv: bool
+
+
+@dataclass(frozen=True)
+class Environments:
+    """Creates environments, or finds them in the cache.
+
+    Args:
+        python: of the workers.
+        fallback: a folder to use without a cache, removed with the server.
+        hidden: environment variables that pip, which runs code of packages, does not get.
+        folder: instead of the cache.
+        limit: timeout in seconds.
+        keep: bytes of all environments; beyond that, unused ones are removed.
+        printed: gets each line that pip prints, and which model's it is; the model's log by default.
+    """
+
+    python: str
+    fallback: Path
+    hidden: re.Pattern[str] | None = None
+    folder: Path | None = None
+    limit: float = INSTALL_LIMIT
+    keep: int = store.LIMIT
+    printed: Callable[[str, str], None] = _into_the_log
+
+    async def provide(
+        self, wanted: Wanted, tell: Callable[[str], None] | None = None
+    ) -> WorkerEnvironment | None:
+        """The environment of a model, in use until it is released; None if it needs none.
+
+        ``tell`` is called with the progress.
+
+        Raises:
+            InvalidModel: the requirements file is missing or cannot be read.
+            EnvironmentFailed: pip failed or timed out; its last lines are in the message.
+        """
+        if wanted.requirements is None and not wanted.venv:
+            return None
+        folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
+        if folder is None:
+            folder = self.fallback
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            identity, sites = await self._interpreter()
+        except (OSError, ValueError) as error:
+            raise _failed(wanted, f"The Python {self.python} cannot be run: {error}") from error
+        place = folder / await asyncio.to_thread(_key, wanted, identity)
+        try:
+            use = store.use(place)
+            if use is not None:
+                _log.info("%s %s: its packages are already installed: %s", wanted.name, wanted.version, place)
+            else:
+                making = self._make(wanted, place, sites, tell)
+                use = await asyncio.wait_for(making, self.limit)
+                await self._prune(folder)
+        except asyncio.TimeoutError:
+            raise _failed(wanted, f"It did not finish within {self.limit:g} s.") from None
+        except OSError as error:
+            raise _failed(wanted, f"{error.strerror or error}: {error.filename or place}.") from error
+        if wanted.venv:
+            return WorkerEnvironment(str(place / "venv" / "bin" / "python"), use=use)
+        paths = [str(place / "packages"), *filter(None, [self._variables().get("PYTHONPATH")])]
+        return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)}, use=use)
+
+    async def _make(
+        self, wanted: Wanted, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
+    ) -> Use | None:
+        """Creates the environment unless another server did meanwhile.
+
+        It is created in its final place, as the scripts of a virtual environment contain its path; the mark,
+        which is renamed into place at the end, makes it complete.
+        """
+
+        def waits() -> None:
+            _log.info("%s %s: its packages are already being installed", wanted.name, wanted.version)
+
+        async with store.locked(place, waits) as lock:
+            if (found := store.use(place)) is not None:
+                return found
+            await asyncio.to_thread(store.begin, place)
+            started = time.monotonic()
+            text = f"Installing the packages of {wanted.name} {wanted.version}"
+            _log.info("%s into %s", text, place)
+            if tell is not None:
+                tell(text)
+            try:
+                await self._fill(wanted, place, sites, lock)
+                size = await asyncio.to_thread(store.size_of, place)
+                store.complete(place, f"{wanted.name} {wanted.version}", size)
+            except BaseException:
+                await asyncio.to_thread(store.clear, place)
+                raise
+            took = time.monotonic() - started
+            _log.info("The packages of %s %s are installed, after %.1f s", wanted.name, wanted.version, took)
+            return store.use(place)
+
+    async def _prune(self, folder: Path) -> None:
+        """Removes unused environments if the new one made the folder too large."""
+        try:
+            removed = await asyncio.to_thread(store.prune, folder, self.keep)
+        except OSError as error:
+            _log.warning("%s cannot be searched for unused environments: %s", folder, error)
+            return
+        for place in removed:
+            _log.info("Removed the unused environment %s", place)
+
+    async def _fill(self, wanted: Wanted, place: Path, sites: Sequence[str], lock: int) -> None:
+        python, where = self.python, ["--upgrade", "--target", str(place / "packages")]
+        if wanted.venv:
+            venv = place / "venv"
+            made = await self._run([python, "-m", "venv", "--without-pip", str(venv)], wanted, lock, "venv")
+            if made.status:
+                raise EnvironmentFailed(
+                    f"Virtual environment creation failed for model {wanted.name}. {made.words('Python')}"
+                )
+            _inherit(venv, sites)
+            python, where = (
+                str(venv / "bin" / "python"),
+                ["--upgrade", "--upgrade-strategy", "only-if-needed"],
+            )
+        if wanted.requirements is None:
+            return
+        file = str(wanted.model_dir / wanted.requirements)
+        ended = await self._run([python, "-m", "pip", "install", *where, "-r", file], wanted, lock, "pip")
+        if ended.status:
+            raise _failed(wanted, ended.words("pip"))
+
+    async def _run(self, command: list[str], wanted: Wanted, lock: int, what: str) -> _Ended:
+        """Runs a command to its end and logs its output in the model's log.
+
+        It holds the lock too: if the server dies, the next one waits until the command has ended.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=wanted.model_dir,
+            env=self._variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[lock],
+            start_new_session=True,
+            limit=_LINE_LIMIT,
+        )
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        last: deque[str] = deque(maxlen=_LINES_TOLD)
+        try:
+            async for text in _lines(process.stdout):
+                last.append(text)
+                self.printed(text, f"{wanted.name}_{wanted.version}-{what}")
+            return _Ended(await process.wait(), list(last))
+        finally:
+            # Its children may outlive it, and all of them a timeout or a cancelled registration.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                await asyncio.shield(process.wait())
+
+    def _variables(self) -> dict[str, str]:
+        """The server's variables, such as PIP_INDEX_URL; without prompts and version checks of pip."""
+        hidden = self.hidden
+        kept = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
+        return {**kept, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+
+    async def _interpreter(self) -> tuple[str, Sequence[str]]:
+        """What identifies the Python, and the folders of its packages."""
+        process = await asyncio.create_subprocess_exec(
+            self.python, "-c", _PROBE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        version, platform, prefix, sites = json.loads(output)
+        return f"{version} {platform} {prefix}", sites
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How a command ended."""
+
+    status: int
+    last: list[str]
+
+    def words(self, what: str) -> str:
+        """The end of an error's message."""
+        printed = "\n".join(self.last)
+        told = f"Its last lines were:\n{printed}" if printed else "It printed nothing."
+        return f"{what} ended with status {self.status}. {told}"
+
+
+def _failed(wanted: Wanted, reason: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"Custom pip package installation failed for model {wanted.name}. {reason}")
+
+
+def _key(wanted: Wanted, identity: str) -> str:
+    kind = "venv" if wanted.venv else "packages"
+    name = wanted.requirements
+    file = None if name is None else wanted.model_dir / name
+    if file is not None and not file.is_file():
+        raise InvalidModel(f"The requirementsFile {name!r} of {wanted.name} is missing.")
+    try:
+        return f"{kind}-{digest(file, wanted.model_dir, identity)}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidModel(
+            f"The requirementsFile {name!r} of {wanted.name} cannot be read: {error}"
+        ) from error
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """The output line by line; a line that is too long comes in pieces."""
+    rest = b""
+    while data := await stream.read(_LINE_LIMIT):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LINE_LIMIT:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _inherit(venv: Path, sites: Sequence[str]) -> None:
+    """Adds these folders of packages to a virtual environment's path, after its own."""
+    lines = [f"import site; site.addsitedir({site!r})\n" for site in sites]
+    for packages in venv.glob("lib/python*/site-packages"):
+        (packages / "modelserver_inherited.pth").write_text("".join(lines), "utf-8")

@@ -1,0 +1,462 @@
+"""Every option of a model, each a row: a field that a registration or model-config.yaml can set.
+
+``python -m docs.model_config`` generates docs/model-config.md from the rows (reference 9, and the server's
+own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - helpers read annotations at run time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from modelserver.engine.demand import Demand  # noqa: TC001 - helpers read annotations at run time
+from modelserver.models.options.option import option, options_of
+from modelserver.models.options.resources import resources
+from modelserver.models.options.signature import Signature
+from modelserver.models.options.signature import signature as signature_values
+from modelserver.models.options.values import (
+    LARGEST_SIZE,
+    anything,
+    boolean,
+    by_version,
+    device_list,
+    flag_or_auto,
+    mapping,
+    one_of,
+    raised_to_one,
+    whole,
+)
+
+# Per process; more would only wait for each other.
+MOST_THREADS = 1024
+BATCH_POLICIES = ("adaptive", "greedy", "window")
+# The parallel types whose workers have several processes; with ``pp`` only the first gets the batches.
+RANKED = ("pp", "tp", "pptp")
+
+# The groups of keys in the order of the page; neighbours with the same title share a table.
+WORKERS, BATCHES, TIMES, DEVICES, CLUSTER, WAYS, SEQUENCES, ENVIRONMENT, PROTOCOL, FURTHER = range(10)
+TITLES = (
+    *("Workers and batches", "Workers and batches", "Times", "Devices and processes"),
+    *("Other machines", "Ways of serving"),
+    *("Sequences", "Environment", "Open Inference Protocol", "Further forms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerKey:
+    """A key for handlers, which the server passes on unchanged."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batcher:
+    """The ``batcher:`` block of KServe: latency in ms, timeout in s. ``given`` names the fields it sets."""
+
+    max_batch_size: int = 32
+    max_latency: int = 500
+    timeout: int = 60
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """The ``torchrun:`` block: a worker is ``processes`` processes, of ``threads`` threads each if given."""
+
+    processes: int = 1
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a registration and model-config.yaml can set; None means not set.
+
+    Timeouts are in s, other times in ms, ``max_worker_memory`` is in bytes.
+    """
+
+    batch_size: int | None = option(
+        "batchSize",
+        BATCHES,
+        raised_to_one(),
+        "The most instances in a batch.",
+        asked="The most instances in a batch; by default the archive's, else 1.",
+        schema={"example": 8},
+        unset=(-1, 0),
+        kserve="max_batch_size",
+        changed="The most instances in a batch from now on; the number of workers stays unless given.",
+    )
+    max_batch_delay: int | None = option(
+        "maxBatchDelay",
+        BATCHES,
+        whole(0),
+        "Milliseconds that the oldest instance waits for a batch to fill; 0 counts as not set.",
+        asked="Milliseconds that the oldest instance waits for a fuller batch.",
+        unset=(-1, -100),
+        kserve="max_latency",
+        changed="Milliseconds that the oldest instance may wait, from now on.",
+    )
+    batch_policy: str | None = option(
+        "batchPolicy",
+        BATCHES,
+        one_of(*BATCH_POLICIES),
+        "When a batch is sent ([Batching](batching.md)).",
+        own=True,
+        asked="When a waiting batch is sent: window when full or after the delay, greedy at once, adaptive "
+        "at once unless waiting pays off. By default window if a delay is given, else adaptive.",
+        schema={"enum": ["window", "greedy", "adaptive"]},
+        changed="When a batch is sent, from now on: window, greedy or adaptive.",
+        setting="batch_policy",
+    )
+    response_timeout: int | None = option(
+        "responseTimeout",
+        TIMES,
+        whole(1),
+        "Seconds for one batch; then the worker is replaced.",
+        asked="Seconds that a worker may take for a batch.",
+        unset=(-1,),
+        changed="Seconds that a worker may take for a batch, from now on.",
+        setting="default_response_timeout",
+    )
+    min_workers: int | None = option(
+        "minWorkers",
+        WORKERS,
+        raised_to_one(),
+        "Workers to start; counts only with a `maxWorkers` that is not below it.",
+        default="",
+        asked="The minimum number of workers.",
+        asked_values=whole(0),
+        setting="default_workers_per_model",
+        below=("initial_workers",),
+    )
+    max_workers: int | None = option(
+        "maxWorkers",
+        WORKERS,
+        whole(0),
+        "The maximum number of workers; counts only with `minWorkers`.",
+        default="",
+        asked="The maximum number of workers.",
+        setting="default_workers_per_model",
+        below=("initial_workers",),
+    )
+    split_instances: str | bool | None = option(
+        "splitInstances",
+        FURTHER,
+        flag_or_auto(),
+        "whether V1 bodies are split into instances ([Batching](batching.md)).",
+        own=True,
+        asked="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
+        schema={"enum": ["auto", "true", "false"]},
+        setting="split_instances",
+    )
+    autoscale: bool | None = option(
+        "autoscale",
+        WORKERS,
+        boolean(),
+        "The number of workers follows the load, from `minWorkers` to `maxWorkers` "
+        "([Running](operations.md#autoscaling)).",
+        own=True,
+        asked="Start and stop workers by load, between min_workers and max_workers.",
+        changed="Start and stop workers by load, between the bounds.",
+        setting="autoscale",
+    )
+    autoscale_target_wait: int | None = option(
+        "autoscaleTargetWait",
+        WORKERS,
+        whole(1),
+        "Milliseconds that requests may wait for a worker before more are added, with `autoscale`.",
+        own=True,
+        asked="Milliseconds that requests may wait for a worker.",
+        changed="Milliseconds that requests may wait for a worker.",
+        setting="autoscale_target_wait",
+        described="autoscaling.targetWait",
+    )
+    autoscale_up_pause: int | None = option(
+        "autoscaleUpPause",
+        WORKERS,
+        whole(100),
+        "Milliseconds that such waits must have lasted, with `autoscale`.",
+        own=True,
+        asked="Milliseconds of longer waits before workers are added.",
+        changed="Milliseconds of longer waits before workers are added.",
+        setting="autoscale_up_pause",
+        described="autoscaling.upPause",
+    )
+    autoscale_down_pause: int | None = option(
+        "autoscaleDownPause",
+        WORKERS,
+        whole(100),
+        "Milliseconds that fewer workers must have been enough before one is removed, with `autoscale`.",
+        own=True,
+        asked="Milliseconds of spare workers before one is removed.",
+        changed="Milliseconds of spare workers before one is removed.",
+        setting="autoscale_down_pause",
+        described="autoscaling.downPause",
+    )
+    max_worker_memory: int | None = option(
+        "maxWorkerMemory",
+        WORKERS,
+        whole(0, LARGEST_SIZE),
+        "Bytes of memory that a worker may use before it is replaced "
+        "([Running](operations.md#recycling-workers)); 0 is unlimited.",
+        own=True,
+        asked="Bytes that a worker may use before it is replaced.",
+        changed="Bytes that a worker may use before it is replaced.",
+        setting="max_worker_memory",
+        described="maxWorkerMemory",
+    )
+    max_worker_requests: int | None = option(
+        "maxWorkerRequests",
+        WORKERS,
+        whole(0),
+        "Requests that a worker answers before it is replaced; 0 is unlimited.",
+        own=True,
+        asked="Requests that a worker answers before it is replaced.",
+        changed="Requests that a worker answers before it is replaced.",
+        setting="max_worker_requests",
+        described="maxWorkerRequests",
+    )
+    worker_threads: int | None = option(
+        "workerThreads",
+        WORKERS,
+        whole(0, MOST_THREADS),
+        "Threads of each process of a worker, overriding `OMP_NUM_THREADS` in the server's "
+        "environment; 0 uses that, or an equal share of the cores.",
+        own=True,
+        asked="Threads of each worker; 0 is an equal share of the cores.",
+        described="workerThreads",
+    )
+    startup_timeout: int | None = option(
+        "startupTimeout",
+        TIMES,
+        whole(1),
+        "Seconds for a worker to load the model.",
+        asked="Seconds that a worker may take to load the model.",
+        unset=(-1,),
+        setting="default_startup_timeout",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(Asked):
+    """The keys of model-config.yaml, None if not set; ``raw`` is the whole document.
+
+    The ``_ms`` fields are in ms. A ``max_batch_delay`` or ``job_queue_size`` of 0 counts as not set where
+    settings are ranked.
+    """
+
+    job_queue_size: int | None = option(
+        "jobQueueSize",
+        BATCHES,
+        whole(0),
+        "Requests that may wait; 0 counts as not set.",
+        setting="job_queue_size",
+    )
+    max_retry_timeout: int | None = option(
+        "maxRetryTimeoutInSec",
+        TIMES,
+        whole(0),
+        "Seconds during which a failing worker is restarted; 0 is never.",
+    )
+    client_timeout_ms: int | None = option(
+        "clientTimeoutInMills",
+        TIMES,
+        whole(0),
+        "Milliseconds that a request may take in total before it is answered with 504; 0 is unlimited.",
+        default="0",
+        kserve="timeout",
+    )
+    device_type: Literal["cpu", "gpu"] | None = option(
+        "deviceType",
+        DEVICES,
+        one_of("cpu", "gpu"),
+        "`cpu`: workers get no GPU; `gpu` on a machine without one becomes `cpu` with a warning.",
+        default="gpu if there is one",
+    )
+    device_ids: tuple[int, ...] | None = option(
+        "deviceIds",
+        DEVICES,
+        device_list(),
+        "The GPUs that workers use in turn, from the first; a list with a missing GPU is "
+        "ignored with a warning.",
+    )
+    parallel_type: str | None = option(
+        "parallelType",
+        DEVICES,
+        one_of(*RANKED, "custom", ""),
+        "How a worker spans several GPUs, see below.",
+    )
+    parallel_level: int | None = option(
+        "parallelLevel",
+        DEVICES,
+        whole(0),
+        "GPUs per worker; counts only with a `parallelType`, and `torchrun` sets it.",
+    )
+    torchrun: Torchrun | None = option(
+        "torchrun",
+        DEVICES,
+        mapping("`{nproc-per-node: N}`"),
+        "A worker is N processes, see below; counts only with a `parallelType`.",
+        strict=True,
+    )
+    resources: Demand | str | None = option(
+        "resources",
+        CLUSTER,
+        resources(),
+        "What each worker, with all its processes, needs on a cluster ([Workers on other "
+        "machines](cluster.md)): `num_cpus`, `num_gpus`, `memory` in bytes, `custom` resources, a "
+        "`label_selector`; or `local`: its workers stay on the server's machine.",
+        default="`{num_cpus: 1}`, with `deviceType: gpu` a GPU, too, or as many as `parallelLevel`",
+        own=True,
+        setting="worker_resources",
+    )
+    placement: str | None = option(
+        "placement",
+        CLUSTER,
+        one_of("spread", "pack"),
+        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible. Of a "
+        "worker of several processes, these are meant.",
+        default="`spread`; `pack` for workers of several processes",
+        own=True,
+    )
+    idempotent: bool | None = option(
+        "idempotent",
+        CLUSTER,
+        boolean(),
+        "A request may run twice: if the machine that may have begun it is lost, it is tried again once.",
+        own=True,
+    )
+    use_job_ticket: bool | None = option(
+        "useJobTicket",
+        WAYS,
+        boolean(),
+        "A request is accepted only if a worker is free, otherwise it gets 503 at once.",
+    )
+    continuous_batching: bool | None = option(
+        "continuousBatching",
+        WAYS,
+        boolean(),
+        "Requests join and leave the batch between two calls of the handler.",
+    )
+    async_communication: bool | None = option(
+        "asyncCommunication",
+        WAYS,
+        boolean(),
+        "`handle` is a coroutine, called for each request separately and at once.",
+    )
+    service_envelope: Literal["none", "body", "json", "kserve", "kservev2"] | None = option(
+        "serviceEnvelope",
+        WAYS,
+        one_of("none", "body", "json", "kserve", "kservev2"),
+        "The envelope for this model's handler ([Handlers](handlers.md#envelopes)), or `none`.",
+        own=True,
+        setting="service_envelope",
+    )
+    traffic: Mapping[str, Any] | None = option(
+        "traffic",
+        WAYS,
+        by_version('`{"1.0": 90, "2.0": 10}`'),
+        "Traffic between the versions ([Rollouts](rollouts.md)), set when this one is registered, if all "
+        "versions that it names are there.",
+        own=True,
+    )
+    sequence_batching: bool | None = option(
+        "sequenceBatching",
+        SEQUENCES,
+        boolean(),
+        "Requests of one sequence are served in order by one worker.",
+    )
+    sequence_max_idle_ms: int | None = option(
+        "sequenceMaxIdleMSec",
+        SEQUENCES,
+        whole(0),
+        "Milliseconds without a request after which a sequence ends; 0 counts as one minute.",
+    )
+    sequence_timeout_ms: int | None = option(
+        "sequenceTimeoutMSec",
+        SEQUENCES,
+        whole(0),
+        "Milliseconds that a sequence may last; 0 is unlimited.",
+    )
+    max_num_sequence: int | None = option(
+        "maxNumSequence", SEQUENCES, raised_to_one(), "The most concurrent sequences."
+    )
+    max_sequence_job_queue_size: int | None = option(
+        "maxSequenceJobQueueSize",
+        SEQUENCES,
+        raised_to_one(),
+        "Requests that may wait per sequence.",
+    )
+    use_venv: bool | None = option(
+        "useVenv",
+        ENVIRONMENT,
+        boolean(),
+        "Workers run in the model's own virtual environment, see below.",
+    )
+    signature: Signature | None = option(
+        "signature",
+        PROTOCOL,
+        signature_values(),
+        "The model's inputs and outputs ([Open Inference](open-inference.md)), for its metadata "
+        "and for checking requests.",
+        own=True,
+    )
+    batcher: Batcher | None = option(
+        "batcher",
+        FURTHER,
+        anything("`{maxBatchSize: 32, maxLatency: 500, timeout: 60}`"),
+        "KServe's block ([Batching](batching.md)).",
+        strict=True,
+    )
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPTIONS = options_of(ModelConfig)
+"""All rows by the names of their fields."""
+CHANGEABLE = {name: row for name, row in OPTIONS.items() if row.changed}
+"""Those that can be changed while the model runs."""
+CONFIG_KEYS = {row.key: row for row in sorted(OPTIONS.values(), key=lambda row: row.group)}
+"""All rows by key, in the order of the page of keys."""
+
+HANDLER_KEYS: dict[str, HandlerKey] = {
+    key.name: key
+    for key in (
+        HandlerKey("handler", "Settings of the handler: anything it reads from there."),
+        HandlerKey(
+            "pt2",
+            "`{compile: {enable: true, backend: inductor, …}}`: `torch.compile` with these arguments; "
+            "`{export: {aot_compile: true}}`: the serialized file is a `.so` compiled by AOTInductor. "
+            "Older forms, with a warning: the name of a backend, or arguments without `compile`.",
+        ),
+        HandlerKey("optimize", "`auto` or `off`, also under `handler` ([Handlers](handlers.md))."),
+        HandlerKey(
+            "precision", "`tf32`, `fp32`, `bf16` or `int8`, under `handler` too ([Handlers](handlers.md))."
+        ),
+        HandlerKey("warmup", "`true`, `false` or `{shape: […]}`, also under `handler`."),
+        HandlerKey(
+            "micro_batching",
+            "`{micro_batch_size: N, parallelism: {preprocess: N, inference: N, postprocess: N}}`, for "
+            "handlers that use micro batching.",
+        ),
+        HandlerKey("onnx", "For handlers of ONNX models."),
+        HandlerKey("deepspeed", "`{config: FILE, checkpoint: FILE}`, for handlers that use DeepSpeed."),
+        HandlerKey("pippy", "For handlers that use pipeline parallelism."),
+        HandlerKey("dali", "For handlers that use DALI."),
+    )
+}
+
+KNOWN = frozenset((*CONFIG_KEYS, *HANDLER_KEYS))
+
+# The known keys of a ``torchrun`` block; those without effect configure its rendezvous.
+TORCHRUN_KEYS: dict[str, str] = {
+    "nproc-per-node": "Processes per worker; by default 1.",
+    "OMP_NUMBER_THREADS": "Threads of each process; by default its share of the cores.",
+    "nnodes": "1: a worker runs on one machine; other values are refused.",
+    "node-rank": "0; other values are refused.",
+    "rdzv-backend": "No effect: not needed on one machine.",
+    "rdzv-endpoint": "No effect.",
+    "rdzv-conf": "No effect.",
+    "monitor-interval": "No effect: the end of a process is noticed at once.",
+    "max-restarts": "No effect: the worker is started again as a whole.",
+}

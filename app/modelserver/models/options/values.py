@@ -1,0 +1,153 @@
+"""The allowed values of options: a check, and its wording for messages and the page of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+
+from modelserver.models.settings.key import LARGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGEST_SIZE = 2**53 - 1  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """``read`` converts a value of the file, or raises ValueError with a text that ends a sentence.
+
+    ``allowed`` describes the values in words that fit before ``is needed``. As parameters they have ``type``;
+    numbers are from ``least`` to ``most``, texts one of ``choices``, if given.
+    """
+
+    allowed: str
+    read: Callable[[object], Any]
+    type: Literal["string", "integer", "boolean"] = "string"
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+class CorrectedError(Exception):
+    """A value out of range, corrected to ``value``."""
+
+    def __init__(self, message: str, value: int) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+def whole(minimum: int, most: int = LARGEST) -> Values:
+    """A whole number of at least ``minimum``."""
+    allowed = f"a whole number of at least {minimum}"
+
+    def read(value: object) -> int:
+        if _is_whole(value) and minimum <= value <= most:
+            return value
+        raise ValueError(f"{_most(most) if _is_whole(value) and value > most else allowed} is needed")
+
+    return Values(allowed, read, "integer", minimum, most)
+
+
+def raised_to_one() -> Values:
+    """A whole number; one below 1 becomes 1, as in TorchServe."""
+    allowed = "a whole number of at least 1"
+
+    def read(value: object) -> int:
+        if not _is_whole(value) or value > LARGEST:
+            raise ValueError(f"{_most() if _is_whole(value) else allowed} is needed")
+        if value < 1:
+            raise CorrectedError(f"{allowed} is needed", 1)
+        return value
+
+    return Values(allowed, read, "integer", 1, LARGEST)
+
+
+def boolean() -> Values:
+    """True or false, as YAML means them."""
+
+    def read(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError("true or false is needed")
+
+    return Values("true or false", read, "boolean")
+
+
+def anything(content: str, type_: Literal["string", "integer"] = "string") -> Values:
+    """Any value; it is checked elsewhere."""
+    return Values(content, lambda value: value, type_)
+
+
+def flag_or_auto() -> Values:
+    """True or false, or ``auto``, which counts as not given."""
+
+    def read(value: object) -> bool | None:
+        if value == "auto" or isinstance(value, bool):
+            return value if isinstance(value, bool) else None
+        raise ValueError("true, false or auto is needed")
+
+    return Values("`true`, `false` or `auto`", read, choices=("auto", "true", "false"))
+
+
+def one_of(*choices: str) -> Values:
+    """One of these words, in any case."""
+    allowed = f"one of {', '.join(filter(None, choices))}"
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value.lower() in choices:
+            return value.lower()
+        raise ValueError(f"{allowed} is needed")
+
+    return Values(allowed, read, choices=choices)
+
+
+def device_list() -> Values:
+    """Numbers of devices, each once."""
+    number = whole(0)
+
+    def read(value: object) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise ValueError("a list of whole numbers is needed")  # noqa: TRY004 - as for all values
+        devices = tuple(number.read(item) for item in value)
+        if len(set(devices)) != len(devices):
+            raise ValueError("a list that names no device twice is needed")
+        return devices
+
+    return Values("a list of whole numbers", read)
+
+
+def mapping(content: str) -> Values:
+    """A mapping; its content is checked elsewhere."""
+
+    def read(value: object) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        raise ValueError("a mapping is needed")
+
+    return Values(content, read)
+
+
+def by_version(content: str) -> Values:
+    """A mapping with versions as keys; a YAML file reads one such as 1.0 as a number."""
+
+    def read(value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("a mapping is needed")  # noqa: TRY004 - as for all values
+        return {str(key): read(each) if isinstance(each, dict) else each for key, each in value.items()}
+
+    return Values(content, read)
+
+
+def shown(value: object) -> str:
+    """A value as quoted in messages: on one line, shortened."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _most(most: int = LARGEST) -> str:
+    return f"a whole number of at most {most}"
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

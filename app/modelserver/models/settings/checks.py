@@ -1,0 +1,155 @@
+"""Checks at startup that involve several settings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.address import is_loopback, parse_endpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.models.settings.settings import Settings
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for settings that are inconsistent or unsafe (design 7 and 9)."""
+    if settings.uses_tls:
+        if settings.keystore_type.upper() != "PKCS12":
+            advice = jks_advice(settings.keystore)
+            raise ConfigError(f"Invalid configuration: keystore_type={settings.keystore_type}: {advice}")
+        _check_key_pair(settings)
+    _check_shared_addresses(settings)
+    check_payload_log(settings)
+    _check_cluster(settings)
+
+
+def jks_advice(keystore: Path | None) -> str:
+    """How to convert a keystore that only Java can read."""
+    return (
+        "only PKCS12 can be read, convert the keystore with keytool -importkeystore "
+        f"-srckeystore {keystore or 'keystore.jks'} -destkeystore keystore.p12 -deststoretype PKCS12"
+    )
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Workers on other machines need an address that they can reach."""
+    if settings.worker_launcher == "local":
+        return
+    ours = _host_of("worker_address", settings.worker_address)
+    _check_own_port(settings)
+    if settings.worker_launcher != "ray":
+        return
+    if settings.ray_address is None:
+        raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
+    rays = _host_of("ray_address", settings.ray_address)
+    if is_loopback(ours) and not is_loopback(rays):
+        raise ConfigError(
+            f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
+            f"of the cluster at ray_address={settings.ray_address} can reach is needed"
+        )
+
+
+def _check_own_port(settings: Settings) -> None:
+    """The workers' address is nobody else's."""
+    _, port = parse_endpoint(settings.worker_address)
+    for name in ("inference_address", "management_address", "metrics_address"):
+        address = getattr(settings, name)
+        if port and address.scheme != "unix" and address.port == port:
+            raise ConfigError(
+                f"Invalid configuration: worker_address={settings.worker_address}: a port of its own is "
+                f"needed, not that of {name}={address}"
+            )
+
+
+def _host_of(name: str, endpoint: str) -> str:
+    try:
+        return parse_endpoint(endpoint)[0]
+    except ValueError as error:
+        raise ConfigError(f"Invalid configuration: {name}={error}") from None
+
+
+def _check_key_pair(settings: Settings) -> None:
+    given = {"private_key_file": settings.private_key_file, "certificate_file": settings.certificate_file}
+    missing = [name for name, path in given.items() if path is None]
+    if len(missing) == 1:
+        raise ConfigError(
+            f"Invalid configuration: {missing[0]}=: private_key_file and certificate_file are needed together"
+        )
+
+
+def _check_shared_addresses(settings: Settings) -> None:
+    """An address is served either without or with TLS."""
+    names = ["inference_address", "management_address"]
+    if settings.enable_metrics_api:
+        names.append("metrics_address")
+    schemes: dict[tuple[str, int], tuple[str, str]] = {}
+    for name in names:
+        address = getattr(settings, name)
+        if address.scheme == "unix" or address.port == 0:
+            continue
+        first, scheme = schemes.setdefault((address.host.lower(), address.port), (name, address.scheme))
+        if scheme != address.scheme:
+            raise ConfigError(
+                f"Invalid configuration: {name}={address}: {first} has the same host and port over {scheme}"
+            )
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CREDENTIALS = re.compile(r"auth|cookie|token|secret|passw|credential|api-?key|session", re.IGNORECASE)
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+def check_payload_log(settings: Settings) -> None:
+    """Raises ConfigError for a sink, header or annotation that is invalid or forbidden."""
+    if settings.payload_log_url is not None:
+        reason = _fault_of_url(settings.payload_log_url)
+        if reason:
+            # Without the URL, which may contain a password.
+            raise ConfigError(f"Invalid configuration: payload_log_url: {reason}")
+    for name in listed(settings.payload_log_headers):
+        if not is_header_name(name):
+            raise _wrong("payload_log_headers", name, "names of headers, separated by commas, are needed")
+        if holds_credentials(name):
+            raise _wrong("payload_log_headers", name, "headers that hold credentials are never sent")
+    for item in listed(settings.payload_log_annotations):
+        if "=" not in item:
+            raise _wrong("payload_log_annotations", item, "name=value items, separated by commas, are needed")
+
+
+def is_header_name(name: str) -> bool:
+    """Whether a header can have this name."""
+    return _HEADER_NAME.fullmatch(name) is not None
+
+
+def holds_credentials(header: str) -> bool:
+    """Whether the header's name suggests credentials."""
+    return _CREDENTIALS.search(header) is not None
+
+
+def _fault_of_url(url: str) -> str | None:
+    needed = "http://host[:port][/path], or https, is needed"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return needed
+    if parts.scheme in ("s3", "gs", "abfs"):
+        return f"{needed}: events are not written to {parts.scheme}://"
+    if not usable or _PRINTABLE.fullmatch(url) is None:
+        return needed
+    if parts.username is not None or parts.password is not None:
+        return "user and password are not allowed"
+    return None
+
+
+def listed(text: str | None) -> list[str]:
+    """The items of a comma-separated list."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def _wrong(key: str, value: str, reason: str) -> ConfigError:
+    return ConfigError(f"Invalid configuration: {key}={value[:100]}: {reason}")

@@ -1,0 +1,165 @@
+"""The definition of a setting, from which reading, checking, writing and documenting it derive."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from modelserver.models.settings.model_defaults import models_text
+
+Category = Literal["C", "N", "D"]
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+# The largest count or time: the range of TorchServe's integers; more would overflow a clock.
+LARGEST = 2**31 - 1
+
+
+class Kind(Enum):
+    """How the text of a value is parsed; the enum's value describes it."""
+
+    BOOLEAN = "true or false"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    TEXT = "text"
+    CHOICE = "one of"
+    ADDRESS = "http[s]://host[:port] or unix:/path"
+    PATH = "a path"
+    FILE = "an existing file"
+    DIRECTORY = "an existing directory"
+    STORE = "an existing directory, or a URL like s3://bucket/folder"
+    REGEX = "a regular expression"
+    URL_PATTERNS = "regular expressions, separated by commas"
+    LOAD_LIST = "[name=]archive items, separated by commas, or all"
+    JSON = "a JSON object"
+    COUNT = "auto, or a whole number"
+    MODELS = 'JSON like {"name": {"version": {"batchSize": 8}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting, the row of the field ``name``.
+
+    ``kind`` and ``choices`` default to those of the field's annotation. ``default`` is the field's default as
+    text, empty if not set. ``category`` is C (core), N (only for TorchServe's Java server) or D (for
+    particular devices). ``variable`` is the environment variable if it is not ``TS_`` and the name in
+    capitals, None if there is none. ``torchserve`` is the default under ``compat_defaults=torchserve`` if it
+    differs.
+    """
+
+    group: str
+    summary: str
+    kind: Kind = Kind.TEXT
+    category: Category = "C"
+    variable: str | None = ""
+    flag: str | None = None
+    minimum: float | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    torchserve: str | None = None
+    name: str = ""
+    default: str = ""
+
+    @property
+    def env(self) -> str | None:
+        """Its environment variable, read with ``enable_envvars_config=true``; if :attr:`is_ours`, always."""
+        return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its variable is our own, which is always read."""
+        return (self.env or "").startswith("MODELSERVER_")
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words that fit before ``is needed``."""
+        if self.kind is Kind.CHOICE:
+            return f"one of {', '.join(self.choices)}"
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.kind.value} from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{self.kind.value} of at least {self.minimum}"
+        return str(self.kind.value)
+
+
+OWN = "modelserver"
+TORCHSERVE = "torchserve"
+"""The two sets of defaults."""
+
+ADDRESSES = "Addresses"
+MODELS = "Models and stores"
+BATCHING = "Batching, queues and workers"
+CLUSTER = "Workers on other machines"
+BATCHER = "KServe's batcher"
+LIMITS = "Timeouts and sizes"
+REQUESTS = "Requests and handlers"
+ACCESS = "Access"
+METRICS = "Metrics"
+LOGS = "Logs"
+PAYLOADS = "Payload log"
+OPENTELEMETRY = "OpenTelemetry"
+TLS = "TLS"
+GRPC = "gRPC"
+ENVIRONMENT = "Environment"
+DEVICES = "Devices"
+JAVA = "Accepted for compatibility with TorchServe"
+
+
+def property_text(value: object) -> str:
+    """A setting's value as text in a file; empty if not set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, tuple):
+        return ",".join(map(property_text, value))
+    if isinstance(value, Mapping):
+        return models_text(value) if value else ""
+    return str(value)
+
+
+def _field_of(make: Callable[_P, Key]) -> Callable[Concatenate[_T, _P], _T]:
+    def row(default: _T, /, *args: _P.args, **more: _P.kwargs) -> Any:
+        key = make(*args, **more)
+        if isinstance(default, dict):
+            return field(default_factory=dict, metadata={"key": key})
+        text = f"{default:g}" if isinstance(default, float) else property_text(default)
+        return field(default=default, repr=not key.secret, metadata={"key": replace(key, default=text)})
+
+    return row
+
+
+setting = _field_of(Key)
+"""A dataclass field with its default and row."""
+
+
+def keys_of(kind: type) -> dict[str, Key]:
+    """The rows of a dataclass's settings by name."""
+    rows = ((each, each.metadata.get("key")) for each in fields(kind))
+    return {each.name: _completed(row, each.name, each.type) for each, row in rows if row is not None}
+
+
+# By annotation; for others the row gives the kind.
+_KINDS = {
+    "bool": Kind.BOOLEAN,
+    "int": Kind.INTEGER,
+    "float": Kind.NUMBER,
+    "Path": Kind.PATH,
+    "Address": Kind.ADDRESS,
+    "re.Pattern[str]": Kind.REGEX,
+    "Literal['auto'] | int": Kind.COUNT,
+}
+
+
+def _completed(row: Key, name: str, annotation: Any) -> Key:
+    text = str(annotation).removesuffix(" | None")
+    if text.startswith("Literal[") and text.endswith("]"):
+        return replace(row, name=name, kind=Kind.CHOICE, choices=literal_eval(f"({text[8:-1]},)"))
+    return replace(row, name=name, kind=_KINDS.get(text, row.kind) if row.kind is Kind.TEXT else row.kind)

@@ -1,1 +1,0 @@
-"""OpenTelemetry's exporters, for the server and for workers."""

@@ -1,0 +1,1 @@
+"""The process: its command, start, listening, drain and stop."""

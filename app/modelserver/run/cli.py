@@ -1,0 +1,340 @@
+"""The command ``modelserver``: TorchServe's flags, messages and exit codes (reference 2)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver import __version__
+from modelserver.errors import ConfigError
+from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import LoadedSettings, explain, load_settings
+from modelserver.models.settings.sources import named_config_file
+from modelserver.run.daemon import Readiness, print_line, start_detached
+from modelserver.run.pidfile import (
+    address_file,
+    is_alive,
+    own_pid_file,
+    pid_file,
+    remove_orphan,
+    running_server,
+)
+from modelserver.surface.auth.policy import notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from modelserver.models.settings.settings import Settings
+
+STOP_TIMEOUT = 60.0
+ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
+
+_NO_EFFECT = "accepted for compatibility, without effect"
+
+# Flags for features that only TorchServe has.
+_WITHOUT_MEANING = {
+    "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
+    "plugins_path": "--plugins-path names plugins for a Java server",
+}
+
+# The subcommands, each imported only when it is used.
+_COMMANDS = {
+    "check": "modelserver.tools.doctor.command",
+    "migrate": "modelserver.tools.migrate.command",
+    "record": "modelserver.tools.replay.record",
+    "replay": "modelserver.tools.replay.command",
+    "serve": "modelserver.tools.serve.command",
+    "tune": "modelserver.tools.tune.command",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and (module := _COMMANDS.get(arguments[0])) is not None:
+        status: int = import_module(module).main(arguments[1:])
+        return status
+    options = build_parser().parse_args(arguments)
+    if options.version:
+        print(f"modelserver Version is {__version__}")
+        return 0
+    try:
+        if options.stop:
+            return stop(quiet=options.foreground)
+        return start(options, arguments)
+    except ConfigError as error:
+        print_line(str(error))
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """TorchServe's flags (reference 2) and ours."""
+    parser = argparse.ArgumentParser(
+        "modelserver",
+        description="Serves PyTorch models over HTTP.",
+        epilog="modelserver serve --help: serve one script or model file, in the foreground. "
+        "modelserver check --help: find what would hurt in a handler. "
+        "modelserver tune --help: find batch size, workers and threads for a model on this machine. "
+        "modelserver migrate --help: compare with a TorchServe before switching. "
+        "modelserver record --help, modelserver replay --help: keep traffic in a file and send it again.",
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("-v", "--version", action="store_true", help="print the version and exit")
+    action.add_argument("--start", action="store_true", help="start the server (also without this flag)")
+    action.add_argument("--stop", action="store_true", help="stop the running server")
+    add = parser.add_argument
+    add("--ts-config", metavar="FILE", help="configuration file (config.properties)")
+    add(
+        "--model-store",
+        metavar="DIR",
+        help="directory of model archives; needed here or in the configuration",
+    )
+    add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
+    add(
+        "--models",
+        dest="load_models",
+        nargs="+",
+        metavar="[NAME=]ARCHIVE",
+        help="models to load at start, or all",
+    )
+    add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
+    add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
+    add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
+    add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
+    add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
+    add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
+    add(
+        "--disable-token-auth",
+        "--dt",
+        dest="disable_token_authorization",
+        action="store_true",
+        help="require no tokens",
+    )
+    add("--enable-model-api", action="store_true", help="allow models to be registered and unregistered")
+    add(
+        "--compat-defaults",
+        metavar="WHOSE",
+        choices=(OWN, TORCHSERVE),
+        help="whose defaults apply to what is not set: modelserver's or torchserve's",
+    )
+    add(
+        "--otel",
+        metavar="WHAT",
+        choices=KEYS["otel"].choices,
+        help="what is sent to an OpenTelemetry collector: off, traces, metrics or all",
+    )
+    add_agent_flags(parser)
+    add("--print-settings", action="store_true", help="print all settings and their sources at the start")
+    add("--ready-fd", type=int, help=argparse.SUPPRESS)
+    add("--known-as", help=argparse.SUPPRESS)
+    return parser
+
+
+def add_agent_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of KServe's agent for its batcher and its payload logger (kserve reference 1.7 and 10)."""
+    group = parser.add_argument_group("flags of KServe's agent")
+    for key in agent_keys():
+        switch = {"nargs": "?", "const": "true"} if key.kind is Kind.BOOLEAN else {}
+        group.add_argument(str(key.flag), dest=key.name, metavar="VALUE", help=key.summary, **switch)  # type: ignore[arg-type]  # the keywords of switches
+
+
+def agent_keys() -> list[Key]:
+    """The settings that these flags set."""
+    return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
+
+
+def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Starts the server, in this process with ``--foreground``, otherwise detached."""
+    try:
+        loaded = check(options)
+    except ConfigError as error:
+        return Readiness(options.ready_fd).failed(str(error))
+    as_json = options.foreground and loaded.settings.log_format == "json"
+    readiness = Readiness(options.ready_fd, say_json if as_json else print_line)
+    path = pid_file()
+    if running_server(path) is not None:
+        return readiness.failed(ALREADY_RUNNING)
+    if remove_orphan(path):
+        readiness.say("Removing orphan pid file.")
+    if not options.foreground and options.ready_fd is None:
+        return start_detached(arguments, wait=options.wait)
+    return serve(options, loaded, readiness)
+
+
+def check(options: argparse.Namespace) -> LoadedSettings:
+    """The settings, after the checks of reference 2.1. Raises ConfigError with the message to print."""
+    if options.log_config and not Path(options.log_config).is_file():
+        raise ConfigError(f"--log-config file not found: {Path(options.log_config).absolute()}")
+    temp = os.environ.get("TEMP")
+    if temp and not Path(temp).is_dir():
+        raise ConfigError(f"Invalid temp directory: {temp}, please check TEMP environment variable.")
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise ConfigError(
+            f"{error.strerror}: one must be writable, "
+            "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
+        ) from None
+    loaded = load(setting_flags(options), snapshots=not options.no_config_snapshots)
+    if loaded.settings.model_store is None:
+        raise ConfigError("Missing mandatory parameter --model-store")
+    return loaded
+
+
+def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
+    """The settings; with TorchServe's defaults and no named file, those of the newest snapshot.
+
+    Raises ConfigError with the message to print.
+    """
+    loaded = load_settings(flags, os.environ, Path.cwd())
+    if not (snapshots and loaded.settings.as_torchserve) or named_config_file(flags, os.environ):
+        return loaded
+    # Imported only if needed, so that other commands start fast.
+    from modelserver.engine.telemetry.logs import log_directories  # noqa: PLC0415
+    from modelserver.models.snapshot_files import newest_configuration  # noqa: PLC0415
+
+    newest = newest_configuration(log_directories()[0] / "config")
+    if newest is None:
+        return loaded
+    named = {**flags, "ts_config": str(newest), "compat_defaults": TORCHSERVE}
+    return load_settings(named, os.environ, Path.cwd())
+
+
+def setting_flags(options: argparse.Namespace) -> dict[str, object]:
+    """The flags by the names of their settings."""
+    names = [key.name for key in KEYS.values() if key.flag is not None and key.name not in _WITHOUT_MEANING]
+    return {"ts_config": options.ts_config, **{name: getattr(options, name) for name in names}}
+
+
+def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:
+    """Runs the server in this process until it is stopped."""
+    # Imported here so that other commands start fast, and without garbage collection, which would take a
+    # tenth of the time.
+    gc.disable()
+    import uvloop  # noqa: PLC0415
+
+    from modelserver.engine.telemetry.logs import log_directories, setup_logging  # noqa: PLC0415
+    from modelserver.engine.telemetry.repeated import limit_tracebacks  # noqa: PLC0415
+    from modelserver.run.server import Server  # noqa: PLC0415
+
+    gc.enable()
+
+    say_start(options, loaded, readiness.say)
+    log_dir, metrics_dir = log_directories()
+    limit_tracebacks()
+    logs = setup_logging(
+        log_dir,
+        metrics_dir=metrics_dir,
+        files=loaded.settings.log_files,
+        console=options.foreground,
+        log_config=Path(options.log_config) if options.log_config else None,
+        as_json=loaded.settings.log_format == "json",
+        in_background=loaded.settings.async_logging,
+    )
+    snapshots = loaded.settings.snapshot_folder or log_dir / "config"
+
+    async def run() -> None:
+        await Server(
+            loaded,
+            stamped_log=logs.stamped,
+            on_started=readiness.started,
+            on_progress=readiness.progress,
+            # In the foreground the log says it.
+            on_notice=(lambda _: None) if options.foreground else print_line,
+            snapshots=None if options.no_config_snapshots else snapshots,
+            wait=options.wait and not options.foreground,
+        ).run()
+
+    try:
+        with own_pid_file(pid_file()), told_address(loaded.settings):
+            uvloop.run(run())
+    except FileExistsError:
+        return readiness.failed(ALREADY_RUNNING)
+    except ConfigError as error:
+        return readiness.failed(str(error))
+    finally:
+        logs.close()
+    return 0
+
+
+@contextlib.contextmanager
+def told_address(settings: Settings) -> Iterator[None]:
+    """Meanwhile a file tells the health check what to ask: reading the settings takes 0.8 s."""
+    file = address_file()
+    address = {
+        "inference": str(settings.inference_address),
+        "asks_for_certificates": settings.tls_client_ca_file is not None,
+    }
+    try:
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps(address), "utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def say_start(
+    options: argparse.Namespace, loaded: LoadedSettings, say: Callable[[str], None] = print_line
+) -> None:
+    """Prints the warnings, and the settings if requested."""
+    for flag, reason in _WITHOUT_MEANING.items():
+        if getattr(options, flag):
+            say(f"Warning: {reason}; it has no effect here.")
+    for warning in loaded.warnings:
+        say(f"Warning: {warning}")
+    if loaded.settings.as_torchserve:
+        say(f"Defaults: TorchServe's ({loaded.sources['compat_defaults']})")
+    # In the foreground the log says it.
+    for line in () if options.foreground else notice(loaded.settings, os.environ, Path.cwd()):
+        say(line)
+    if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
+        say(explain(loaded))
+
+
+def stop(*, quiet: bool) -> int:
+    """Stops the running server (reference 2.2) and waits for its end, which frees its ports."""
+    path = pid_file()
+    pid = running_server(path)
+    if pid is None:
+        remove_orphan(path)
+        print_line("modelserver is not currently running.")
+        return 0
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        print_line("modelserver already stopped.")
+        remove_orphan(path)
+        return 0
+    except PermissionError:
+        print_line(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
+        return 1
+    Path("key_file.json").unlink(missing_ok=True)
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while is_alive(pid):
+        if time.monotonic() > deadline:
+            print_line("Stopping modelserver took too long.")
+            return 0
+        time.sleep(0.05)
+    remove_orphan(path)
+    if not quiet:
+        print_line("modelserver has stopped.")
+    return 0
+
+
+def say_json(text: str) -> None:
+    """Prints a line as the log does with ``log_format=json``."""
+    from modelserver.engine.telemetry.logs import json_line  # noqa: PLC0415 - needed by few
+
+    print_line(json_line(text))

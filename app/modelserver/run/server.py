@@ -1,0 +1,556 @@
+"""The server's life cycle: bind, load, listen, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from modelserver import __version__
+from modelserver.engine.pools.devices import find_devices
+from modelserver.engine.pools.interpreter import check_interpreter
+from modelserver.engine.pools.spawner import Spawner, can_fork
+from modelserver.engine.telemetry.access import AccessLog
+from modelserver.engine.telemetry.collector import Collector, is_torchserves
+from modelserver.engine.telemetry.logs import log_directories
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics_config import load_metrics_config
+from modelserver.engine.telemetry.stalls import LoopWatch
+from modelserver.engine.telemetry.system import SystemMonitor
+from modelserver.engine.wire.marks import end_orphans
+from modelserver.engine.workdir import work_directory
+from modelserver.errors import ConfigError
+from modelserver.ext.grpc.ports import reserved
+from modelserver.models.loading import load_first, tell_first_loads
+from modelserver.models.preparation import Preparation
+from modelserver.models.registry import Registry
+from modelserver.models.settings.load import given_properties
+from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot_files import SnapshotFolder, check_archives
+from modelserver.models.state import StateKeeper
+from modelserver.run.binding import bind, roles_by_address
+from modelserver.run.daemon import STARTED_LINE
+from modelserver.run.standby import active
+from modelserver.run.watching import call_observer, note_arrivals, show_pools, watch_collector, watch_system
+from modelserver.surface.auth.policy import WARNING, notice
+from modelserver.surface.auth.rotation import Rotation, kept_tokens
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.tls.certificate import load_certificate
+from modelserver.surface.tls.renewal import Renewal
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+
+    from modelserver.ext.cluster.launcher import Cluster
+    from modelserver.ext.grpc.calls import OnCall
+    from modelserver.ext.grpc.server import GrpcServers
+    from modelserver.ext.otel.opening import OpenTelemetry
+    from modelserver.ext.payloads.log import PayloadLog
+    from modelserver.ext.workflows.workflows import Workflows
+    from modelserver.models.options.resolve import Registration
+    from modelserver.models.settings.address import Address
+    from modelserver.models.settings.load import LoadedSettings
+    from modelserver.models.settings.settings import Settings
+    from modelserver.run.listeners import Listeners
+    from modelserver.run.reception import Reception
+    from modelserver.surface.api.services import LateApp, Role, Services
+    from modelserver.surface.tls.context import Certificate
+
+
+_log = logging.getLogger("modelserver.server")
+
+MAX_DESCRIPTORS = 1 << 20
+# The number of M_ARENA_MAX in glibc's malloc.h.
+_ARENA_MAX = -8
+
+Opened = TypeVar("Opened")
+
+
+class Server:
+    """Composed once from its settings; :meth:`run` returns when it has stopped.
+
+    Args:
+        loaded: the settings and their sources.
+        stamped_log: whether access lines include their time (see :class:`AccessLog`).
+        on_started: called when the listeners accept connections, with whether all models have loaded, as far
+            as known.
+        on_progress: called with each step of the startup.
+        on_notice: called with the addresses, restored models and load results.
+        wait: ``on_started`` is called only after all models have loaded or failed.
+        snapshots: the folder of snapshots; None disables them (``--ncs``).
+        registrations: the models to load instead of those in the settings.
+        beside: runs while the server listens; cancelled when it stops.
+        spawner: what starts workers of torch models, if it was started before.
+        apps_late: listens before what is needed only for management, metadata and documentation is imported;
+            the first such request may wait for that.
+
+    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd``, ``otel``
+    or ``payload_log_ca_file``.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        stamped_log: bool,
+        on_started: Callable[[bool], None],
+        on_progress: Callable[[str], None],
+        on_notice: Callable[[str], None] = lambda _: None,
+        snapshots: Path | None = None,
+        wait: bool = False,
+        registrations: Sequence[Registration] | None = None,
+        beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
+        spawner: Spawner | None = None,
+        apps_late: bool = False,
+    ) -> None:
+        self._loaded = loaded
+        self._settings = loaded.settings
+        self._stamped_log = stamped_log
+        self._on_started = on_started
+        self._on_progress = on_progress
+        self._on_notice = on_notice
+        self._given = parse_snapshot(loaded.settings.model_snapshot or "{}")
+        if loaded.settings.as_torchserve:
+            check_archives(self._given.models, loaded.settings.local_store)
+        command = loaded.settings.system_metrics_cmd
+        python = loaded.settings.python or sys.executable
+        own_readings = command is None or is_torchserves(command)
+        self._collector = None if own_readings else Collector(str(command), python)
+        config = loaded.settings.metrics_config
+        self._metrics_config = None if config is None else load_metrics_config(config)
+        self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
+        self._otel = None if loaded.settings.otel == "off" else otel(loaded.settings)
+        self._payloads: PayloadLog | None = None
+        if loaded.settings.payload_log_url is not None:
+            from modelserver.ext.payloads.log import PayloadLog  # noqa: PLC0415 - for servers that use it
+
+            self._payloads = PayloadLog.of(loaded.settings)
+        self._aside = Aside(loaded.settings.max_request_size)
+        self._wait = wait
+        self._registrations = registrations
+        self._beside = beside
+        self._spawner = spawner
+        self._apps_late = apps_late
+        self._began = time.monotonic()
+        self._all_loaded = True
+        self._rpc: GrpcServers | None = None
+        self._workflows: Workflows | None = None
+        self._stop = asyncio.Event()
+        self._signals = 0
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT; a second one stops it at once.
+
+        A standby first waits until it is the active one. Raises ConfigError (addresses, the shared folder).
+        """
+        if not self._settings.standby:
+            await self._listen()
+            return
+        if self._snapshots is None:
+            raise ConfigError("standby=true: snapshots are needed, and --no-config-snapshots turns them off")
+        async with active(self._snapshots.path, self._on_standby):
+            await self._listen()
+
+    def _on_standby(self, other: str) -> None:
+        _log.info("Standby: %s is active, this server takes over when it ends", other)
+        self._on_progress(f"Standing by while {other} is active")
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        raise_descriptor_limit()
+        share_heap()
+        if settings.python:
+            await asyncio.to_thread(check_interpreter, settings.python)
+        certificate = load_certificate(settings) if settings.uses_tls else None
+        with contextlib.ExitStack() as stack:
+            sockets = {
+                address: stack.enter_context(bound_to(address, roles))
+                for address, roles in roles_by_address(settings).items()
+            }
+            held = stack.enter_context(reserved(settings))
+            log_notice(settings)
+            # After binding, so as not to replace another server's token file.
+            tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
+            workdir = stack.enter_context(work_directory())
+            if ended := await asyncio.to_thread(end_orphans):
+                _log.warning("Ended %d worker processes of servers that are gone", ended)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal)
+            async with await self._open_cluster(workdir) as cluster:
+                await self._serve(sockets, workdir, tokens, certificate, held, cluster=cluster)
+
+    def stop(self) -> None:
+        """Ends :meth:`run` as SIGTERM does."""
+        self._stop.set()
+
+    async def _open_cluster(self, workdir: Path) -> contextlib.AbstractAsyncContextManager[Cluster | None]:
+        """The other machines for workers, if there are any."""
+        if self._settings.worker_launcher == "local":
+            return contextlib.nullcontext()
+        made = await asyncio.to_thread(import_module, "modelserver.ext.cluster.opening")
+        opened: contextlib.AbstractAsyncContextManager[Cluster] = made.open_cluster(self._settings, workdir)
+        return opened
+
+    async def _serve(
+        self,
+        sockets: dict[Address, socket.socket],
+        workdir: Path,
+        tokens: Rotation | None,
+        certificate: Certificate | None,
+        held: list[socket.socket],
+        *,
+        cluster: Cluster | None,
+    ) -> None:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        metrics = ServerMetrics(
+            mode=settings.metrics_mode,
+            config=self._metrics_config,
+            auto_detect=settings.model_metrics_auto_detect,
+            as_torchserve=settings.as_torchserve,
+        )
+        devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
+        spawner = self._spawner
+        if spawner is None and settings.worker_start == "auto" and can_fork():
+            spawner = Spawner()
+        preparation = Preparation(
+            *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
+        )
+        registry = Registry(preparation, tells_names=settings.tells_names)
+        access = self._access_log()
+        access.start(loop)
+        tracing = None if self._otel is None else self._otel.start(access.traced)
+        metrics.on_render(lambda: show_pools(registry))
+        log_configuration(settings)
+        stopping = loop.create_task(self._stop.wait())
+        loading = loop.create_task(self._load(registry))
+        reception: Reception | None = None
+        try:
+            self._workflows = await self._open_workflows(registry, workdir)
+            # While the first models load: it takes about as long.
+            made: type[Reception] = (
+                await asyncio.to_thread(import_module, "modelserver.run.reception")
+            ).Reception
+            reception = made.of(
+                *(registry, metrics, settings),
+                tokens=None if tokens is None else tokens.keeper,
+                payloads=self._payloads,
+                aside=self._aside,
+                sockets=sockets,
+                on_response=access.counting(metrics.response),
+                certificate=certificate,
+                stamped_log=self._stamped_log,
+                workflows=self._workflows,
+                tracing=tracing,
+            )
+        finally:
+            if reception is None:
+                loading.cancel()
+                await registry.close(grace=0.0)
+        listeners, apps = reception.listeners, reception.apps.values()
+        secrets = self._watch_secrets(tokens, certificate, listeners)
+        keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
+        building = loop.create_task(build_all([] if self._apps_late else apps))
+        await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if loading.done() and not stopping.done():
+                loading.result()
+                await self._restore_workflows(stopping)
+                await building
+                await opened(listeners.open(sockets), registry)
+                calls = call_observer(metrics, access)
+                self._rpc = await opened(open_grpc(reception.services, calls, held, certificate), registry)
+                if keeper is not None:
+                    await keeper.write("startup")
+                    registry.on_change = keeper.changed
+                await self._run(registry, metrics, stopping, apps)
+            for task in (loading, building, *secrets):
+                task.cancel()
+            await self._shut_down(listeners, registry, spawner, keeper)
+        finally:
+            access.close()
+            self._aside.close()
+
+    async def _open_workflows(self, registry: Registry, workdir: Path) -> Workflows | None:
+        if not self._settings.enable_workflows:
+            return None
+        made = await asyncio.to_thread(import_module, "modelserver.ext.workflows.workflows")
+        opened: Workflows = made.Workflows(registry, self._settings, self._aside, workdir)
+        return opened
+
+    async def _restore_workflows(self, stopping: asyncio.Task[Any]) -> None:
+        """Registers those of a snapshot again, after its models."""
+        if self._workflows is not None:
+            restoring = asyncio.ensure_future(self._workflows.restore(self._on_notice))
+            await asyncio.wait({stopping, restoring}, return_when=asyncio.FIRST_COMPLETED)
+            if restoring.done():
+                self._all_loaded &= restoring.result()
+            else:
+                restoring.cancel()
+
+    async def _run(
+        self,
+        registry: Registry,
+        metrics: ServerMetrics,
+        stopping: asyncio.Task[Any],
+        apps: Iterable[LateApp],
+    ) -> None:
+        """Tells that the server listens, and returns when it is to stop."""
+        loop = asyncio.get_running_loop()
+        running: list[asyncio.Task[Any]] = []
+        if not self._settings.disable_system_metrics:
+            running.append(loop.create_task(self._watch(metrics)))
+        if self._otel is not None:
+            running.append(loop.create_task(self._otel.send_metrics(metrics)))
+        noting = partial(note_arrivals, registry) if self._settings.has_console else None
+        loop_watch = LoopWatch(metrics.stalled, each_second=noting)
+        if not self._apps_late:
+            freeze_garbage()
+        running.append(await self._tell_started(registry, stopping))
+        if self._beside is not None:
+            running.append(loop.create_task(self._beside(registry)))
+        if self._apps_late:
+            # The last part of the start.
+            building = loop.create_task(build_all(apps))
+            building.add_done_callback(lambda _: freeze_garbage())
+            running.append(building)
+        await stopping
+        loop_watch.close()
+        for task in running:
+            task.cancel()
+
+    async def _tell_started(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
+        """Reports the addresses and the load results of models."""
+        for line in places(self._settings):
+            _log.info("%s", line)
+            self._on_notice(line)
+        # Only a command that waits can still show the load results.
+        tell = self._on_notice if self._wait else lambda _: None
+        first = tell_first_loads(registry.versions(), tell, self._began)
+        reporting = asyncio.create_task(first)
+        if self._wait:
+            await asyncio.wait({stopping, reporting}, return_when=asyncio.FIRST_COMPLETED)
+        loaded = self._all_loaded and (not reporting.done() or reporting.result())
+        self._on_started(loaded)
+        # The console has it from the command.
+        _log.info(STARTED_LINE, extra={"brief": ""})
+        return reporting
+
+    def _watch_secrets(
+        self, tokens: Rotation | None, certificate: Certificate | None, listeners: Listeners
+    ) -> list[asyncio.Task[None]]:
+        """Reloads tokens and certificate when their files change."""
+
+        def certify(renewed: Certificate) -> None:
+            listeners.certify(renewed)
+            if self._rpc is not None:
+                self._rpc.certify(renewed)
+
+        watches = [] if tokens is None else [tokens.watch()]
+        if certificate is not None:
+            watches.append(Renewal(self._settings, certificate, certify).watch())
+        return [asyncio.create_task(watch) for watch in watches]
+
+    def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
+        """Collects system metrics periodically, with the operator's command if there is one."""
+        settings = self._settings
+        if self._collector is not None:
+            return watch_collector(self._collector, metrics, settings.metric_time_interval)
+        monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
+        return watch_system(monitor, metrics, settings.metric_time_interval)
+
+    def _access_log(self) -> AccessLog:
+        settings = self._settings
+        return AccessLog(
+            stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
+        )
+
+    async def _load(self, registry: Registry) -> None:
+        registry.workflows.update(self._given.workflows)
+        self._all_loaded = await load_first(
+            *(registry, self._loaded, self._given.models, self._snapshots),
+            registrations=self._registrations,
+            on_progress=self._on_progress,
+            on_notice=self._on_notice,
+        )
+
+    async def _shut_down(
+        self,
+        listeners: Listeners,
+        registry: Registry,
+        spawner: Spawner | None,
+        keeper: StateKeeper | None,
+    ) -> None:
+        """Refuses new connections, answers waiting requests, then ends the workers."""
+        grace = self._settings.drain_timeout
+        _log.info("Stopping: serving waiting requests for up to %g s", grace)
+        await listeners.refuse()
+        if self._rpc is not None:
+            self._rpc.refuse()
+        await self._aside.settle(grace)
+        if self._workflows is not None:
+            # Between two of its nodes, a request waits at none of them.
+            began = time.monotonic()
+            await self._workflows.settle(grace)
+            self._workflows.close()
+            grace = max(0.0, grace - (time.monotonic() - began))
+        await registry.drain(grace)
+        if keeper is not None and registry.on_change is not None:
+            # Not after an aborted startup, which had not loaded all models. Models that end from here on are
+            # still registered.
+            registry.on_change = None
+            await keeper.write("shutdown")
+        if spawner is not None:
+            # Workers may be waiting for it; it still reports how the others end.
+            spawner.refuse()
+        # Refuses requests left after the grace, while their clients are still connected.
+        await registry.close(grace=2.0)
+        if spawner is not None:
+            await spawner.close()
+        await listeners.close(5.0)
+        if self._rpc is not None:
+            await self._rpc.close(5.0)
+        if self._payloads is not None:
+            # Last, after the final responses.
+            await self._payloads.close(self._settings.payload_log_drain_timeout)
+        if self._otel is not None:
+            await self._otel.close()
+        _log.info("modelserver stopped.")
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            _log.warning("Second signal: stopping at once")
+            logging.shutdown()
+            os._exit(1)
+        self._stop.set()
+
+
+async def build_all(apps: Iterable[LateApp]) -> None:
+    """Builds the applications one after the other."""
+    for app in apps:
+        await app.build()
+
+
+async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
+    """Awaits the opening; if it fails, ends the models and raises ConfigError."""
+    try:
+        return await opening
+    except (ConfigError, OSError) as error:
+        await registry.close(grace=0.0)
+        if isinstance(error, ConfigError):
+            raise
+        # Another server bound the address at the same time, and listened first.
+        raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
+
+
+async def open_grpc(
+    services: Services, on_call: OnCall, held: Sequence[socket.socket], certificate: Certificate | None
+) -> GrpcServers | None:
+    """The servers of gRPC, listening on the ``held`` ports; None if there are none, as gRPC is off.
+
+    Raises:
+        ConfigError: a port is not available.
+    """
+    if not held:
+        return None
+    # In a thread, so that importing it does not delay HTTP, which is served by now.
+    made = await asyncio.to_thread(import_module, "modelserver.ext.grpc.server")
+    servers: GrpcServers = made.GrpcServers(services, on_call, certificate)
+    await servers.open(held)
+    return servers
+
+
+def otel(settings: Settings) -> OpenTelemetry:
+    """What is sent to a collector, imported on demand. Raises ConfigError."""
+    try:
+        from modelserver.ext.otel.opening import OpenTelemetry  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"Invalid configuration: otel={settings.otel}: {error}; pip install 'modelserver[otel]'"
+        ) from error
+    return OpenTelemetry(settings)
+
+
+@contextlib.contextmanager
+def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
+    """A socket bound to the address for these roles; its file, if any, is removed with it."""
+    bound = bind(address, ", ".join(f"{role}_address" for role in sorted(roles)))
+    try:
+        yield bound
+    finally:
+        bound.close()
+        if address.scheme == "unix":
+            Path(address.path).unlink(missing_ok=True)
+
+
+def raise_descriptor_limit() -> None:
+    """Raises the limit of open descriptors, usually 1024, to what the system permits (F38)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def share_heap() -> None:
+    """Lets all threads of this process allocate from one heap; to be called before there are any.
+
+    By default glibc gives most threads a heap of their own. Python rebuilds its table of interned strings, of
+    2 MB, in whatever thread adds one too many, as each registration's paths do: every such heap would keep
+    that much. Python's lock lets one thread run at a time, so sharing costs nothing.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ and "arena_max" not in os.environ.get("GLIBC_TUNABLES", ""):
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+
+
+def freeze_garbage() -> None:
+    """Excludes existing objects, which live as long as the server, from garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def places(settings: Settings) -> list[str]:
+    """The addresses of the server, its documentation, console and logs."""
+    lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
+    if settings.enable_metrics_api:
+        lines[0] += f", Metrics: {settings.metrics_address}"
+    address = settings.inference_address
+    pages = "" if address.scheme == "unix" else f"Documentation: {address}/docs, "
+    if (console := settings.console_url) is not None:
+        pages += f"Console: {console}, "
+    if settings.log_files:
+        pages += f"Logs: {log_directories()[0].absolute()}"
+    return [*lines, pages.removesuffix(", ")]
+
+
+def log_notice(settings: Settings) -> None:
+    """Logs who may use the server, before tokens are removed from the environment."""
+    for line in notice(settings, os.environ, Path.cwd()):
+        level = logging.WARNING if line.startswith(WARNING) else logging.INFO
+        _log.log(level, "%s", line.removeprefix(WARNING))
+
+
+def log_configuration(settings: Settings) -> None:
+    """Logs the configuration (reference 15.5)."""
+    _log.info("modelserver version: %s, Python %s", __version__, sys.version.split()[0])
+    _log.info("Defaults: %s", settings.compat_defaults)
+    _log.info("Inference address: %s", settings.inference_address)
+    _log.info("Management address: %s", settings.management_address)
+    _log.info("Metrics address: %s", settings.metrics_address if settings.enable_metrics_api else "off")
+    _log.info("Model store: %s", settings.model_store)
+    _log.info("Metrics mode: %s", settings.metrics_mode)
+    _log.info("Model API enabled: %s", str(settings.enable_model_api).lower())

@@ -1,0 +1,108 @@
+"""The server's own figures for its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.telemetry.prometheus import Counter, Gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from modelserver.engine.pools.worker import Worker
+    from modelserver.engine.telemetry.access import AccessLog
+    from modelserver.engine.telemetry.collector import Collector
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.engine.telemetry.system import SystemMonitor
+    from modelserver.ext.grpc.calls import OnCall
+    from modelserver.ext.payloads.log import PayloadLog
+    from modelserver.models.registry import Registry
+
+_log = logging.getLogger("modelserver.server")
+
+
+def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
+    """Adds metrics of the payload log's events."""
+    events = metrics.add(
+        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
+    )
+    waiting = metrics.add(
+        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
+    ).labels()
+
+    def show() -> None:
+        for outcome, count in log.counts().items():
+            events.labels(outcome).set(count)
+        waiting.set(log.waiting)
+
+    metrics.on_render(show)
+
+
+def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
+    """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
+
+    def on_call(  # noqa: PLR0917 - as OnCall has them
+        client: str, path: str, code: int, like: int, seconds: float, request_id: str
+    ) -> None:
+        metrics.response(like, path)
+        access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
+
+    return on_call
+
+
+def show_pools(registry: Registry) -> None:
+    """Sets the gauges that are updated only when metrics are read."""
+    for model in registry.versions():
+        statistics = model.pool.statistics()
+        for name, seconds in (
+            ("PredictionTime", model.pool.last_handler_time),
+            ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
+        ):
+            model.metrics.model_metric(
+                name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
+            )
+        model.metrics.worker_overhead(model.pool.last_overhead)
+        model.metrics.set_queue(statistics.pending, statistics.instances)
+        model.metrics.set_in_flight(statistics.batches_in_flight)
+        model.metrics.set_failing(model.pool.failing)
+        model.metrics.set_workers(
+            {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
+        )
+        model.metrics.set_nodes(_by_node(model.pool.workers))
+
+
+def note_arrivals(registry: Registry, now: float) -> None:
+    """Adds what has come since the last second to the history of each version."""
+    for model in registry.versions():
+        model.arrivals.look(now, model.metrics, len(model.pool.workers))
+
+
+def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
+    """The number of loaded workers on each other machine, and the bytes of memory that they use."""
+    found: dict[str, tuple[int, int]] = {}
+    for worker in workers:
+        node = None if worker.process is None else worker.process.node
+        if node is not None and worker.state is WorkerState.READY:
+            count, resident = found.get(node.name, (0, 0))
+            found[node.name] = count + 1, resident + node.resident
+    return found
+
+
+async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:
+    """Reads the host's state now and every ``every`` seconds, in a thread, as a driver or disk may hang."""
+    while True:
+        try:
+            metrics.system(await asyncio.to_thread(monitor.read))
+        except Exception:  # noqa: BLE001 - the next reading may succeed, and serving goes on without
+            _log.exception("The state of the system could not be read")
+        await asyncio.sleep(every)
+
+
+async def watch_collector(collector: Collector, metrics: ServerMetrics, every: float) -> None:
+    """Runs the operator's collector now and every ``every`` seconds."""
+    while True:
+        metrics.collected(await collector.read())
+        await asyncio.sleep(every)

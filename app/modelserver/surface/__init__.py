@@ -1,0 +1,1 @@
+"""What clients speak: HTTP, the inference protocols, management, tokens, TLS."""

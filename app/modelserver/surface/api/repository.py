@@ -1,0 +1,202 @@
+"""The model repository extension: lists, loads and unloads the store's models (kserve reference 8)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import JSONResponse
+
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound, StartFailed
+from modelserver.models.archives.store import file_of
+from modelserver.models.archives.urls import OBJECT_STORES, scheme
+from modelserver.models.options.resolve import Registration
+from modelserver.models.replacing import load_anew
+from modelserver.surface.api import descriptions as oas
+from modelserver.surface.http.content import read_parameters_body
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.datastructures import Address
+
+    from modelserver.models.registry import Registry
+    from modelserver.models.settings.settings import Settings
+    from modelserver.models.version import ModelVersion
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
+    """Adds the routes. ``everybody``: clients on other machines may load and unload too."""
+    api = RepositoryApi(registry, settings, everybody=everybody)
+    ready = oas.record({"ready": {**oas.FLAG, "default": False}})
+    listed = oas.operation(
+        "Repository",
+        "repository_index",
+        "The loaded models, and those of the model store that could be loaded.",
+        oas.answers("The models.", oas.array(oas.ref("RepositoryModel")), 400),
+        body=oas.json_body("Which are wanted.", ready, example={}, required=False),
+    )
+    load = _change(
+        "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
+    )
+    unload = _change("unload", "Unload all versions of a model.", 400, 404, 405)
+    model = "/v2/repository/models/{name}"
+    oas.add(app, "/v2/repository/index", api.index, post=listed)
+    oas.add(app, f"{model}/load", api.load, post=load)
+    oas.add(app, f"{model}/unload", api.unload, post=unload)
+
+
+def _change(verb: str, summary: str, *statuses: int) -> oas.Document:
+    body = oas.json_body("Nothing needs to be said.", oas.record({}), example={}, required=False)
+    done = oas.answers("Done.", oas.record({"name": oas.TEXT, verb: oas.FLAG}, "name", verb), *statuses)
+    return oas.operation("Repository", f"repository_{verb}", summary, done, body=body)
+
+
+class RepositoryApi:
+    """One method per route.
+
+    The models of the store are named like their files, without suffixes. At an address for inference only,
+    which may be open to many, just clients on this machine may load and unload models.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, *, everybody: bool) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._everybody = everybody
+
+    async def index(self, request: Request) -> JSONResponse:
+        only_ready = (await read_object(request)).get("ready", False)
+        if not isinstance(only_ready, bool):
+            raise BadRequest(f"ready is {only_ready!r} instead of true or false")
+        return JSONResponse(await list_models(self._registry, only_ready=only_ready))
+
+    async def load(self, request: Request, name: str) -> JSONResponse:
+        self._check_allowed(request)
+        await _check_parameters(request, ())
+        await load_model(self._registry, self._settings, name)
+        return JSONResponse({"name": name, "load": True})
+
+    async def unload(self, request: Request, name: str) -> JSONResponse:
+        self._check_allowed(request)
+        await _check_parameters(request, ("unload_dependents",))
+        await unload_model(self._registry, name)
+        return JSONResponse({"name": name, "unload": True})
+
+    def _check_allowed(self, request: Request) -> None:
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed
+        if not self._everybody and not is_near(request.client):
+            raise MethodNotAllowed(
+                message="Only clients on the server's machine may load and unload models at this address; "
+                "the management address has these routes too."
+            )
+
+
+async def list_models(registry: Registry, *, only_ready: bool) -> list[dict[str, str]]:
+    """The registered versions with their states, and the store's other models, which are unloaded."""
+    models = registry.versions()
+    entries = [_entry(model) for model in models]
+    taken = {model.name for model in models}
+    used = {file_of(model.url) for model in models}
+    stored = await registry.preparation.store.by_name()
+    entries += [
+        {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
+        for name, file in sorted(stored.items())
+        if name not in taken and file not in used
+    ]
+    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
+
+
+async def load_model(registry: Registry, settings: Settings, name: str) -> None:
+    """Loads or reloads a model from the store, and waits for its workers.
+
+    Raises:
+        ModelNotFound: the store has no such model.
+        ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
+    """
+    before = registry.get(name) if name in registry.names() else None
+    if before is not None and scheme(before.url) in OBJECT_STORES:
+        url: str | None = before.url
+    else:
+        stored = await registry.preparation.store.by_name()
+        url = stored.get(name)
+        if before is not None:
+            file = file_of(before.url)
+            url = file if file in stored.values() else stored.get(name, before.url)
+    if url is None:
+        raise ModelNotFound.named(name, stored if settings.tells_names else None)
+    workers = settings.default_workers_per_model or 1
+    registration = Registration(url=url, model_name=name, initial_workers=workers)
+    try:
+        if before is not None:
+            await load_anew(registry, before, registration)
+        else:
+            await registry.wait_loaded(await registry.register(registration))
+    except StartFailed as error:
+        error.kserve_status = 503
+        error.kserve_message = f"Model with name {name} is not ready. {error.message}"
+        raise
+
+
+async def unload_model(registry: Registry, name: str) -> None:
+    """Unregisters all versions of a model. Raises ModelNotFound."""
+    for model in sorted(registry.versions(name), key=registry.is_default):
+        await registry.unregister(name, model.version)
+
+
+def _entry(model: ModelVersion) -> dict[str, str]:
+    statistics = model.pool.statistics()
+    state, reason = "READY", ""
+    if not statistics.ready:
+        state = "LOADING" if statistics.loading else "UNAVAILABLE"
+        reason = model.pool.failure or ("" if statistics.loading else "it has no workers")
+    return {"name": model.name, "version": model.version, "state": state, "reason": reason}
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body's JSON object, empty without a body. Raises BadRequest, PayloadTooLarge."""
+    body = await read_parameters_body(request)
+    if not body.strip():
+        return {}
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is not a JSON object: {error}") from error
+
+
+async def _check_parameters(request: Request, known: tuple[str, ...]) -> None:
+    """Refuses unsupported parameters, such as a model's files in the request itself."""
+    parameters = (await read_object(request)).get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise BadRequest("parameters is not an object")
+    for name in parameters:
+        if name not in known:
+            raise BadRequest(f"parameter '{name[:100]}' is not supported")
+
+
+def is_near(client: Address | None) -> bool:
+    """Whether a client is on this machine; None stands for a Unix socket."""
+    if client is None:
+        return True
+    try:
+        address = ipaddress.ip_address(client.host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+SCHEMAS: oas.Document = {
+    "RepositoryModel": oas.record(
+        {
+            "name": oas.TEXT,
+            "version": oas.TEXT,
+            "state": {**oas.TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
+            "reason": oas.TEXT,
+        },
+        *("name", "state", "reason"),
+    )
+}

@@ -1,0 +1,97 @@
+"""The tokens of a running server: given or generated, renewed, and removed at its end."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from modelserver.errors import Conflict
+from modelserver.surface.auth.key_file import KeyFile, Token
+from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.surface.auth.given import GivenTokens
+
+# TorchServe's keys have 6.
+_KEY_BYTES = 24
+
+
+class TokenKeeper:
+    """Generates a token for each scope without given tokens, and stores the generated ones in a file.
+
+    Args:
+        given: the operator's tokens; they never expire and are not written to the file.
+        lifetime: seconds for which a generated inference or management token is valid; None: for ever.
+        file: for the generated tokens.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(
+        self, given: GivenTokens, lifetime: float | None, file: KeyFile, clock: Callable[[], float]
+    ) -> None:
+        self.verifier = Verifier(clock)
+        self._lifetime = lifetime
+        self._clock = clock
+        self._file = file
+        self._given = given
+        self._made: dict[Scope, Token] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.replace_given(given)
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
+        return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def renew(self, scope: Scope) -> None:
+        """Replaces the generated token of a scope; the old one becomes invalid at once.
+
+        Raises:
+            Conflict: the tokens of this scope are given.
+            ConfigError: the file cannot be written; the old token stays valid.
+        """
+        if scope in self._given:
+            raise Conflict(f"The {scope.value} tokens are given to the server: replace them at their source.")
+        self._publish({**self._made, scope: self._make(scope)})
+
+    def replace_given(self, given: GivenTokens) -> None:
+        """Replaces all given tokens.
+
+        Raises:
+            ConfigError: a token had to be generated and the file cannot be written; nothing has changed.
+        """
+        made = {s: self._made.get(s) or self._make(s) for s in Scope if s not in given}
+        before, self._given = self._given, given
+        try:
+            self._publish(made)
+        except BaseException:
+            self._given = before
+            raise
+
+    def close(self) -> None:
+        self._file.remove()
+
+    def _make(self, scope: Scope) -> Token:
+        lasting = self._lifetime is None or scope is Scope.API
+        expires = None if lasting else self._clock() + (self._lifetime or 0.0)
+        return Token(secrets.token_urlsafe(_KEY_BYTES), expires)
+
+    def _publish(self, made: dict[Scope, Token]) -> None:
+        if made != self._made:
+            if made:
+                self._file.write(made)
+            else:
+                self._file.remove()
+            self._made = made
+        self.verifier.replace(self.fingerprints)
+        for listener in self._listeners:
+            listener()

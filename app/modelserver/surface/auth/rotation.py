@@ -1,0 +1,91 @@
+"""The tokens of a server from all sources; those in a file can be replaced while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from modelserver.errors import ConfigError
+from modelserver.surface.auth.given import joined, read_token_file, take_from_environment
+from modelserver.surface.auth.keeper import TokenKeeper
+from modelserver.surface.auth.key_file import NAME, KeyFile
+from modelserver.surface.auth.policy import wants_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+    from pathlib import Path
+
+    from modelserver.models.settings.settings import Settings
+    from modelserver.surface.auth.given import GivenTokens
+
+_log = logging.getLogger("modelserver.auth")
+
+# Seconds between two checks of the file of given tokens.
+LOOK_EVERY = 5.0
+
+
+class Rotation:
+    """The tokens of a server, and the file of given tokens, which may change.
+
+    Args:
+        settings: for ``token_file`` and ``token_expiration_min``.
+        given: the tokens from the environment.
+        key_file: for generated tokens.
+
+    Raises:
+        ConfigError: a file cannot be read or written.
+    """
+
+    def __init__(self, settings: Settings, given: GivenTokens, key_file: KeyFile) -> None:
+        self._path = settings.token_file
+        self._from_environment = given
+        self._now_given = self._read()
+        minutes = settings.token_expiration_min
+        self.keeper = TokenKeeper(self._now_given, minutes * 60.0 if minutes else None, key_file, time.time)
+
+    async def watch(self, every: float = LOOK_EVERY) -> None:
+        """Checks ``token_file`` for ever; changes take effect within ``every`` seconds."""
+        if self._path is None:
+            return
+        while True:
+            await asyncio.sleep(every)
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            given = await asyncio.to_thread(self._read)
+            if given == self._now_given:
+                return
+            self.keeper.replace_given(given)
+        except ConfigError as error:
+            _log.error("%s; the tokens stay as they were", error)
+            return
+        self._now_given = given
+        _log.info("The given tokens have changed: those in %s are valid now", self._path)
+
+    def _read(self) -> GivenTokens:
+        in_file = {} if self._path is None else read_token_file(self._path)
+        return joined(self._from_environment, in_file)
+
+
+@contextlib.contextmanager
+def kept_tokens(
+    settings: Settings, environ: MutableMapping[str, str], cwd: Path
+) -> Iterator[Rotation | None]:
+    """The tokens of a server until it ends; None if it requires none. Raises as :class:`Rotation`.
+
+    In any case the variables are removed from ``environ``, which workers inherit.
+    """
+    wanted = wants_tokens(settings, environ)
+    given = take_from_environment(environ)
+    if not wanted:
+        yield None
+        return
+    rotation = Rotation(settings, given, KeyFile(cwd / NAME))
+    try:
+        yield rotation
+    finally:
+        rotation.keeper.close()

@@ -1,0 +1,215 @@
+"""One inference request and the way to answer it, wherever it came from.
+
+Most requests are for inference, so these take a fast path: no task, no ASGI messages, one look at each
+header, one write per answer. Everything else goes through the ASGI application.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import httptools
+
+from modelserver.surface.http.answers import JSON, error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.errors import ModelServerError
+
+
+# Bytes of an answer in parts that may wait for a slow client: the default limit of a whole answer
+# (max_response_size).
+MAX_UNSENT = 6_553_500
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The URL of a request: ``path`` is decoded, ``text`` as sent; ``route`` belongs to the endpoint."""
+
+    path: str
+    query: bytes
+    text: str
+    route: Any = None
+
+
+# The target of a request until it is read.
+UNREAD = Target("", b"", "-")
+
+
+def read_target(url: bytes) -> Target | None:
+    """The parts of a URL from a request's first line; None if it is not a URL."""
+    try:
+        parsed = httptools.parse_url(url)
+        path = parsed.path.decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+        return None
+    query = parsed.query or b""
+    text = f"{path}?{query.decode('latin-1')}" if query else path
+    return Target(unquote(path) if "%" in path else path, query, text)
+
+
+class Watcher:
+    """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left.
+
+    Here, nothing is done about that.
+    """
+
+    __slots__ = ()
+
+    def queued(self, request: Any, model: Any) -> None:
+        """It is about to be queued for its model, or for that of a workflow's node, as this request."""
+
+    def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
+        """Its whole answer; see :meth:`Exchange.reply`."""
+
+    def begun(self, status: int, content_type: str, extra: bytes) -> None:
+        """The beginning of its answer in parts."""
+
+    def sent(self, part: bytes) -> None:
+        """A part."""
+
+    def ended(self, complete: bool) -> None:
+        """The end of its answer in parts."""
+
+    def left(self) -> None:
+        """Its client has disconnected, before the end of the answer."""
+
+
+class Exchange(ABC):
+    """A request whose body is complete when the endpoint gets it, and its answer.
+
+    It is answered by exactly one :meth:`reply`, or in parts by :meth:`begin`, :meth:`send` and :meth:`end`.
+
+    ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a
+    new one. ``started``: when its head was there (monotonic), 0 where that is not known.
+    ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
+    disconnects before the end of the answer. ``answered``: an answer was given or begun. ``begun`` is the
+    status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` is told
+    what becomes of it; only exchanges of connections do so.
+    """
+
+    __slots__ = (
+        "answered",
+        "begun",
+        "body",
+        "content_type",
+        "deadline_ms",
+        "disconnected",
+        "encoding",
+        "has_traceparent",
+        "http_version",
+        "method",
+        "on_disconnect",
+        "request_id",
+        "started",
+        "target",
+        "watcher",
+    )
+
+    def __init__(self, target: Target, method: bytes, http_version: str, body: bytes = b"") -> None:
+        self.target = target
+        self.method = method
+        self.http_version = http_version
+        self.body = body
+        self.content_type = ""
+        self.encoding = b""
+        self.deadline_ms = 0
+        self.started = 0.0
+        self.request_id = ""
+        self.has_traceparent = self.answered = self.disconnected = False
+        self.begun = 0
+        self.on_disconnect: Callable[[], None] | None = None
+        self.watcher: Watcher | None = None
+
+    def __str__(self) -> str:
+        """Method and route, without the names in it."""
+        return f"{self.method.decode()} {self.target.route.template}"
+
+    @property
+    @abstractmethod
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """(name, value) as the client sent them."""
+
+    @abstractmethod
+    def packed_headers(self) -> bytes:
+        """``headers`` in msgpack, for workers."""
+
+    def replace_header(self, name: bytes, value: bytes) -> None:  # noqa: B027 - see below
+        """Whoever reads the headers from now on finds this value; ``name`` is in lower case.
+
+        Nothing is done where no request is traced.
+        """
+
+    def note_trace(self, trace_id: str, note: Callable[[str, str], None]) -> None:
+        """Tells the access log of this process, by request id, which trace the answer belongs to.
+
+        To be called just before the answer ends.
+        """
+        note(self.request_id, trace_id)
+
+    @abstractmethod
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
+        """Sends the whole answer. ``extra`` are further header lines, each with its line end.
+
+        As in TorchServe, a status of 400 or more closes the connection.
+        """
+
+    @abstractmethod
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        """Begins an answer that comes in parts; the arguments are those of :meth:`reply`."""
+
+    @abstractmethod
+    def send(self, part: bytes) -> None:
+        """Sends one part; an empty one is ignored.
+
+        If more than ``MAX_UNSENT`` bytes wait for the client already, the connection is closed instead, and
+        ``on_disconnect`` is called, as for a client that disconnects.
+        """
+
+    @abstractmethod
+    def end(self, complete: bool = True) -> None:
+        """Ends an answer in parts; if it is not ``complete``, closes the connection without the last chunk.
+
+        That counts as an answer of 500, although the client got another status.
+        """
+
+    @abstractmethod
+    def unsent(self) -> int:
+        """The bytes that the client has not taken yet, as far as known here."""
+
+    def fail(
+        self,
+        error: ModelServerError,
+        *,
+        kserve: bool = False,
+        extra: bytes = b"",
+        batch_id: str | None = None,
+    ) -> None:
+        """Answers with an error; see :func:`error_body`."""
+        status, body = error_body(error, kserve=kserve, batch_id=batch_id)
+        for name, value in error.headers:
+            extra += name + b": " + value + b"\r\n"
+        self.reply(status, body, JSON, extra)
+
+
+def with_header(headers: list[tuple[bytes, bytes]], name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers with this value for ``name``, which is in lower case, instead of any other."""
+    return [*(header for header in headers if header[0].lower() != name), (name, value)]
+
+
+class HotRoutes(Protocol):
+    """The endpoint of the fast path."""
+
+    def find(self, url: bytes) -> Target | None:
+        """The target of a URL if its requests take the fast path."""
+        ...
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers the exchange, now or later."""
+        ...

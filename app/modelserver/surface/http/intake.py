@@ -1,0 +1,108 @@
+"""Limits the bytes of requests that are incomplete, or were received by gRPC and not read yet, over all
+connections, and gives their memory back once they are gone (F31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.errors import PayloadTooLarge, ServiceUnavailable
+from modelserver.surface.http.head import HEADER_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.models.settings.settings import Settings
+
+
+# Bytes that leave behind memory worth giving back. It is given back once no such bytes have come for some
+# seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies.
+MUCH = 4 << 20
+_QUIET = 1.0
+_LONGEST = 64.0
+
+
+@dataclass(slots=True)
+class Intake:
+    """Shared by the connections of a process: they hold ``held`` bytes, and at most ``limit``."""
+
+    limit: int
+    held: int = 0
+    _much_at: float = 0.0
+    _pause: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, processes: int = 1) -> Intake:
+        """The intake of one of several processes: its share, but room for at least one request."""
+        return cls(max(settings.max_incoming_bytes // processes, settings.max_request_size + HEADER_LIMIT))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connections hold more than they may."""
+        return self.held > self.limit
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Counts ``size`` bytes while in the context. Raises IntakeFull."""
+        self.add(size)
+        try:
+            if self.is_over:
+                raise IntakeFull(self.limit)
+            yield
+        finally:
+            self.add(-size)
+
+    def add(self, size: int) -> None:
+        """Counts bytes that have come, or of a negative size, that are no longer held."""
+        self.held += size
+        if max(self.held, self.held - size) >= MUCH:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Much memory is used, or was until now: it is to be given back."""
+        self._much_at = asyncio.get_running_loop().time()
+        if self._timer is None or self._pause > _QUIET:
+            self._look_in(_QUIET)
+
+    def _look_in(self, pause: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pause = pause
+        self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.held >= MUCH or loop.time() < self._much_at + self._pause:
+            self._look_in(self._pause)
+            return
+        # In a thread, as it takes a tenth of a second per gigabyte.
+        loop.run_in_executor(None, trim)
+        if self._pause < _LONGEST:
+            self._look_in(2 * self._pause)
+        else:
+            self._timer = None
+
+
+def trim() -> None:
+    """Gives freed memory back to the system, which glibc does late or never; others do it themselves."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class IntakeFull(ServiceUnavailable):
+    """More is being received at one time than the server may hold."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"More than max_incoming_bytes={limit} bytes of requests are coming in at this time; try later."
+        )
+
+
+def too_large(limit: int) -> PayloadTooLarge:
+    """The error for a body over the limit."""
+    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")

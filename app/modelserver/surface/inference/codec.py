@@ -1,0 +1,134 @@
+"""How a protocol turns a request into rows, and their answers into a response; for REST and gRPC alike.
+
+A codec reads a body, or a message, into :class:`Parsed`: its rows, what they must have in common to share a
+batch, and its timeout. The rest, such as which failure the client gets, is the same for all protocols.
+Helpers import the codecs, so these import little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import msgspec
+
+from modelserver.engine.wire.messages import BODY
+from modelserver.errors import HandlerError, InternalError, ModelServerError
+from modelserver.surface.http.query import read_query
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.offload.helpers import Helpers
+    from modelserver.engine.tensors.limits import RequestLimits
+    from modelserver.engine.tensors.shared_memory import Regions
+    from modelserver.engine.wire.messages import Answer
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.inference.routes import Route
+
+# CPU time that a helper may use for one request or answer.
+SECONDS = 10.0
+
+
+class Parsed(msgspec.Struct):
+    """A request as rows of work. In this class it is one unchanged body, and its row's answer is the answer.
+
+    ``kind`` and ``content_type`` are those of the rows' bytes, ``extra`` is sent with each row. Requests with
+    equal ``key`` share batches; it is empty for those that share them with predictions. ``timeout`` is the
+    client's, in seconds, or None. ``sequence`` is the request's statement about its sequence, as headers.
+    """
+
+    bodies: Sequence[bytes]
+    kind: int = BODY
+    content_type: str = ""
+    query: list[tuple[str, str]] | None = None
+    url_path: str = ""
+    extra: bytes = b""
+    key: bytes = b""
+    timeout: float | None = None
+    sequence: Sequence[tuple[bytes, bytes]] = ()
+
+    # Whether the rows' answers are joined, and then the name of a failed row in errors.
+    joins: ClassVar[bool] = False
+    where: ClassVar[str] = ""
+
+    def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
+        """Body, content type and further header lines of the response over REST; only if answers are joined.
+
+        Raises:
+            ModelServerError: there is no valid response to the answers.
+            TooHeavy: use :meth:`encode_aside`.
+        """
+        raise NotImplementedError
+
+    async def encode_aside(
+        self, model: ModelVersion, request: Request, helpers: Helpers
+    ) -> tuple[bytes, str, bytes]:
+        """The same in a helper."""
+        raise NotImplementedError
+
+
+def failure_of(request: Request, where: str = "") -> ModelServerError | None:
+    """The error of an ended request, or of its first failed row, which ``where`` names; None without one.
+
+    It is not raised here: request and error would form a reference cycle.
+    """
+    error = request.error
+    if error is not None:
+        return error if isinstance(error, ModelServerError) else InternalError(str(error))
+    for index, (answer, content) in enumerate(cast("list[tuple[Answer, bytes]]", request.answers)):
+        if answer.failed:
+            prefix = (where % index).encode() if where and len(request.rows) > 1 else b""
+            return HandlerError.of(answer, prefix + content, whole=request.rows[0].kind == BODY)
+    return None
+
+
+def contents_of(request: Request) -> list[bytes]:
+    """The answers to the rows of a request without a failure."""
+    return [content for _, content in cast("list[tuple[Answer, bytes]]", request.answers)]
+
+
+class Codec:
+    """A protocol over REST; this class is TorchServe's, where a body is one row.
+
+    Args:
+        limits: of one request.
+        helpers: for work that would block the event loop.
+        shared: memory that clients have registered.
+    """
+
+    # Whether errors name the batch of a request to a model that batches.
+    tells_batch: ClassVar[bool] = False
+
+    def __init__(self, limits: RequestLimits, helpers: Helpers, shared: Regions | None = None) -> None:
+        self._limits = limits
+        self._shared = shared
+        self._helpers = helpers
+
+    def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        """The exchange's request to the model.
+
+        Raises:
+            BadRequest: says what is wrong.
+            PayloadTooLarge: too many rows.
+            TooHeavy: use :meth:`read_aside`.
+        """
+        route: Route = exchange.target.route
+        query = read_query(exchange.target.query) if route.query else None
+        return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
+
+    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        """The same in a helper."""
+        return Codec.read(self, exchange, model)
+
+    def fail(
+        self,
+        exchange: Exchange,
+        error: ModelServerError,
+        model: ModelVersion | None = None,
+        batch_id: str = "",
+        extra: bytes = b"",
+    ) -> None:
+        """Answers with an error; ``extra`` are further header lines."""
+        told = batch_id if self.tells_batch and model is not None and model.batches else None
+        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra, batch_id=told)

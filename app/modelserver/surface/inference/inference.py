@@ -1,0 +1,194 @@
+"""The hot routes: predictions and explanations in all of TorchServe's forms, KServe's V1 and V2.
+
+The codec of a route's protocol turns a body into rows for the model's pool, and their answers into a body.
+Bodies stay bytes: the worker decodes them and encodes the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.tensors import weight
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, WorkflowNotFound
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.content import form_field, inflate
+from modelserver.surface.http.query import read_query
+from modelserver.surface.inference.codec import Codec
+from modelserver.surface.inference.replies import Reply, SequenceReply
+from modelserver.surface.inference.requests import home_of_sequence, make_request
+from modelserver.surface.inference.routes import Route, find_target
+from modelserver.surface.inference.v1 import V1
+from modelserver.surface.inference.v2 import V2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.engine.tensors.shared_memory import Regions
+    from modelserver.models.registry import Registry
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.inference.codec import Parsed
+
+# Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
+_LIGHT_COMPRESSED = 1 << 12
+
+# Methods that predict; the OpenAPI document names them.
+_USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
+
+
+class InferenceApi:
+    """Serves the hot routes of the inference port.
+
+    Args:
+        registry: of the models.
+        max_body: maximum size of a body in bytes, also after inflating it.
+        aside: for work that would block the event loop.
+        limits: of one request.
+        workflows: answers requests for workflows, if there can be any.
+        shared: memory that clients have registered for tensors.
+    """
+
+    find = staticmethod(find_target)
+
+    def __init__(  # noqa: PLR0917 - what it needs, once
+        self,
+        registry: Registry,
+        max_body: int,
+        aside: Aside | None = None,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
+        workflows: Callable[[Exchange], None] | None = None,
+        shared: Regions | None = None,
+    ) -> None:
+        self._registry = registry
+        self._max_body = max_body
+        self._limits = limits
+        self._aside = aside or Aside(max_body)
+        kinds = {"": Codec, "v1": V1, "v2": V2}
+        self._workflows = workflows or _no_workflow
+        self._codecs = {name: kind(limits, self._aside.helpers, shared) for name, kind in kinds.items()}
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers one request: now if it is refused, otherwise when its batch is done."""
+        served.request = exchange
+        route: Route = exchange.target.route
+        codec = self._codecs.get(route.protocol)
+        if codec is None:
+            self._serve_workflow(exchange, route)
+            return
+        model: ModelVersion | None = None
+        try:
+            if exchange.method != b"POST":
+                _check_method(exchange.method, route)
+            if exchange.encoding or not route.model:
+                _check_light(exchange)
+                exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
+            name = route.model or _named(exchange) or self._only_one()
+            model = self._registry.version_for(name, route.version, exchange)
+            asked = codec.read(exchange, model)
+            self._submit(exchange, codec, model, asked, monotonic())
+        except weight.TooHeavy:
+            self._serve_aside(exchange, route, model)
+        except ModelServerError as error:
+            _fail(exchange, codec, model, error)
+
+    def _serve_workflow(self, exchange: Exchange, route: Route) -> None:
+        try:
+            _check_method(exchange.method, route)
+        except MethodNotAllowed as error:
+            exchange.fail(error)
+        else:
+            self._workflows(exchange)
+
+    def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
+        """The same for a request that would block the event loop; ``model`` if it is already known."""
+        codec = self._codecs[route.protocol]
+
+        async def read() -> None:
+            nonlocal model
+            now = monotonic()
+            if model is None:
+                encoding, exchange.encoding = exchange.encoding, b""
+                exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
+                named: str | None = route.model or await asyncio.to_thread(_named, exchange)
+                name = named or self._only_one()
+                model = self._registry.version_for(name, route.version, exchange)
+            asked = await codec.read_aside(exchange, model)
+            exchange.on_disconnect = None
+            self._submit(exchange, codec, model, asked, now)
+
+        exchange.on_disconnect = self._aside.start(
+            len(exchange.body), read(), lambda error: _fail(exchange, codec, model, error)
+        )
+
+    def _only_one(self) -> str:
+        """The model of ``/invocations`` if the request names none: the only one loaded at start."""
+        at_startup = [model.name for model in self._registry.versions() if model.loaded_at_startup]
+        if len(at_startup) != 1:
+            raise BadRequest("Parameter model_name is required.")
+        return at_startup[0]
+
+    def _submit(
+        self, exchange: Exchange, codec: Codec, model: ModelVersion, asked: Parsed, now: float
+    ) -> None:
+        route: Route = exchange.target.route
+        packed = exchange.packed_headers()
+        left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
+        traffic = model.traffic if route.version is None else None
+        if traffic is not None and model.sequence_headers is not None:
+            model = home_of_sequence(model, traffic, asked, packed)
+        request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
+        if exchange.watcher is not None:
+            exchange.watcher.queued(request, model)
+        kind = Reply if model.sequence_headers is None else SequenceReply
+        reply = kind(exchange, model, codec, asked, self._aside)
+        if asked.joins:
+            self._limits.check_instances(len(request.rows), len(asked.extra) + len(packed))
+            request.on_done = reply.joined
+        else:
+            request.on_done, request.on_part = reply.whole, reply.part
+        if traffic is not None and traffic.watches:
+            traffic.watch(request, model)
+        model.pool.submit(request, route.version)
+        if not request.done:
+            exchange.on_disconnect = partial(model.pool.cancel, request)
+
+
+def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:
+    """Answers a request that was not queued."""
+    route: Route = exchange.target.route
+    if model is not None:
+        model.metrics.failed(error, exchange.request_id, kserve=route.kserve)
+        if model.traffic is not None and route.version is None:
+            model.traffic.refused(model, error.status)
+    codec.fail(exchange, error, model)
+
+
+def _no_workflow(exchange: Exchange) -> None:
+    exchange.fail(WorkflowNotFound.named(exchange.target.route.model))
+
+
+def _check_method(method: bytes, route: Route) -> None:
+    """Raises MethodNotAllowed; routes that are not KServe's allow any usual method, as in TorchServe."""
+    if route.kserve:
+        raise MethodNotAllowed("POST")
+    if method not in _USUAL:
+        raise MethodNotAllowed(", ".join(sorted(name.decode() for name in (*_USUAL, b"OPTIONS"))))
+
+
+def _check_light(exchange: Exchange) -> None:
+    """Raises TooHeavy for bodies that take long to inflate, or to search for a field."""
+    if len(exchange.body) > (_LIGHT_COMPRESSED if exchange.encoding else weight.LIGHT_TEXT):
+        raise weight.TooHeavy
+
+
+def _named(exchange: Exchange) -> str | None:
+    """The model that a request for ``/invocations`` names: in its query, or in its form."""
+    named = [value for name, value in read_query(exchange.target.query) if name == "model_name" and value]
+    if named:
+        return named[-1]
+    return form_field(exchange.body, exchange.content_type, "model_name")

@@ -1,0 +1,160 @@
+"""From ended requests to responses over REST."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.tensors.weight import TooHeavy
+from modelserver.errors import HandlerError, ModelServerError
+from modelserver.ext.sequences.requests import sequence_headers
+from modelserver.surface.http.answers import header_block
+from modelserver.surface.inference.codec import contents_of, failure_of
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.wire.messages import Answer
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.aside import Aside
+    from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.inference.codec import Codec, Parsed
+
+_log = logging.getLogger("modelserver.api")
+
+
+class Reply(msgspec.Struct, eq=False):
+    """Answers an exchange when its request has ended. ``begun`` is the status of an answer in parts."""
+
+    exchange: Exchange
+    model: ModelVersion
+    codec: Codec
+    asked: Parsed
+    aside: Aside
+    begun: int = 0
+
+    def part(self, request: Request, answer: Answer, content: bytes) -> None:
+        """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
+
+        Unlike in TorchServe, the internal ``ts_stream_next`` is not among the headers.
+        """
+        if not self.begun:
+            self.begun = answer.status
+            queue = 0.0 if request.began is None else request.began - request.arrived
+            heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
+            extra = heads.encode("latin-1") + header_block(answer.headers or ())
+            self.exchange.begin(answer.status, answer.content_type, extra, answer.phrase)
+            request.backlog = self.exchange.unsent
+        self.exchange.send(content)
+
+    def _last(self, request: Request) -> None:
+        """The end of an answer in parts, which is broken off after a failure."""
+        failure = failure_of(request)
+        if failure is not None:
+            _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
+            self.model.metrics.broken_off()
+            self.model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
+            self.model.metrics.failed(failure, request.id)
+            self.exchange.end(complete=False)
+            return
+        self.exchange.send(*contents_of(request))
+        self._extra(request)
+        self.model.metrics.ended(self.begun, request.id)
+        self.exchange.end()
+
+    def whole(self, request: Request) -> None:
+        """The only row's answer is the body, or its last part."""
+        if self.begun:
+            self._last(request)
+            return
+        answered = request.answers[0]
+        if answered is None or answered[0].failed:
+            self.joined(request)
+            return
+        answer, content = answered
+        extra = self._extra(request)
+        if answer.headers:
+            extra += header_block(answer.headers)
+        if answer.status != 200:
+            self.model.metrics.ended(answer.status, request.id)
+        self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
+
+    def joined(self, request: Request) -> None:
+        """The codec makes one body of the rows' answers; the first failure fails all."""
+        served.request = self.exchange
+        failure = failure_of(request, self.asked.where)
+        if failure is not None:
+            self._fail(request, failure)
+            return
+        try:
+            self._encoded(request, self.asked.encode(self.model, request))
+        except TooHeavy:
+            self._encode_aside(request)
+        except ModelServerError as error:
+            self._fail(request, error)
+
+    def _encode_aside(self, request: Request) -> None:
+        """The same for answers that would block the event loop."""
+
+        async def encode() -> None:
+            self._encoded(request, await self.asked.encode_aside(self.model, request, self.aside.helpers))
+
+        self.exchange.on_disconnect = self.aside.start(
+            sum(map(len, contents_of(request))), encode(), partial(self._fail, request)
+        )
+
+    def _encoded(self, request: Request, encoded: tuple[bytes, str, bytes]) -> None:
+        body, content_type, lines = encoded
+        answers = [answered[0] for answered in request.answers if answered is not None]
+        status = next((answer.status for answer in reversed(answers) if answer.status != 200), 200)
+        headers = next((answer.headers for answer in answers if answer.headers), ())
+        extra = self._extra(request) + header_block(headers) + lines
+        if status != 200:
+            self.model.metrics.ended(status, request.id)
+        self.exchange.reply(status, body, content_type, extra)
+
+    def _fail(self, request: Request, error: ModelServerError) -> None:
+        self.model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
+        self.model.metrics.failed(error, request.id, kserve=self.exchange.target.route.kserve)
+        if request.error is None:
+            extra = self._extra(request)
+            if self.model.exposes_errors and isinstance(error, HandlerError):
+                error.request_id = self.exchange.request_id
+        else:
+            extra = self._heads(request).encode("latin-1") if request.batch_id else b""
+        self.codec.fail(self.exchange, error, self.model, request.batch_id, extra)
+
+    def _extra(self, request: Request) -> bytes:
+        queue = request.queued
+        named = self.exchange.target.route.version is not None
+        self.model.metrics.answered(monotonic() - request.arrived, queue, named)
+        return (
+            f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
+            f"inference;dur={request.handler_time * 1e3:.3f}\r\n"
+        ).encode("latin-1")
+
+    def _heads(self, request: Request) -> str:
+        return f"x-batch-id: {request.batch_id}\r\nx-batch-size: {request.batch_size}\r\n"
+
+
+class SequenceReply(Reply):
+    """The same for a model with sequences: the answer names the sequence."""
+
+    said: list[tuple[str, str]] | None = None
+
+    def part(self, request: Request, answer: Answer, content: bytes) -> None:
+        if not self.begun:
+            self.said = answer.headers
+        super().part(request, answer, content)
+
+    def _heads(self, request: Request) -> str:
+        names = self.model.sequence_headers
+        assert names is not None  # noqa: S101 - otherwise this class is not used
+        answered = request.answers[0]
+        said = answered[0].headers if answered is not None else self.said
+        own = header_block(sequence_headers(request, names, said or ()))
+        return super()._heads(request) + own.decode("latin-1")

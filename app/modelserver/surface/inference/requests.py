@@ -1,0 +1,72 @@
+"""From what a codec has read to a request for a model's queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from modelserver.engine.batching.queue import AtOnce
+from modelserver.engine.batching.request import Request
+from modelserver.engine.wire.messages import Row
+from modelserver.ext.sequences.queue import SequencedRequest
+from modelserver.ext.sequences.requests import given_id, pack_headers, read_sequence, said_in, unpack_headers
+
+if TYPE_CHECKING:
+    from modelserver.ext.rollout.traffic import Traffic
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.inference.codec import Parsed
+
+# An empty list of headers in msgpack.
+NO_HEADERS = b"\x90"
+
+
+def make_request(  # noqa: PLR0917 - called for each request
+    parsed: Parsed,
+    model: ModelVersion,
+    request_id: str,
+    packed: bytes,
+    now: float,
+    left: float | None,
+    explain: bool,
+) -> Request:
+    """The request for the model's queue. ``packed`` are the headers, ``left`` is the call's timeout.
+
+    The smallest timeout, of the model, the call and the request, takes effect.
+    """
+    names = model.sequence_headers
+    if names is not None:
+        mark, packed = read_sequence(headers_of(parsed, packed), names)
+    headers, bodies = Raw(packed), parsed.bodies
+    rows: list[Row] = []
+    for body in bodies:
+        rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row
+            Row(
+                request_id, len(body), parsed.kind, parsed.content_type, headers, parsed.query,
+                parsed.url_path, explain, parsed.extra,
+            )
+        )  # fmt: skip
+    key: object = (explain, parsed.key)
+    if explain:
+        key = AtOnce(key)
+    seconds = model.options.request_timeout
+    if left is not None or parsed.timeout is not None:
+        seconds = min(bound for bound in (seconds, left, parsed.timeout) if bound is not None)
+    deadline = None if seconds is None else now + seconds
+    if names is None:
+        return Request(request_id, rows, bodies, now, key=key, deadline=deadline)
+    return SequencedRequest(request_id, rows, bodies, now, mark=mark, key=key, deadline=deadline)
+
+
+def home_of_sequence(
+    model: ModelVersion, traffic: Traffic[ModelVersion], parsed: Parsed, packed: bytes
+) -> ModelVersion:
+    """The version that has the request's sequence, else ``model``, which was chosen for the request."""
+    names = model.sequence_headers
+    given = None if names is None else given_id(said_in(unpack_headers(headers_of(parsed, packed))), names)
+    return traffic.home(given, model) if given else model
+
+
+def headers_of(parsed: Parsed, packed: bytes) -> bytes:
+    """The client's headers (msgpack of [[name, value], ...]) with those of its sequence."""
+    return pack_headers([*unpack_headers(packed), *parsed.sequence]) if parsed.sequence else packed

@@ -1,0 +1,98 @@
+"""The paths of inference and their meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from modelserver.surface.http.exchange import Target, read_target
+
+# How many targets of URLs are cached, and the bytes of the longest of these URLs.
+_TARGETS_KEPT = 1024
+_LONGEST_KEPT = 512
+
+WORKFLOW = "workflow"
+
+# First segments that never name a model in the legacy form `/{model}/predict`.
+_NO_MODELS = frozenset({"models", "v1", "v2", "wfpredict", "workflows"})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The meaning of a path. ``protocol`` is ``v1`` or ``v2``, empty for TorchServe's; with
+    :data:`WORKFLOW` the ``model`` is a workflow.
+
+    ``query``: its parameters are passed to the handler.
+    """
+
+    model: str
+    version: str | None = None
+    url_path: str = ""
+    explain: bool = False
+    protocol: str = ""
+    query: bool = False
+
+    @property
+    def kserve(self) -> bool:
+        """Whether errors have the form for KServe's clients."""
+        return self.protocol in ("v1", "v2")
+
+    @property
+    def template(self) -> str:
+        """The path with placeholders for names."""
+        if self.protocol == "v1":
+            return f"/v1/models/{{name}}:{'explain' if self.explain else 'predict'}"
+        if self.protocol == "v2":
+            version = "/versions/{version}" if self.version else ""
+            return f"/v2/models/{{name}}{version}/{'explain' if self.explain else 'infer'}"
+        if self.protocol == WORKFLOW:
+            return "/wfpredict/{name}"
+        if self.query:
+            return "/models/{name}/invoke" if self.model else "/invocations"
+        return f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
+
+
+def parse_route(path: str) -> Route | None:
+    """The route of a decoded path, None if it is not for inference (reference 6.1)."""
+    segments = path.split("/")[1:]
+    while segments and not segments[-1]:
+        segments.pop()
+    match segments:
+        case ["predictions" | "explanations" as verb, model, *rest] if model:
+            version = rest[0] if rest else None
+            return Route(model, version, "/".join(rest[1:]), explain=verb == "explanations")
+        case ["v1", "models", name] if ":" in name:
+            model, _, action = name.partition(":")
+            if action in ("predict", "explain") and model:
+                return Route(model, explain=action == "explain", protocol="v1")
+        case ["v2", "models", model, "infer" | "explain" as verb] if model:
+            return Route(model, None, explain=verb == "explain", protocol="v2")
+        case ["v2", "models", model, "versions", version, "infer" | "explain" as verb] if model and version:
+            return Route(model, version, explain=verb == "explain", protocol="v2")
+        case ["invocations"]:
+            return Route("", query=True)
+        case ["models", model, "invoke"] if model:
+            return Route(model, query=True)
+        case [verb, workflow, *_] if workflow and verb.lower() == "wfpredict":
+            return Route(workflow, protocol=WORKFLOW)
+        case [first, *_] if not first or first in _NO_MODELS:
+            return None
+        case [model, "predict"]:
+            return Route(model, query=True)
+        case [model, version, "predict"]:
+            return Route(model, version, query=True)
+    return None
+
+
+def find_target(url: bytes) -> Target | None:
+    """The target of a URL, None if it is not for inference; recent ones are cached."""
+    return _kept_target(url) if len(url) <= _LONGEST_KEPT else _read_target(url)
+
+
+def _read_target(url: bytes) -> Target | None:
+    target = read_target(url)
+    route = None if target is None else parse_route(target.path)
+    return None if target is None or route is None else replace(target, route=route)
+
+
+_kept_target = lru_cache(_TARGETS_KEPT)(_read_target)

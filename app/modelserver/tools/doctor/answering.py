@@ -1,0 +1,229 @@
+"""Checks of answers: alone and in batches, beside a bad row, and to an empty body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.tools.doctor.compare import difference, shown
+from modelserver.tools.doctor.patient import message_of, place_in
+from modelserver.tools.doctor.samples import Sample, bad_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.testing.answer import Answer
+    from modelserver.tools.doctor.chart import Chart
+    from modelserver.tools.doctor.patient import Outcome, Patient
+
+GIVE_SOME = "give some with --input FILE FILE"
+# How often a row is asked again that may have several answers.
+_TRIES = 3
+_RESULT = ("postprocess", "predict", "handle", "inference")
+_INPUT = ("preprocess", "prepare", "predict", "handle")
+
+
+def check_alone(
+    chart: Chart, patient: Patient, samples: Sequence[Sample], tolerance: float, *, made: bool = False
+) -> dict[str, Answer]:
+    """The answers to rows that are alone, by name; those that the model refuses are a finding.
+
+    ``made``: they are not the user's, and the model need not take them.
+    """
+    alone: dict[str, Answer] = {}
+    for row in patient.rows(samples, len(samples)):
+        outcome, again = patient.ask([row]), patient.ask([row])
+        (answer,), (second,) = outcome.answers, again.answers
+        if outcome.ended or again.ended:
+            _note_end(chart, outcome if outcome.ended else again, f"the input {row.name}")
+        elif not answer.ok and made:
+            # Of whatever input, there must be one answer.
+            if not _note_count(chart, outcome):
+                chart.left_out["answers"] = (
+                    f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
+                )
+        elif not answer.ok:
+            said = message_of(answer)
+            chart.found("input-refused", f"{row.name} was answered {answer.status}: {said}", place_in(said))
+        elif _note_count(chart, outcome):
+            pass
+        else:
+            alone[row.name] = answer
+            if differs := difference(answer, second, tolerance):
+                _note_variance(chart, row, differs)
+    if alone:
+        chart.checked.append("answers alone")
+    return alone
+
+
+def check_batches(  # noqa: PLR0917 - what is checked, with what
+    chart: Chart,
+    patient: Patient,
+    samples: Sequence[Sample],
+    alone: dict[str, Answer],
+    sizes: Sequence[int],
+    tolerance: float,
+) -> None:
+    """Rows in batches of these sizes are answered as if they were alone, in order."""
+    for size in sizes:
+        rows = patient.rows(samples, size)
+        outcome = patient.ask(rows)
+        if outcome.ended:
+            _note_end(chart, outcome, f"a batch of {size} rows")
+            return
+        if _note_count(chart, outcome) or _note_failure(chart, outcome):
+            return
+        if chart.has("answers-vary"):
+            continue
+        _compare(chart, patient, rows, [alone[row.name] for row in rows], outcome, tolerance)
+    if chart.has("answers-vary"):
+        chart.left_out["answers in batches"] = "the answers to the same request vary"
+    else:
+        chart.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
+
+
+def check_bad_row(
+    chart: Chart, patient: Patient, samples: Sequence[Sample], alone: dict[str, Answer], tolerance: float
+) -> None:
+    """A bad row among good ones costs them nothing."""
+    good = patient.rows(samples, 2)
+    for bad in bad_samples(samples[0]):
+        rows = [good[0], bad, good[1]]
+        outcome = patient.ask(rows)
+        first, refused, last = outcome.answers
+        if outcome.ended:
+            _note_end(chart, outcome, f"{bad.name} beside good rows")
+            return
+        said = message_of(refused) if not refused.ok else shown(refused)
+        for row, answer in ((good[0], first), (good[1], last)):
+            differs = difference(alone[row.name], answer, tolerance)
+            if differs and not _varies(chart, patient, row, alone[row.name], tolerance):
+                where = f"Beside {bad.name}, {row.name} was answered {differs}."
+                chart.found("bad-row-spreads", where, place_in(said) or chart.method(*_INPUT))
+                return
+        if len(outcome.calls) > 1 and any(not call.is_whole for call in outcome.calls):
+            times = f"The handler was called {len(outcome.calls)} times"
+            chart.found(
+                "bad-row-retried",
+                f"{times} for {bad.name} among two good rows; it was answered {refused.status}: {said}",
+                place_in(said) or chart.method(*_INPUT),
+            )
+            break
+    chart.checked.append("a bad row among good ones")
+
+
+def check_empty(chart: Chart, patient: Patient, samples: Sequence[Sample]) -> None:
+    """A request without a body is the client's mistake."""
+    kind = samples[0].content_type if samples and not samples[0].is_json else ""
+    (row,) = patient.rows([Sample("an empty body", b"", kind)], 1)
+    outcome = patient.ask([row])
+    (answer,) = outcome.answers
+    if outcome.ended:
+        _note_end(chart, outcome, "an empty body")
+    elif answer.status >= 500:
+        said = message_of(answer)
+        seen = f"An empty body was answered {answer.status}: {said}"
+        chart.found("empty-body", seen, place_in(said) or chart.method(*_INPUT))
+    chart.checked.append("an empty body")
+
+
+def check_workers(
+    chart: Chart, patient: Patient, samples: Sequence[Sample], alone: dict[str, Answer], tolerance: float
+) -> None:
+    """Another process answers rows as the first one did."""
+    if chart.has("answers-vary"):
+        chart.left_out["answers of another worker"] = "the answers to the same request vary"
+        return
+    patient.renew()
+    for row in patient.rows(samples, len(samples)):
+        (answer,) = patient.ask([row]).answers
+        if differs := difference(alone[row.name], answer, tolerance):
+            seen = f"In another worker process, {row.name} was answered {differs}."
+            chart.found("workers-differ", seen, chart.method(*_RESULT))
+            break
+    chart.checked.append("answers of another worker")
+
+
+def _varies(chart: Chart, patient: Patient, row: Sample, before: Answer, tolerance: float) -> bool:
+    """Whether an answer is another one without any reason, which is a finding of its own."""
+    for _ in range(_TRIES):
+        if chart.has("answers-vary"):
+            break
+        (again,) = patient.ask([row]).answers
+        if differs := difference(before, again, tolerance):
+            _note_variance(chart, row, differs)
+    return chart.has("answers-vary")
+
+
+def _note_variance(chart: Chart, row: Sample, differs: str) -> None:
+    seen = f"The same request again: {row.name} was answered {differs}."
+    chart.found("answers-vary", seen, chart.method(*_RESULT))
+
+
+def _compare(  # noqa: PLR0917 - what is compared
+    chart: Chart,
+    patient: Patient,
+    rows: Sequence[Sample],
+    wanted: Sequence[Answer],
+    outcome: Outcome,
+    tolerance: float,
+) -> None:
+    size, place = len(rows), chart.method(*_RESULT)
+    for index, (row, alone, answer) in enumerate(zip(rows, wanted, outcome.answers, strict=True)):
+        differs = difference(alone, answer, tolerance)
+        if not differs:
+            continue
+        if _varies(chart, patient, row, alone, tolerance):
+            return
+        if _is_reordered(wanted, outcome.answers, tolerance):
+            whose = next(
+                other.name
+                for other, theirs in zip(rows, wanted, strict=True)
+                if not difference(theirs, answer, tolerance)
+            )
+            seen = f"In a batch of {size}, row {index} ({row.name}) got the answer of {whose}."
+            chart.found("order-changed", seen, place)
+        else:
+            told = "" if tolerance == 0 else f" The tolerance is {tolerance:g} of the largest number."
+            seen = f"In a batch of {size}, row {index} ({row.name}) was answered {differs}.{told}"
+            chart.found("answers-differ", seen, place)
+        return
+
+
+def _is_reordered(wanted: Sequence[Answer], given: Sequence[Answer], tolerance: float) -> bool:
+    left = list(given)
+    for each in wanted:
+        found = next((other for other in left if not difference(each, other, tolerance)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
+
+
+def _note_count(chart: Chart, outcome: Outcome) -> bool:
+    """Whether the handler returned another number of answers, or none; that is a finding."""
+    for call in outcome.calls:
+        if not call.failed and not call.is_whole:
+            returned = "no list" if call.answers < 0 else _counted(call.answers, "answer")
+            seen = f"For {_counted(call.rows, 'row')} the handler returned {returned}."
+            chart.found("wrong-count", seen, chart.method(*_RESULT))
+            return True
+    return False
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _note_failure(chart: Chart, outcome: Outcome) -> bool:
+    """Whether a batch failed of rows that are answered alone; that is a finding."""
+    failed = next((call for call in outcome.calls if call.failed), None)
+    if failed is None:
+        return False
+    seen = f"A call with {failed.rows} rows failed, each of which is answered alone: {failed.error}"
+    chart.found("batch-failed", seen, failed.raised or chart.method(*_INPUT))
+    return True
+
+
+def _note_end(chart: Chart, outcome: Outcome, what: str) -> None:
+    said = next((message_of(answer) for answer in outcome.answers if answer.status >= 500), outcome.ended)
+    chart.found("worker-ended", f"The worker ended with {what}: {said}", chart.method("handle", *_INPUT))

@@ -1,0 +1,180 @@
+"""The model that is checked: its worker is observed, and each request is seen with what the handler did."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from modelserver.engine.pools.output import without_quote
+from modelserver.engine.wire.probing import Place
+from modelserver.errors import ModelServerError
+from modelserver.testing.local import Client
+from modelserver.tools.doctor.spawning import ObservedWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from modelserver.engine.wire.probing import Called, Reported
+    from modelserver.testing.answer import Answer
+    from modelserver.tools.doctor.samples import Sample
+
+# Seconds for a worker that has ended to be seen as such, and for another to take its place.
+_SOON = 0.3
+_PATIENCE = 120.0
+_SEQUENCE = "check-"
+_NUMBERED = re.compile(rb"(?<=check-)\d+")
+_PLACE = re.compile(r"\((?P<file>[^()\s]+\.py), line (?P<line>\d+)(?:, in (?P<name>[^()]+))?\)")
+
+
+class WorkerGone(Exception):
+    """The worker has ended, and no other one has loaded the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answers to requests that arrived together, the handler's calls for them, and how the worker ended.
+
+    ``ended`` is empty if it lives.
+    """
+
+    answers: list[Answer]
+    calls: list[Called]
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The worker's memory in bytes, its threads, and the processes below it."""
+
+    resident: int
+    threads: int
+    processes: int
+
+
+class Patient:
+    """A context manager: entering it loads the model, and raises as :class:`Client` does."""
+
+    def __init__(self, source: str, *, model_file: str | None, settings: Mapping[str, Any]) -> None:
+        self._observed = ObservedWorkers()
+        self.client = Client(source, model_file=model_file, settings=settings, start=lambda: self._observed)
+
+    def __enter__(self) -> Self:
+        try:
+            self.client.__enter__()
+        except BaseException:
+            self._observed.close()
+            raise
+        self._observed.read()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self._observed.close()
+
+    @property
+    def loaded(self) -> Reported:
+        """How the model was loaded."""
+        return self._observed.loads[0]
+
+    @property
+    def calls(self) -> list[Called]:
+        """All calls so far."""
+        return self._observed.calls
+
+    def grow(self, batch_size: int) -> int:
+        """Has batches of this size sent, if the model allows that; returns the largest size there is."""
+        options = self.client.model.options
+        if options.continuous_batching or options.async_communication:
+            return batch_size
+        with contextlib.suppress(ModelServerError):
+            if options.batch_size < batch_size:
+                self.client.change(batch_size=batch_size)
+        return self.client.model.options.batch_size
+
+    def rows(self, samples: Sequence[Sample], count: int) -> list[Sample]:
+        """So many rows, the samples in turn; each is the first of a sequence of its own, if there are any."""
+        rows = [samples[number % len(samples)] for number in range(count)]
+        names = self.client.model.sequence_headers
+        if names is None:
+            return rows
+        return [
+            replace(row, headers={**row.headers, names.id: f"{_SEQUENCE}{number}", names.start: "true"})
+            for number, row in enumerate(rows)
+        ]
+
+    def ask(self, rows: Sequence[Sample]) -> Outcome:
+        """Sends the rows together. Raises WorkerGone if the worker ends and none replaces it."""
+        before, known = self._pid(), len(self._observed.calls)
+        path = f"/predictions/{self.client.name}"
+        answers = self.client.post_all([(path, row.body, row.all_headers) for row in rows])
+        if self.client.model.sequence_headers is not None:
+            # Handlers may say whose sequence it is, which has nothing to do with the answer.
+            answers = [replace(each, body=_NUMBERED.sub(b"", each.body)) for each in answers]
+        ended = self._ended(before) if any(answer.status >= 500 for answer in answers) else ""
+        self._observed.read()
+        return Outcome(answers, self._observed.calls[known:], ended)
+
+    def renew(self) -> None:
+        """Has another process take the worker's place. Raises WorkerGone if it does not load the model."""
+        before = self._pid()
+        (worker,) = self.client.model.pool.workers
+
+        async def end() -> None:
+            worker.kill("Another process is to answer.")
+
+        self.client.run(end())
+        self._ended(before)
+
+    def readings(self) -> Readings | None:
+        """What the worker holds; None if it has just ended."""
+        try:
+            process = psutil.Process(self._pid())
+            return Readings(
+                process.memory_info().rss, process.num_threads(), len(process.children(recursive=True))
+            )
+        except psutil.Error:
+            return None
+
+    def _pid(self) -> int:
+        """The worker's process, 0 while there is none."""
+        (worker,) = self.client.model.pool.workers
+        return 0 if worker.process is None else worker.process.pid
+
+    def _ended(self, before: int) -> str:
+        """How the process ended, once another has loaded the model; empty if it has not ended."""
+        pool = self.client.model.pool
+        deadline = time.monotonic() + _SOON
+        while (self._pid() == before and pool.ready) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._pid() == before and pool.ready:
+            return ""
+        reason = without_quote(pool.failure).partition("\n")[0]
+        deadline = time.monotonic() + _PATIENCE
+        while not (pool.ready and self._pid()):
+            if time.monotonic() > deadline:
+                raise WorkerGone(pool.failure)
+            time.sleep(0.02)
+        return reason or "it ended"
+
+
+def place_in(text: str) -> Place | None:
+    """The line of the model's own code that an error names."""
+    found = _PLACE.search(text)
+    return None if found is None else Place(found["file"], int(found["line"]), found["name"] or "")
+
+
+def message_of(answer: Answer) -> str:
+    """The message of an error, else the beginning of the body."""
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        return " ".join(str(answer.json()["message"]).split())
+    return " ".join(answer.text.split())[:200]

@@ -1,0 +1,12 @@
+"""Entry point of an observed worker: ``python -m modelserver.tools.doctor.worker SOCKET_FD SERVER_PID``."""
+
+import gc
+
+# As the worker's own.
+gc.disable()
+
+from modelserver.tools.doctor.worker.observer import main  # noqa: E402
+
+gc.enable()
+
+main()

@@ -1,0 +1,164 @@
+"""Observes the handler of an ordinary worker: how it loads, and what each call does."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import os
+import socket
+import sys
+import time
+import traceback
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.engine.wire.probing import LOOKS_EVERY, PROBE, Called, Place, Reported
+from modelserver.engine.worker import runtime
+from modelserver.engine.worker.failures import in_short, said_by
+from modelserver.engine.worker.loader import load_handler
+from modelserver.tools.doctor.worker.imports import ImportClock
+from modelserver.tools.doctor.worker.networks import Building, Gradients, networks_in_training
+from modelserver.tools.doctor.worker.watch import CallWatch, place_of_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.engine.worker.loader import Entry, LoadedHandler
+
+# Calls after which networks are looked at again, as some handlers load in the first one.
+_CALLS_WITH_NETWORKS = 3
+_BUILT_IN = "modelserver_handlers."
+_METHODS = (
+    *("initialize", "load", "handle", "predict", "preprocess", "inference", "postprocess", "prepare"),
+    "answer",
+)
+
+
+class Observer:
+    """Takes the place of the worker's loader; reports go to ``reports``."""
+
+    def __init__(self, reports: socket.socket) -> None:
+        self._reports = reports
+        self._calls = 0
+
+    def load_handler(self, handler: str, model_dir: Path) -> LoadedHandler:
+        """As the worker's, with an entry and an initialisation that are observed."""
+        self._folder = str(model_dir)
+        self._watch = CallWatch(self._folder)
+        clock = self._clock = ImportClock(self._folder)
+        started = time.perf_counter()
+        with clock:
+            loaded = load_handler(handler, model_dir)
+        self._import_seconds = time.perf_counter() - started
+        self._handler = loaded
+        entry = loaded.entry
+        if not inspect.iscoroutinefunction(entry):
+            entry = partial(self._call, entry)
+        return replace(loaded, entry=entry, setup=self._initialize)
+
+    def _initialize(self, context: Any) -> object:
+        started = time.perf_counter()
+        with self._clock:
+            result = self._handler.setup(context)
+        seconds = time.perf_counter() - started
+        instance = self._handler.instance
+        self._send(
+            Reported(
+                self._clock.found(),
+                self._import_seconds,
+                seconds,
+                base_of(instance),
+                methods_of(instance, self._handler.entry, self._folder),
+                networks_in_training(instance, self._folder),
+            )
+        )
+        # What is there now stays, and need not be looked at in every search for garbage.
+        gc.collect()
+        gc.freeze()
+        self._watch.install()
+        return result
+
+    def _call(self, entry: Entry, data: list[Any], context: Any) -> Any:
+        self._calls += 1
+        answers, error, raised = -1, "", None
+        gradients, building = Gradients(self._folder), Building(self._folder)
+        self._watch.begin()
+        try:
+            with gradients, building:
+                outputs = entry(data, context)
+            answers = len(outputs) if isinstance(outputs, list) else -1
+        except BaseException as raising:
+            error, raised = in_short(f"{type(raising).__name__}: {said_by(raising)}"), self._where(raising)
+            raise
+        else:
+            return outputs
+        finally:
+            self._watch.end()
+            early = self._calls <= _CALLS_WITH_NETWORKS
+            self._send(
+                Called(
+                    len(data),
+                    answers,
+                    error,
+                    raised,
+                    self._watch.opened,
+                    self._watch.started,
+                    gradients.place,
+                    gradients.left_on,
+                    networks_in_training(self._handler.instance, self._folder) if early else [],
+                    self._blocks(),
+                    building.place,
+                )
+            )
+
+    def _where(self, error: BaseException) -> Place | None:
+        """The innermost line of the model's own code that an exception went through."""
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        places = (place_of_code(code, self._folder, line) for code, line in reversed(frames))
+        return next(filter(None, places), None)
+
+    def _blocks(self) -> int | None:
+        if self._calls % LOOKS_EVERY:
+            return None
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    def _send(self, report: Reported | Called) -> None:
+        # The checker may have gone.
+        with contextlib.suppress(OSError):
+            self._reports.send(msgspec.msgpack.encode(report))
+
+
+def base_of(instance: Any) -> str:
+    """The module of the built-in handler that an object's class is or extends, empty for none."""
+    for cls in type(instance).__mro__:
+        if cls.__module__.startswith(_BUILT_IN):
+            return str(cls.__module__.removeprefix(_BUILT_IN))
+    return ""
+
+
+def methods_of(instance: Any, entry: Any, folder: str) -> dict[str, Place]:
+    """Where the model's own methods, or its function, begin."""
+    functions = {name: getattr(type(instance), name, None) for name in _METHODS}
+    if instance is None:
+        functions = {"handle": entry}
+    found = {}
+    for name, function in functions.items():
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        if code is not None and (place := place_of_code(code, folder)) is not None:
+            found[name] = place
+    return found
+
+
+def main() -> None:
+    """Runs the worker, observed."""
+    reports = socket.socket(fileno=int(os.environ.pop(PROBE)))
+    observer = Observer(reports)
+    # Only what is loaded is observed; the rest of the worker is as always. Batches are not prepared in
+    # another thread, where half of a call could not be told from another's.
+    vars(runtime).update(load_handler=observer.load_handler, can_prefetch=lambda handler: False)
+    runtime.main()

@@ -1,0 +1,296 @@
+"""Asks both servers the same, and collects what is not the same with its reasons."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote, urlencode
+
+from modelserver.engine.telemetry.text import shortened
+from modelserver.tools.migrate import grpc_calls
+from modelserver.tools.migrate.archives import Archive, read_archive
+from modelserver.tools.migrate.calls import Answer, Call
+from modelserver.tools.migrate.comparison import masked, mismatches
+from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.measuring import Measured, measure
+from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
+from modelserver.tools.migrate.rules import VARIES, explain
+from modelserver.tools.migrate.servers import wait_settled
+from modelserver.tools.migrate.usage import Advice, Usage, advice_on, usage_of
+from modelserver.tools.tune.own_server import message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from modelserver.tools.migrate.changes import Rule
+    from modelserver.tools.migrate.installation import Installation
+    from modelserver.tools.migrate.servers import Server, Version
+    from modelserver.tools.tune.tuner import Listener
+
+SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"
+_LONGEST_LINE = 200
+_ABSENT, _NOT_READY = "it is not registered there", "none of its workers is ready there"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A request and both answers, masked.
+
+    ``what`` says in lines what is not the same; ``reasons`` has rules that explain it together, several times
+    if each would do. ``milliseconds`` are TorchServe's and ours.
+    """
+
+    call: Call
+    theirs: Answer
+    ours: Answer
+    milliseconds: tuple[float, float]
+    what: Sequence[str] = ()
+    reasons: Sequence[tuple[Rule, ...]] = ()
+
+    @property
+    def in_short(self) -> str:
+        """The request and the first thing that is not the same, in a line."""
+        first = " ".join(self.what[0].split()) if self.what else SAME
+        return shortened(f"{self.call.name}: {first}", _LONGEST_LINE)
+
+    @property
+    def verdict(self) -> str:
+        """``same``, ``explained`` or ``unknown``."""
+        if not self.what:
+            return SAME
+        return EXPLAINED if self.reasons else UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A model version that one of the servers does not serve, and why if it is known."""
+
+    version: Version
+    server: str
+    why: str
+
+
+@dataclass(slots=True)
+class Proof:
+    """Everything that was found. ``memory`` and ``start`` (bytes, seconds) are TorchServe's and ours."""
+
+    subjects: Sequence[Subject] = ()
+    missing: Sequence[Missing] = ()
+    compared: list[Compared] = field(default_factory=list)
+    left_out: int = 0
+    usage: Usage = field(default_factory=lambda: Usage((), (), (), (), ()))
+    advice: Sequence[Advice] = ()
+    measured: list[Measured] = field(default_factory=list)
+    memory: tuple[int | None, int | None] = (None, None)
+    start: tuple[float | None, float | None] = (None, None)
+    remarks: list[str] = field(default_factory=list)
+
+    def count(self, verdict: str) -> int:
+        """The requests with this verdict."""
+        return sum(each.verdict == verdict for each in self.compared)
+
+    @property
+    def verdict(self) -> str:
+        """``unknown`` if anything is, or if a model is served by TorchServe only."""
+        if self.count(UNKNOWN) or any(each.server == "modelserver" for each in self.missing):
+            return UNKNOWN
+        return EXPLAINED if self.count(EXPLAINED) or self.missing else SAME
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of whom.
+
+    ``seconds`` of load on each model and server, 0 for none; ``only_read``: the TorchServe is somebody's
+    running one, whose state nothing may change; ``workdir`` is for unpacked archives.
+    """
+
+    installation: Installation
+    theirs: Server
+    ours: Server
+    source: str
+    seconds: float
+    only_read: bool
+    workdir: Path
+
+
+def prove(plan: Plan, listener: Listener) -> Proof:
+    """Asks, compares and measures. Raises MigrationError if the requests cannot be read."""
+    proof = Proof(start=(plan.theirs.seconds, plan.ours.seconds))
+    archives = _subjects(plan, proof, bring_in_line(plan))
+    envelope = plan.installation.loaded.settings.service_envelope
+    calls = requests_of(plan.source, proof.subjects, envelope, proof.remarks.append)
+    allowed = [call for call in calls if not (plan.only_read and changes_state(call))]
+    proof.left_out = len(calls) - len(allowed)
+    if not plan.theirs.ask(Call("", "metrics", "GET", "/metrics")).status:
+        proof.remarks.append("TorchServe's metrics address does not answer: metrics were not compared.")
+        allowed = [call for call in allowed if call.port != "metrics"]
+    if any(call.method == grpc_calls.METHOD for call in allowed) and not _answers_grpc(plan.theirs):
+        proof.remarks.append("TorchServe's gRPC does not answer, or wants TLS: gRPC was not compared.")
+        allowed = [call for call in allowed if call.method != grpc_calls.METHOD]
+    listener.stage(f"asking both servers {len(allowed)} requests")
+    for number, call in enumerate(allowed):
+        listener.trying(call.name, number / len(allowed))
+        proof.compared.append(compare(plan, call))
+    for name in dict.fromkeys(subject.version.name for subject in proof.subjects):
+        if not any(_asks(call, name) for call in _good(proof)):
+            proof.remarks.append(
+                f"{name}: no prediction was answered well by both, so nothing is shown of it."
+            )
+    proof.usage = usage_of(plan.installation, calls, archives)
+    proof.advice = advice_on(plan.installation, proof.usage, archives)
+    if plan.seconds:
+        _measure(plan, proof, listener)
+    proof.memory = (plan.theirs.memory(), plan.ours.memory())
+    return proof
+
+
+def _answers_grpc(server: Server) -> bool:
+    return "grpc_inference" in server.addresses and bool(server.ask(next(grpc_calls.general(""))).status)
+
+
+def bring_in_line(plan: Plan) -> dict[tuple[str, str], str]:
+    """Does with modelserver what TorchServe was told since its start: versions, workers, defaults.
+
+    Returns why versions could not be registered, by name and version.
+    """
+    versions = plan.ours.versions()
+    here = {(version.name, version.version): version for version in versions}
+    first = {version.name: version for version in reversed(versions)}
+    refused: dict[tuple[str, str], str] = {}
+    chosen: set[str] = set()
+    for theirs in plan.theirs.versions():
+        ours = here.get((theirs.name, theirs.version))
+        path = f"/models/{quote(theirs.name, safe='')}/{quote(theirs.version, safe='')}"
+        workers = {"min_worker": theirs.min_workers, "max_worker": theirs.max_workers}
+        if ours is None:
+            answer = _manage(plan, "POST", f"/models?{urlencode(_registration(theirs))}")
+            if not 200 <= answer.status < 300:
+                refused[theirs.name, theirs.version] = message_of(answer.body or b"")
+        elif plan.only_read and ours.workers != theirs.workers:
+            _manage(plan, "PUT", f"{path}?{urlencode(workers)}")
+        default = first.get(theirs.name, theirs)
+        if theirs.name not in chosen and default.version != theirs.version:
+            _manage(plan, "PUT", f"{path}/set-default")
+        chosen.add(theirs.name)
+    wait_settled(plan.ours)
+    return refused
+
+
+def _registration(version: Version) -> dict[str, object]:
+    return {
+        "url": version.url,
+        "model_name": version.name,
+        "batch_size": version.batch_size,
+        "max_batch_delay": version.max_batch_delay,
+        "response_timeout": version.response_timeout,
+        "initial_workers": version.min_workers,
+    }
+
+
+def _manage(plan: Plan, method: str, path: str) -> Answer:
+    return plan.ours.ask(Call("", "management", method, path))
+
+
+def _subjects(plan: Plan, proof: Proof, refused: Mapping[tuple[str, str], str]) -> list[Archive]:
+    """Sets what both serve and what only one does; returns the archives that could be read."""
+    theirs, ours = plan.theirs.versions(), plan.ours.versions()
+    here, there = {_key(version): version for version in ours}, set(map(_key, theirs))
+    archives: dict[str, Archive | None] = {}
+    for version in (*theirs, *ours):
+        if version.url not in archives:
+            archives[version.url] = _archive(plan, proof, version.url)
+    proof.missing = [
+        missing
+        for version in theirs
+        if (missing := _missing(version, here.get(_key(version)), refused)) is not None
+    ] + [Missing(version, "TorchServe", _ABSENT) for version in ours if _key(version) not in there]
+    lacking = {_key(each.version) for each in proof.missing}
+    proof.subjects = [Subject(v, archives[v.url]) for v in theirs if _key(v) not in lacking]
+    return [archive for archive in archives.values() if archive is not None]
+
+
+def _key(version: Version) -> tuple[str, str]:
+    return version.name, version.version
+
+
+def _missing(theirs: Version, ours: Version | None, refused: Mapping[tuple[str, str], str]) -> Missing | None:
+    """Set if only one of the servers has the version, or a worker of it that is ready."""
+    if ours is None:
+        return Missing(theirs, "modelserver", refused.get(_key(theirs), _ABSENT))
+    if theirs.min_workers and not theirs.ready:
+        return Missing(theirs, "TorchServe", _NOT_READY)
+    if theirs.ready and not ours.ready:
+        return Missing(theirs, "modelserver", ours.failure or _NOT_READY)
+    return None
+
+
+def _archive(plan: Plan, proof: Proof, url: str) -> Archive | None:
+    try:
+        return read_archive(url, plan.installation.store, plan.workdir)
+    except MigrationError as error:
+        proof.remarks.append(f"The archive could not be read: {error}")
+        return None
+
+
+def compare(plan: Plan, call: Call) -> Compared:
+    """Asks both; TorchServe again if its answer may not be the same each time."""
+    theirs, first = _timed(plan.theirs, call)
+    ours, second = _timed(plan.ours, call)
+    times = (first * 1e3, second * 1e3)
+    if not theirs.status:
+        return Compared(call, theirs, ours, times, [f"no answer from TorchServe: {theirs.reason}"])
+    what = mismatches(theirs, ours)
+    if not what:
+        return Compared(call, theirs, ours, times)
+    reasons = explain(call, theirs, ours)
+    if not reasons and not changes_state(call):
+        again, _ = _timed(plan.theirs, call)
+        if mismatches(theirs, again):
+            reasons = [(VARIES,)]
+    return Compared(call, theirs, ours, times, what, reasons)
+
+
+def _timed(server: Server, call: Call) -> tuple[Answer, float]:
+    began = time.perf_counter()
+    answer = server.ask(call)
+    by_handler = call.port in {"inference", "grpc_inference"} and 200 <= answer.status < 300
+    return masked(answer, by_handler=by_handler), time.perf_counter() - began
+
+
+def _good(proof: Proof) -> list[Call]:
+    """The predictions that both answered well."""
+    return [
+        each.call
+        for each in proof.compared
+        if each.call.method in {"POST", grpc_calls.METHOD} and each.theirs.status == each.ours.status == 200
+    ]
+
+
+def _asks(call: Call, model: str) -> bool:
+    """Whether it is a prediction of the model, whose name, and not only its beginning, is in the path."""
+    if call.port == "grpc_inference":
+        return parse_qs(call.path.partition("?")[2]).get("model_name") == [model]
+    return (
+        call.port == "inference"
+        and re.search(rf"/{re.escape(quote(model, safe=''))}(?=[/:?]|$)", call.path) is not None
+    )
+
+
+def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
+    """Each model with the first prediction that both answered well."""
+    listener.stage("measuring")
+    good = [call for call in _good(proof) if call.method == "POST"]
+    for number, subject in enumerate(proof.subjects):
+        version = subject.version
+        mine = [call for call in good if _asks(call, version.name)]
+        if not mine or any(each.model == version.name for each in proof.measured):
+            continue
+        for server in (plan.theirs, plan.ours):
+            listener.trying(f"{version.name} of {server.name}", number / len(proof.subjects))
+            proof.measured.append(found := measure(server, version, mine[0], plan.seconds))
+            listener.line(f"{version.name}, {server.name}: {found.full.rate:.4g} requests/s, "
+                          f"p50 {found.alone.p50_ms:.3g} ms alone")  # fmt: skip

@@ -1,0 +1,179 @@
+"""TorchServe's endpoints, flags and configuration keys, and the state of each in modelserver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.models.settings.keys import KEYS, NOT_YET
+from modelserver.tools.migrate.changes import BETTER, MISSING, OTHER
+
+if TYPE_CHECKING:
+    from modelserver.models.settings.key import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One of TorchServe's; ``example`` is a path of it."""
+
+    port: str
+    method: str
+    path: str
+    example: str
+    verdict: str = "same"
+    remark: str = ""
+
+
+_INFERENCE = (
+    ("OPTIONS", "/", "/", OTHER, "the OpenAPI document is modelserver's own"),
+    ("GET", "/api-description", "/api-description", OTHER, "likewise; `/docs` shows it to people"),
+    ("GET", "/ping", "/ping", "same", ""),
+    ("POST", "/predictions/{model}", "/predictions/m", BETTER, "a failing request in a batch fails alone"),
+    ("POST", "/predictions/{model}/{version}", "/predictions/m/1.0", BETTER, "likewise"),
+    ("POST", "/predictions/{model}/{version}/{rest}", "/predictions/m/1.0/v1/chat", BETTER, "likewise"),
+    ("OPTIONS", "/predictions/{model}", "/predictions/m", OTHER, "own OpenAPI document"),
+    ("POST", "/explanations/{model}", "/explanations/m", "same", ""),
+    ("POST", "/explanations/{model}/{version}", "/explanations/m/1.0", "same", ""),
+    (
+        *("POST", "/v1/models/{model}:predict", "/v1/models/m:predict", BETTER),
+        "instances are split and batched; errors carry `error` too",
+    ),
+    ("POST", "/v1/models/{model}:explain", "/v1/models/m:explain", BETTER, "likewise"),
+    ("POST", "/v2/models/{model}/infer", "/v2/models/m/infer", BETTER, "rows are split and batched"),
+    ("POST", "/v2/models/{model}/explain", "/v2/models/m/explain", BETTER, "likewise"),
+    ("GET", "/v2", "/v2", BETTER, "[Open Inference](open-inference.md), always on"),
+    ("GET", "/v2/health/live", "/v2/health/live", BETTER, "likewise"),
+    ("GET", "/v2/health/ready", "/v2/health/ready", BETTER, "likewise; it tells the truth"),
+    ("POST", "/invocations", "/invocations", "same", ""),
+    ("POST", "/models/{model}/invoke", "/models/m/invoke", "same", ""),
+    ("POST", "/{model}/predict", "/m/predict", "same", ""),
+    ("POST", "/{model}/{version}/predict", "/m/1.0/predict", "same", ""),
+    ("POST", "/wfpredict/{workflow}", "/wfpredict/w", BETTER, "[workflows](workflows.md) that name nodes"),
+)
+_MANAGEMENT = (
+    ("OPTIONS", "/", "/", OTHER, "own OpenAPI document"),
+    ("GET", "/api-description", "/api-description", OTHER, "likewise"),
+    ("POST", "/models", "/models", BETTER, "says why workers failed to start, and rolls back"),
+    ("GET", "/models", "/models", "same", ""),
+    (
+        "GET",
+        "/models/{model}",
+        "/models/m",
+        BETTER,
+        "also shows the source of each batch setting, and failures",
+    ),
+    ("GET", "/models/{model}/{version}", "/models/m/1.0", BETTER, "likewise"),
+    ("GET", "/models/{model}/all", "/models/m/all", BETTER, "likewise"),
+    ("PUT", "/models/{model}", "/models/m", "same", "`min_worker` < 0 is 400; `url` replaces the archive"),
+    ("PUT", "/models/{model}/{version}", "/models/m/1.0", "same", "likewise"),
+    ("PUT", "/models/{model}/{version}/set-default", "/models/m/1.0/set-default", "same", ""),
+    ("DELETE", "/models/{model}", "/models/m", "same", ""),
+    ("DELETE", "/models/{model}/{version}", "/models/m/1.0", "same", ""),
+    ("OPTIONS", "/models/{model}", "/models/m", OTHER, "own OpenAPI document"),
+    ("GET", "/v1/models/{model}", "/v1/models/m", "same", ""),
+    (
+        "GET",
+        "/token",
+        "/token",
+        "same",
+        "renews tokens; only at this path, not for any text with `/token` in it",
+    ),
+    ("POST", "/workflows", "/workflows", BETTER, "says what is wrong; needs `enable_model_api`"),
+    ("GET", "/workflows", "/workflows", "same", ""),
+    ("GET", "/workflows/{workflow}", "/workflows/w", "same", "also shows the nodes"),
+    ("DELETE", "/workflows/{workflow}", "/workflows/w", "same", "needs `enable_model_api`"),
+)
+_METRICS = (("GET", "/metrics", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
+
+ENDPOINTS = tuple(
+    Endpoint(port, *row)
+    for port, rows in (("inference", _INFERENCE), ("management", _MANAGEMENT), ("metrics", _METRICS))
+    for row in rows
+)
+
+FLAGS = {
+    "--version": "prints `modelserver Version is …`",
+    "--start": "",
+    "--stop": "waits until the ports are free",
+    "--ts-config": "",
+    "--model-store": "",
+    "--workflow-store": "need not exist",
+    "--models": "a path may be outside the model store",
+    "--log-config": "a Python logging configuration (`.json`, `.yaml`, `.ini`), not log4j2",
+    "--cpp-log-config": "for the C++ backend",
+    "--foreground": "the exit status is the server's own",
+    "--no-config-snapshots": "[snapshots](operations.md#snapshots) are restored with `--ts-config` too",
+    "--plugins-path": "for Java plugins",
+    "--disable-token-auth": "on loopback no token is required anyway, see [Security](security.md)",
+    "--enable-model-api": "it is on without the flag",
+}
+"""TorchServe's flags, with a remark for each."""
+SHORT_FLAGS = {
+    "--ncs": "--no-config-snapshots",
+    "--ppath": "--plugins-path",
+    "--dt": "--disable-token-auth",
+    "-v": "--version",
+}
+"""Their other names."""
+_FLAG_VERDICTS = {
+    **dict.fromkeys(("--cpp-log-config", "--plugins-path"), "no effect"),
+    **dict.fromkeys(("--stop", "--foreground"), BETTER),
+    **dict.fromkeys(
+        ("--log-config", "--version", "--disable-token-auth", "--enable-model-api", "--no-config-snapshots"),
+        OTHER,
+    ),
+}
+
+KEYS_OF_TORCHSERVE = re.findall(
+    r"\w+",
+    """
+    inference_address management_address metrics_address grpc_inference_address grpc_management_address
+    grpc_inference_port grpc_management_port grpc_inference_max_connection_age_ms
+    grpc_inference_max_connection_age_grace_ms grpc_management_max_connection_age_ms
+    grpc_management_max_connection_age_grace_ms enable_grpc_ssl model_store workflow_store load_models models
+    model_snapshot default_workers_per_model job_queue_size default_response_timeout default_startup_timeout
+    unregister_model_timeout max_request_size max_response_size decode_input_request default_service_handler
+    service_envelope install_py_dep_per_model allowed_urls use_env_allowed_urls blacklist_env_vars
+    limit_max_image_pixels cors_allowed_origin cors_allowed_methods cors_allowed_headers keystore
+    keystore_pass keystore_type private_key_file certificate_file enable_metrics_api metrics_config
+    metrics_mode model_metrics_auto_detect disable_system_metrics system_metrics_cmd metric_time_interval
+    number_of_gpu enable_envvars_config disable_token_authorization token_expiration_min enable_model_api
+    ts_open_inference_protocol ts_header_key_sequence_id ts_header_key_sequence_start
+    ts_header_key_sequence_end async_logging debug number_of_netty_threads netty_client_threads use_native_io
+    io_ratio prefer_direct_buffer vmargs plugins_path cpp_log_config ipex_enable ipex_gpu_enable
+    cpu_launcher_enable cpu_launcher_args initial_worker_port initial_distribution_port model_server_home
+    python version
+    """,
+)
+OTHER_DEFAULTS = {
+    name: KEYS[name].torchserve for name in KEYS_OF_TORCHSERVE if KEYS[name].torchserve is not None
+}
+"""TorchServe's defaults where ours differ."""
+_KEY_REMARKS = {
+    "certificate_file": "TLS 1.3 too; without one, a self-signed certificate needs the package cryptography",
+    "keystore_type": "PKCS12 only; the error for JKS says how to convert it",
+    "allowed_urls": "without it, public hosts only, and nothing that is read with the server's credentials",
+    "async_logging": "lines that arrive faster than they can be written are dropped and counted",
+    "workflow_store": "need not exist; see [workflows](workflows.md)",
+    "load_models": "spaces after commas are allowed",
+    "default_workers_per_model": "at startup it counts the CPUs that the process may use",
+}
+
+
+def flag_state(flag: str) -> tuple[str, str]:
+    """State and remark."""
+    return _FLAG_VERDICTS.get(flag, "same"), FLAGS[flag]
+
+
+def key_state(key: Key) -> tuple[str, str]:
+    """State and remark of one of TorchServe's keys."""
+    if key.name in OTHER_DEFAULTS:
+        ours = f"`{key.default}`" if key.default else "none"
+        remark = f"default {ours}, TorchServe's is `{OTHER_DEFAULTS[key.name]}`"
+        return OTHER, remark + ("; no other value has an effect yet" if key.name in NOT_YET else "")
+    if key.category == "N":
+        return "no effect", _KEY_REMARKS.get(key.name, "for Java, Netty or gRPC's transport")
+    if key.name in NOT_YET:
+        return MISSING, ""
+    return (BETTER if key.name in _KEY_REMARKS else "same"), _KEY_REMARKS.get(key.name, "")

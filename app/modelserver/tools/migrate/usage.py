@@ -1,0 +1,211 @@
+"""What an installation uses of TorchServe, with the state of each part here, and what to change."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.sources import DEFAULT
+from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
+from modelserver.tools.migrate.changes import MISSING
+from modelserver.tools.migrate.tables import ENDPOINTS, KEYS_OF_TORCHSERVE, flag_state, key_state
+from modelserver.tools.migrate.ts_names import ABSENT_STATE, SAME, names, offered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from modelserver.tools.migrate.archives import Archive
+    from modelserver.tools.migrate.calls import Call
+    from modelserver.tools.migrate.installation import Installation
+
+NO_EFFECT = "no effect"
+UNKNOWN = "unknown"
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")  # of the guide
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An endpoint, flag, key, handler or name that is used; ``where`` by what, or how often."""
+
+    name: str
+    state: str
+    remark: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The parts by kind."""
+
+    endpoints: Sequence[Part]
+    flags: Sequence[Part]
+    keys: Sequence[Part]
+    handlers: Sequence[Part]
+    ts_names: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something to change: why, and the commands that do it."""
+
+    text: str
+    commands: Sequence[str] = ()
+
+
+def usage_of(installation: Installation, calls: Iterable[Call], archives: Sequence[Archive]) -> Usage:
+    """The parts of all kinds."""
+    return Usage(
+        _endpoints(calls),
+        [_flag(flag) for flag in installation.flags],
+        _keys(installation),
+        [_handler(archive) for archive in archives],
+        _ts_names(archives),
+    )
+
+
+def _endpoints(calls: Iterable[Call]) -> list[Part]:
+    """In TorchServe's order; requests to no endpoint of its are left out."""
+    # The most literal path first: "all" is no version.
+    patterns = [
+        (each, _pattern(each.path)) for each in sorted(ENDPOINTS, key=lambda each: each.path.count("{"))
+    ]
+    asked: Counter[str] = Counter()
+    for call in calls:
+        path = call.path.partition("?")[0]
+        method = "POST" if path.startswith("/predictions/") and call.method != "OPTIONS" else call.method
+        for endpoint, pattern in patterns:
+            if (endpoint.port, endpoint.method) == (call.port, method) and pattern.fullmatch(path):
+                asked[f"{endpoint.port} {endpoint.method} {endpoint.path}"] += 1
+                break
+    found, last = [], ""
+    for each in ENDPOINTS:
+        last = each.remark.replace("likewise", last)
+        if asked[name := f"{each.port} {each.method} {each.path}"]:
+            found.append(Part(name, each.verdict, _LINK.sub(r"\1", last), f"{asked[name]} requests"))
+    return found
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path).replace(r"\{rest\}", ".+")))
+
+
+def _flag(flag: str) -> Part:
+    state, remark = flag_state(flag)
+    return Part(flag, state, _LINK.sub(r"\1", remark))
+
+
+def _keys(installation: Installation) -> list[Part]:
+    """Those that are set anywhere: TorchServe's, and modelserver's own."""
+    given = {name: source for name, source in installation.loaded.sources.items() if source != DEFAULT}
+    found = []
+    for name, source in given.items():
+        state = key_state(KEYS[name]) if name in KEYS_OF_TORCHSERVE else ("modelserver's own", "")
+        found.append(Part(name, *state, where=source))
+    for warning in installation.loaded.warnings:
+        name, _, rest = warning.partition(" ")
+        if "is not a known setting" in rest:
+            found.append(Part(name, UNKNOWN, rest, str(installation.config)))
+    return found
+
+
+def _handler(archive: Archive) -> Part:
+    handler = archive.handler
+    if handler in BUILT_IN_HANDLERS:
+        return Part(handler, SAME, "built in", archive.url)
+    if handler in TORCHSERVE_HANDLERS:
+        return Part(handler, ABSENT_STATE, "built into TorchServe only", archive.url)
+    return Part(handler, SAME, "the archive's own", archive.url)
+
+
+def _ts_names(archives: Sequence[Archive]) -> list[Part]:
+    table = {entry.name: entry for entry in names()}
+    here = {name.rpartition(".")[0] for name in offered()}
+    packages = {module.rpartition(".")[0] for module in here} | {"ts"}
+    found: dict[str, Part] = {}
+    for archive in archives:
+        for name, place in archive.ts_names.items():
+            module = name.rpartition(".")[0]
+            if (listed := table.get(name) or table.get(module)) is not None:
+                state, remark = listed.state, listed.remark
+            elif name in here or name in packages or (module in here and module != "ts"):
+                state, remark = SAME, ""  # a module, or a name that it imports from another
+            else:
+                state, remark = ABSENT_STATE, "not a public name of TorchServe 0.12.0"
+            found.setdefault(name, Part(name, state, remark, f"{archive.url}: {place}"))
+    return [found[name] for name in sorted(found)]
+
+
+def advice_on(installation: Installation, usage: Usage, archives: Sequence[Archive]) -> list[Advice]:
+    """What to change before the switch, the command that starts the server last."""
+    return [
+        *_split_bodies(installation, archives),
+        *_keys_without_effect(installation, usage),
+        *(
+            Advice(f"{part.name}, which {part.where} uses, is not here: {part.remark}.")
+            for part in (*usage.ts_names, *usage.handlers)
+            if part.state == ABSENT_STATE
+        ),
+        *(
+            Advice(f"Leave out the flag {part.name}, which has no effect: {part.remark}.")
+            for part in usage.flags
+            if part.state == NO_EFFECT
+        ),
+        Advice("Start modelserver in TorchServe's place.", [_start(installation)]),
+    ]
+
+
+def _split_bodies(installation: Installation, archives: Sequence[Archive]) -> list[Advice]:
+    """For handlers that read whole bodies of V1 themselves, where the server would split them."""
+    if installation.loaded.settings.split_instances == "false":
+        return []
+    reading = [archive for archive in archives if archive.reads("instances") and _may_split(archive)]
+    if not reading:
+        return []
+    where = ", ".join(f"{archive.url} ({archive.places['instances']})" for archive in reading)
+    return [
+        Advice(
+            f"Handlers that read `instances` from the body of V1 requests get single instances: {where}. "
+            "Let bodies through whole, for all models in the configuration, or for one with "
+            "`splitInstances: false` in its model-config.yaml.",
+            [f"echo split_instances=false >> {shlex.quote(str(installation.config))}"],
+        )
+    ]
+
+
+def _may_split(archive: Archive) -> bool:
+    if archive.config_text is None:
+        return True
+    config, _ = parse_model_config(archive.config_text)
+    return str(config.split_instances).lower() != "false"
+
+
+def _keys_without_effect(installation: Installation, usage: Usage) -> list[Advice]:
+    file = str(installation.loaded.config_file)
+    silent = [
+        part for part in usage.keys if part.state in {NO_EFFECT, MISSING, UNKNOWN} and part.where == file
+    ]
+    if not silent:
+        return []
+    listed = ", ".join(part.name for part in silent)
+    pattern = "|".join(re.escape(part.name) for part in silent)
+    return [
+        Advice(
+            f"Remove settings that have no effect here: {listed}.",
+            [f"sed -i -E {shlex.quote(f'/^ *({pattern}) *[=:]/d')} {shlex.quote(file)}"],
+        )
+    ]
+
+
+def _start(installation: Installation) -> str:
+    sources = installation.loaded.sources
+    words = ["modelserver", "--start", "--ts-config", str(installation.config)]
+    if sources["model_store"] != str(installation.loaded.config_file):
+        words += ["--model-store", str(installation.store)]
+    if sources["load_models"].startswith("flag"):
+        words += ["--models", *map(str, installation.loaded.settings.load_models)]
+    return shlex.join(words)

@@ -1,0 +1,166 @@
+"""What a replay has found: figures side by side, as text and as a page with a plot."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from modelserver.engine.simulation.figures import percentile
+from modelserver.ext.recording.entries import timing_of
+from modelserver.tools.tune.report import page as html_page
+from modelserver.tools.tune.report import table
+from modelserver.tools.tune.svg import Chart, Series, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.ext.recording.entries import Call
+    from modelserver.surface.http.client import Answered
+
+_PERCENTS: Final = (50, 90, 99)
+_CURVE: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
+_BARS: Final = (50, 75, 90, 95, 99, 100)
+_WIDTH: Final = 40
+_MOST_SHOWN: Final = 20
+_FAILED: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: milliseconds of the answers that were no errors, ascending, and answers by status."""
+
+    name: str
+    seconds: float
+    latencies: Sequence[float]
+    queue: Sequence[float]
+    handler: Sequence[float]
+    statuses: Counter[str]
+
+    @classmethod
+    def recorded(cls, calls: Sequence[Call]) -> Side:
+        """What the server measured when it was recorded."""
+        good = [call for call in calls if 0 < call.status < _FAILED]
+        timings = [call.timing for call in good]
+        ends = [call.at + call.took for call in calls]
+        return cls(
+            "recorded",
+            (max(ends) - calls[0].at) / 1e9 if calls else 0.0,
+            sorted(call.took / 1e6 for call in good),
+            sorted(queue for queue, _ in timings),
+            sorted(handler for _, handler in timings),
+            Counter(str(call.status or "client left") for call in calls),
+        )
+
+    @classmethod
+    def replayed(cls, answers: Sequence[Answered]) -> Side:
+        """What was measured now, by the client."""
+        good = [answer for answer in answers if 0 < answer.status < _FAILED]
+        timings = [timing_of(answer.lines) for answer in good]
+        return cls(
+            "now",
+            max((answer.sent + answer.seconds for answer in answers), default=0.0),
+            sorted(answer.seconds * 1e3 for answer in good),
+            sorted(queue for queue, _ in timings),
+            sorted(handler for _, handler in timings),
+            Counter(str(answer.status or answer.fault) for answer in answers),
+        )
+
+    def rows(self) -> list[str]:
+        """Its column of the table."""
+        count = sum(self.statuses.values())
+        rate = count / self.seconds if self.seconds > 0 else math.nan
+        figures = [
+            percentile(values, percent)
+            for values in (self.latencies, self.queue, self.handler)
+            for percent in _PERCENTS
+        ]
+        errors = count - len(self.latencies)
+        return [str(count), str(errors), f"{self.seconds:.2f}", *(_number(f) for f in (rate, *figures))]
+
+
+_NAMES: Final = (
+    "requests",
+    "errors",
+    "seconds",
+    "requests/s",
+    *(f"{what} p{p} ms" for what in ("latency", "queue", "handler") for p in _PERCENTS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The requests whose answers differ, with how: ``(call, difference)``; ``compared`` were looked at."""
+
+    compared: int
+    found: Sequence[tuple[Call, str]]
+
+
+def text_report(then: Side, now: Side, differences: Differences | None) -> str:
+    """The table, the plot and the differences."""
+    rows = zip(_NAMES, then.rows(), now.rows(), strict=True)
+    lines = [f"{'':<16}{then.name:>12}{now.name:>12}", *(f"{n:<16}{a:>12}{b:>12}" for n, a, b in rows)]
+    for side in (then, now):
+        bad = {status: count for status, count in side.statuses.items() if not status.startswith(("2", "3"))}
+        if bad:
+            lines.append(f"errors {side.name}: {', '.join(f'{n} x {s}' for s, n in sorted(bad.items()))}")
+    lines += ["", *_bars(then, now)]
+    if differences is not None:
+        lines += ["", *difference_lines(differences)]
+    return "\n".join(lines)
+
+
+def difference_lines(differences: Differences) -> list[str]:
+    """A summary, and the first differences."""
+    count, found = differences.compared, differences.found
+    lines = [f"{len(found)} of {count} answers differ."]
+    lines += [
+        f"  {call.at / 1e9:.3f} s {call.method.decode()} {call.target}: {how}"
+        for call, how in found[:_MOST_SHOWN]
+    ]
+    if len(found) > _MOST_SHOWN:
+        lines.append(f"  … and {len(found) - _MOST_SHOWN} more")
+    return lines
+
+
+def _bars(then: Side, now: Side) -> list[str]:
+    """Latencies as bars."""
+    longest = max((side.latencies[-1] for side in (then, now) if side.latencies), default=0.0)
+    if not longest:
+        return []
+    lines = [f"latency, {longest:.4g} ms wide: {then.name} ░, {now.name} █"]
+    for percent in _BARS:
+        name = "max" if percent == 100 else f"p{percent}"
+        for side, mark in ((then, "░"), (now, "█")):
+            value = percentile(side.latencies, percent)
+            bar = "" if math.isnan(value) else mark * max(1, round(value / longest * _WIDTH))
+            lines.append(f"{name:>4} {bar:<{_WIDTH}} {_number(value)}")
+            name = ""
+    return lines
+
+
+def page(title: str, then: Side, now: Side, differences: Differences | None) -> str:
+    """One HTML file with table and plot; all external text is escaped."""
+    sides = [
+        Series(side.name, [(p, percentile(side.latencies, p)) for p in _CURVE], style)
+        for side, style in ((then, "one"), (now, "two"))
+        if side.latencies
+    ]
+    chart = Chart("Latency", "percent of the answers that were as fast", "latency, ms", sides)
+    rows = zip(_NAMES, then.rows(), now.rows(), strict=True)
+    told = [] if differences is None else difference_lines(differences)
+    body = [
+        f"<h1>Replay of {escape(title)}</h1>",
+        draw(chart),
+        table(("", then.name, now.name), rows),
+        '<p class="soft">Recorded latencies were measured by the server, those of now by the client;',
+        "queue and handler by the servers.</p>",
+        f"<pre>{escape(chr(10).join(told))}</pre>",
+    ]
+    return html_page(f"Replay of {title}", body)
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"

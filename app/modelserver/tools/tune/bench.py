@@ -1,0 +1,111 @@
+"""The real bench: a separate server with the model, and clients in this process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from modelserver.tools.tune.client import Load, at_rate, closed_loop, post
+from modelserver.tools.tune.errors import Refused, TuningError
+from modelserver.tools.tune.figure import Figure, summed_up
+from modelserver.tools.tune.own_server import NAME, OwnServer, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from pathlib import Path
+
+    from modelserver.tools.tune.figure import Run
+    from modelserver.tools.tune.setting import Setting
+    from modelserver.tools.tune.source import Source
+
+_ROUNDS = 3  # minimum answers per client and measurement, unless that takes too long
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A request body and its content type."""
+
+    name: str
+    body: bytes
+    content_type: str
+
+
+class LocalBench:
+    """Measures ``source`` on this machine with ``inputs`` in turn, in its own ``folder``; must be closed.
+
+    ``base`` is a configuration file for the server.
+    """
+
+    def __init__(self, source: Source, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
+        self._source = source
+        self._inputs = inputs
+        self._requests = [post(f"/predictions/{NAME}", i.body, i.content_type) for i in inputs]
+        self._folder = folder
+        self._base = base
+        self._server: OwnServer | None = None
+        self.description: dict[str, Any] = {}
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def serve(self, setting: Setting) -> int:
+        """See ``Bench``. Raises Refused, TuningError."""
+        if self._server is None:
+            self._server = OwnServer(
+                self._folder / "server",
+                self._source.store,
+                base=self._base,
+                largest_body=max(len(given.body) for given in self._inputs),
+            )
+        try:
+            self.description = self._server.register(self._source.url, setting)
+            for given in self._inputs:
+                status, body = self._server.ask(given.body, given.content_type)
+                if not 200 <= status < 300:
+                    raise Refused(f"{given.name} was answered {status}: {message_of(body)}")
+        except OSError as error:
+            raise TuningError(f"The measured server no longer responds: {error}") from error
+        return int(self.description["jobQueueStatus"]["remainingCapacity"])
+
+    def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
+        load = Load(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
+        return summed_up(run_load(closed_loop(load, clients)), clients=clients)
+
+    def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
+        load = Load(self._requests, self._port, seconds, settle)
+        return summed_up(run_load(at_rate(load, rate)), offered=rate)
+
+    @property
+    def _port(self) -> int:
+        assert self._server is not None  # noqa: S101 - a setting is served before it is measured
+        return self._server.inference
+
+    def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+
+def run_load(load: Coroutine[Any, Any, Run]) -> Run:
+    """Runs a load in a loop of its own.
+
+    An interruption waits until the loop runs, which then ends in good order.
+    """
+
+    async def interruptible() -> Run:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return await load
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    task = interruptible()
+    try:
+        return uvloop.run(task)
+    finally:
+        # Neither has begun if there was no loop.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        task.close()
+        load.close()

@@ -1,0 +1,229 @@
+"""``modelserver tune``: the command line and the output files."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from uuid import uuid4
+
+from modelserver.engine.pools.variables import THREAD_VARIABLES
+from modelserver.engine.resources import usable_cpus
+from modelserver.errors import ConfigError
+from modelserver.tools.archiver import ArchiverError
+from modelserver.tools.commands import check_least, exit_status, read_inputs, termination_is_interruption
+from modelserver.tools.tune.bench import Input, LocalBench
+from modelserver.tools.tune.config_file import FIRST_LINE, config_text
+from modelserver.tools.tune.eight_bits import try_int8
+from modelserver.tools.tune.errors import TuningError
+from modelserver.tools.tune.goal import Goal, parse_goal
+from modelserver.tools.tune.machine import BUSY, machine_facts, others_percent
+from modelserver.tools.tune.progress import progressing
+from modelserver.tools.tune.report import curve_png, html_report, results_json
+from modelserver.tools.tune.source import Source, open_source
+from modelserver.tools.tune.sweep import Bounds
+from modelserver.tools.tune.tuner import Result, Tuner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+CONFIG, REPORT, RESULTS, PICTURE = "model-config.yaml", "report.html", "results.json", "curve.png"
+_UNKNOWN_TYPE = "application/octet-stream"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns 0 if the goal is met, 1 if not or on failure, 2 for a bad command line, 130 if interrupted."""
+    options = build_parser().parse_args(arguments)
+    return exit_status(
+        lambda: _run(options),
+        {ConfigError: 2, TuningError: 1},
+        "Interrupted: the server was stopped, nothing was written.",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    goal = parse_goal(options.goal)
+    inputs = [
+        Input(path.name, body, _checked_type(kind or _UNKNOWN_TYPE))
+        for path, body, kind in read_inputs(options.input, options.content_type)
+    ]
+    check_least(options, 1, "time_budget", "clients", "max_batch_size", "max_workers", "threads")
+    if options.model_store is not None and not options.model_store.is_dir():
+        raise ConfigError(f"--model-store directory not found: {options.model_store}")
+    if options.ts_config is not None and not options.ts_config.is_file():
+        raise ConfigError(f"--ts-config file not found: {options.ts_config}")
+    with termination_is_interruption(), tempfile.TemporaryDirectory(prefix="modelserver-tune-") as folder:
+        return tune(options, goal, inputs, Path(folder))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        "modelserver tune",
+        description="Finds batch size, batch policy, workers and threads for a model by measuring on this "
+        "machine, and writes them as model-config.yaml. It starts its own server.",
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a url as for registrations, or the path of an archive or folder")
+    add(
+        "--input",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        required=True,
+        help="request bodies, sent in turn; of a folder, its files",
+    )
+    add("--goal", required=True, help='"p99<=80ms" (or p50, p90), max-throughput or min-latency')
+    add("--model-store", metavar="DIR", type=Path, help="directory of model archives")
+    add("--content-type", metavar="TYPE", help="of the bodies (default: guessed from file names)")
+    add("--out", metavar="DIR", type=Path, help="output directory (default: ./MODEL-tuning)")
+    add("--time-budget", metavar="S", type=float, default=180.0, help="approximate seconds (default: 180)")
+    add(
+        "--clients",
+        metavar="N",
+        type=int,
+        help="concurrent clients to tune for (default: for full batches)",
+    )
+    add("--max-batch-size", metavar="N", type=int, default=64, help="largest to try (default: 64)")
+    add("--max-workers", metavar="N", type=int, help="most to try (default: one per core, at most 8)")
+    add("--threads", metavar="N", type=int, help="per worker, instead of an equal share of cores")
+    add(
+        "--precision",
+        choices=["int8"],
+        help="try it with the inputs as the calibration set, and use it if it is faster",
+    )
+    add("--ts-config", metavar="FILE", type=Path, help="a config.properties with further settings")
+    add(
+        "--force",
+        action="store_true",
+        help="write the configuration even if it misses the goal; overwrite files",
+    )
+    return parser
+
+
+def _checked_type(kind: str) -> str:
+    if not kind.isascii() or not kind.isprintable():
+        raise ConfigError(f"--content-type={kind!r}: a content type such as image/jpeg is needed")
+    return kind
+
+
+def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folder: Path) -> int:
+    """Measures and writes; returns the exit status. Raises TuningError."""
+    source = open_source(options.model, options.model_store, folder)
+    out = options.out or Path(f"{source.name}-tuning")
+    check_out(out, force=options.force)
+    others = others_percent()
+    if others >= BUSY:
+        print(f"Warning: other programs use {others:.0f} % of the CPUs, which affects the figures.")
+    remarks: list[str] = []
+    if options.precision is not None:
+        print("comparing with int8:", flush=True)
+        trial = try_int8(source, inputs, folder / "int8", comparing(options, inputs, folder), options.threads)
+        print(f"  {trial.said}")
+        source = trial.source
+        remarks.append(trial.said)
+    with (
+        progressing() as listener,
+        contextlib.closing(LocalBench(source, inputs, folder, options.ts_config)) as bench,
+    ):
+        listener.line(f"tuning {source.name} for {goal.text}, about {options.time_budget:g} s:")
+        result = Tuner(bench, goal, bounds(options, goal), options.time_budget, listener).run()
+        facts = machine_facts(bench.description, others)
+        result.remarks += remarks
+    shown = f"{result.choice.setting}: {goal.shown(result.choice.figure)}"
+    if not result.met:
+        print(f"The goal {goal.text} was not met. The best that was reached: {shown}.")
+    elif goal.kind == "limit":
+        print(f"The goal {goal.text} is met by {shown}.")
+    else:
+        print(f"The best for {goal.text} is {shown}.")
+    if result.unsteady:
+        print(f"Warning: {result.unsteady}.")
+    usable = result.met or options.force
+    for path in write_files(out, source, result, facts, usable=usable):
+        print(f"wrote {path}")
+    if not usable:
+        print(f"No {CONFIG} was written; --force writes the best one.")
+        return 1
+    try:
+        print(f"wrote {source.pack(out / CONFIG, out)}")
+    except (ArchiverError, OSError) as error:
+        raise TuningError(f"The archive with {out / CONFIG} could not be written: {error}") from error
+    print(f"To use it:\n{how_to_use(source, out)}")
+    return 0 if result.met else 1
+
+
+def comparing(
+    options: argparse.Namespace, inputs: Sequence[Input], folder: Path
+) -> Callable[[Source], LocalBench]:
+    """Makes benches with a server and a folder of their own."""
+    return lambda source: LocalBench(
+        source, inputs, Path(tempfile.mkdtemp(prefix="compare-", dir=folder)), options.ts_config
+    )
+
+
+def bounds(options: argparse.Namespace, goal: Goal) -> Bounds:
+    """What may be tried. ``min-latency`` is measured with a single client by default."""
+    cores = usable_cpus()
+    said = any(os.environ.get(name) for name in THREAD_VARIABLES)
+    return Bounds(
+        max_batch=options.max_batch_size,
+        max_workers=options.max_workers or min(cores, 8),
+        cores=cores,
+        clients=options.clients or (1 if goal.kind == "latency" else None),
+        threads_free=options.threads is None and not said,
+        threads=options.threads,
+    )
+
+
+def check_out(out: Path, *, force: bool) -> None:
+    """Raises TuningError if a configuration not written by the tuner would be overwritten."""
+    if out.exists() and not out.is_dir():
+        raise TuningError(f"--out={out}: a directory is needed")
+    config = out / CONFIG
+    if force or not config.exists():
+        return
+    if not config.read_text("utf-8", "replace").startswith(FIRST_LINE):
+        raise TuningError(f"{config} was not written by the tuner; --force overwrites it")
+
+
+def write_files(
+    out: Path, source: Source, result: Result, facts: Mapping[str, str], *, usable: bool = True
+) -> list[Path]:
+    """Writes the result files atomically, the configuration only if ``usable``; returns their paths."""
+    config = config_text(source.config_text, result, facts)
+    use = how_to_use(source, out) if usable else "--force writes it, and an archive with it."
+    contents = {
+        REPORT: html_report(source.asked, result, facts, config, use).encode(),
+        RESULTS: results_json(source.asked, result, facts).encode(),
+    }
+    if usable:
+        contents[CONFIG] = config.encode()
+    picture = curve_png(result)
+    if picture is not None:
+        contents[PICTURE] = picture
+    out.mkdir(parents=True, exist_ok=True)
+    partial = {out / name: out / f".{uuid4().hex}.part" for name in contents}
+    try:
+        for path, part in partial.items():
+            part.write_bytes(contents[path.name])
+        for path, part in partial.items():
+            part.replace(path)
+    finally:
+        for part in partial.values():
+            part.unlink(missing_ok=True)
+    return list(partial)
+
+
+def how_to_use(source: Source, out: Path) -> str:
+    """The commands that serve the archive with the new configuration."""
+    file = f"{source.name}.mar"
+    return (
+        f"  cp {shlex.quote(str(out / file))} MODEL_STORE\n"
+        f"  curl -X POST {shlex.quote(f'localhost:8081/models?url={quote(file)}')}"
+    )

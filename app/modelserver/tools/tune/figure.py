@@ -1,0 +1,113 @@
+"""Summarizes responses: throughput, latencies, and the cost of batches by size."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modelserver.engine.simulation.figures import percentile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RARE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A 2xx answer. ``ended`` is the time since the load began; in seconds, except for the ``_ms`` fields.
+
+    ``queue_ms`` and ``inference_ms`` are reported by the server (``server-timing``); ``batch`` and
+    ``batch_size`` identify the batch it was computed in.
+    """
+
+    ended: float
+    latency: float
+    queue_ms: float = 0.0
+    inference_ms: float = 0.0
+    batch: str = ""
+    batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The result of a load: the answers that count, the seconds they took, and failures by reason."""
+
+    answers: Sequence[Answer]
+    seconds: float
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A run in numbers, void if anything failed. ``rate`` is in requests per second.
+
+    ``clients`` is the load of a closed loop; ``offered`` the arrivals per second of an open one. Queue and
+    inference are means. ``costs`` are the median milliseconds of the handler by batch size.
+    """
+
+    requests: int
+    rate: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    queue_ms: float = 0.0
+    inference_ms: float = 0.0
+    mean_batch: float = 0.0
+    clients: int | None = None
+    offered: float | None = None
+    costs: Mapping[int, float] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def void(self) -> bool:
+        """Whether something failed, or nothing was answered, so that the numbers mean nothing."""
+        return bool(self.failures) or not self.requests
+
+    def reason(self) -> str:
+        return ", ".join(f"{count} x {what}" for what, count in self.failures.items()) or "nothing answered"
+
+
+def void(reason: str, clients: int | None = None) -> Figure:
+    """A figure that could not be measured."""
+    return Figure(0, 0.0, math.nan, math.nan, math.nan, clients=clients, failures={reason: 1})
+
+
+def summed_up(run: Run, *, clients: int | None = None, offered: float | None = None) -> Figure:
+    """The figure of a run."""
+    latencies = sorted(answer.latency * 1e3 for answer in run.answers)
+    count = len(latencies)
+    sizes = {answer.batch: answer.batch_size for answer in run.answers if answer.batch}
+    return Figure(
+        requests=count,
+        rate=count / run.seconds if run.seconds > 0 else 0.0,
+        p50_ms=percentile(latencies, 50),
+        p90_ms=percentile(latencies, 90),
+        p99_ms=percentile(latencies, 99),
+        queue_ms=statistics.fmean(a.queue_ms for a in run.answers) if count else 0.0,
+        inference_ms=statistics.fmean(a.inference_ms for a in run.answers) if count else 0.0,
+        mean_batch=statistics.fmean(sizes.values()) if sizes else 0.0,
+        clients=clients,
+        offered=offered,
+        costs=batch_costs(run.answers),
+        failures=dict(run.failures),
+    )
+
+
+def batch_costs(answers: Sequence[Answer]) -> dict[int, float]:
+    """Milliseconds of the handler by batch size: the median over the batches, each counted once.
+
+    Sizes of fewer than one batch in twenty are left out: they occur at the start and end of a load.
+    """
+    batches = {answer.batch: answer for answer in answers if answer.batch}
+    by_size: defaultdict[int, list[float]] = defaultdict(list)
+    for answer in batches.values():
+        by_size[answer.batch_size].append(answer.inference_ms)
+    return {
+        size: statistics.median(times)
+        for size, times in sorted(by_size.items())
+        if RARE * len(times) >= len(batches)
+    }

@@ -1,0 +1,248 @@
+"""The tuner's own server: on free loopback ports, in a separate folder, stopped after tuning."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import psutil
+
+from modelserver.models.settings.settings import Settings
+from modelserver.tools.tune.client import HOST
+from modelserver.tools.tune.errors import Refused, TuningError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from modelserver.tools.tune.setting import Setting
+
+NAME = "tuned"
+QUEUE = 100_000  # requests: more than any load of the tuner
+_START_TIMEOUT = 60.0
+_STOPPING, _ENDING = 20.0, 5.0
+_REGISTER_TIMEOUT = 900.0
+_LAST_OUTPUT = 2000
+# Not one of those that connections get: such a port may be taken before the server has started.
+_PORTS = range(20_000, 30_000)
+
+
+class OwnServer:
+    """A running server with at most one model, named ``tuned``.
+
+    Args:
+        folder: its own, for configuration, logs and temporary files.
+        store: the model store.
+        base: a configuration file whose settings also apply, apart from addresses and models to load.
+        largest_body: bytes of the largest request.
+    """
+
+    def __init__(self, folder: Path, store: Path, *, base: Path | None = None, largest_body: int = 0) -> None:
+        self.inference, self._management, metrics = free_ports(3)
+        self._folder = folder
+        self._temp = folder / "tmp"
+        self._temp.mkdir(parents=True, exist_ok=True)
+        config = folder / "config.properties"
+        settings = {
+            "inference_address": f"http://{HOST}:{self.inference}",
+            "management_address": f"http://{HOST}:{self._management}",
+            "metrics_address": f"http://{HOST}:{metrics}",
+            "enable_grpc_api": "false",
+            "model_store": store,
+            "load_models": "",
+            "model_snapshot": "",
+            "enable_envvars_config": "false",
+            "enable_model_api": "true",
+            "disable_token_authorization": "true",
+            "disable_system_metrics": "true",
+            "job_queue_size": QUEUE,
+        }
+        own = "".join(f"{key}={value}\n" for key, value in settings.items() if value != "" or base)
+        if largest_body > Settings().max_request_size:
+            own += f"max_request_size={largest_body}\n"
+        config.write_bytes((base.read_bytes() + b"\n" if base else b"") + own.encode())
+        self._registered = False
+        self._process = self._start(config)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, config: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+        environment = own_environment(os.environ) | {"TMPDIR": str(self._temp)}
+        return start_process(
+            [*command, "--ts-config", str(config)], self._folder, environment, self._folder / "output"
+        )
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                if self._call(self.inference, "GET", "/ping", timeout=5)[0] < 500:
+                    return
+            time.sleep(0.02)
+        raise TuningError(f"The server to measure does not start:\n{last_output(self._folder / 'output')}")
+
+    def register(self, url: str, setting: Setting) -> dict[str, Any]:
+        """Serve the model with this setting instead of the last one; returns its description.
+
+        Raises Refused with the server's answer if that fails.
+        """
+        self.unregister()
+        query = urlencode({"url": url, "model_name": NAME, "synchronous": "true", **setting.parameters()})
+        status, body = self._call(self._management, "POST", f"/models?{query}", timeout=_REGISTER_TIMEOUT)
+        if status != 200:
+            raise Refused(message_of(body) or f"registration failed with {status}")
+        self._registered = True
+        _, body = self._call(self._management, "GET", f"/models/{NAME}")
+        described: dict[str, Any] = json.loads(body)[0]
+        return described
+
+    def unregister(self) -> None:
+        """Ends the model's workers, if there is a model."""
+        if self._registered:
+            self._registered = False
+            self._call(self._management, "DELETE", f"/models/{NAME}", timeout=_REGISTER_TIMEOUT)
+
+    def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
+        """One prediction: status and body."""
+        return self._call(
+            self.inference,
+            "POST",
+            f"/predictions/{NAME}",
+            body,
+            {"Content-Type": content_type},
+            _REGISTER_TIMEOUT,
+        )
+
+    def stop(self) -> None:
+        """Stops the server, then kills what is left of its processes."""
+        stop_process(self._process)
+
+    def _call(  # noqa: PLR0917 - in the order of an HTTP request
+        self,
+        port: int,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> tuple[int, bytes]:
+        """One HTTP exchange on its own connection. Raises OSError, also if the server has ended."""
+        connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(repr(error)) from error
+        finally:
+            connection.close()
+
+
+def start_process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    """A server, in a session of its own: Ctrl-C is for who started it, and stops it. Raises OSError."""
+    with output.open("wb") as file:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and file, or the user's command
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def stop_process(process: subprocess.Popen[bytes], *, whole: bool = False) -> None:
+    """Stops a server, then kills what is left of its processes; ``whole``: its group is told to end."""
+    relatives = list(family(process.pid))
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if whole else os.kill)(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOPPING)
+    if whole:
+        _wait_ended(relatives)
+    for relative in relatives:
+        with contextlib.suppress(psutil.Error):
+            relative.kill()
+    process.wait()
+    _wait_ended(relatives)
+
+
+def _wait_ended(processes: Sequence[psutil.Process]) -> None:
+    deadline = time.monotonic() + _ENDING
+    while any(map(_lives, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def last_output(path: Path) -> str:
+    """The end of what a server printed."""
+    return path.read_text("utf-8", "replace")[-_LAST_OUTPUT:]
+
+
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The server's environment, without variables that configure another server."""
+    foreign = ("TS_", "MODELSERVER_")
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(foreign) and name not in {"LOG_LOCATION", "METRICS_LOCATION", "TEMP"}
+    }
+    if kept.get("PYTHONPATH"):
+        parts = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+    return kept
+
+
+def message_of(body: bytes) -> str:
+    """The message of an error body, on one line."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    said = document.get("message") if isinstance(document, dict) else None
+    return " ".join(str(said or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody uses. Raises TuningError if there are too few."""
+    free: list[int] = []
+    with contextlib.ExitStack() as stack:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind((HOST, port))
+                free.append(port)
+            if len(free) == count:
+                return free
+    raise TuningError(f"{count} ports are needed, and {len(free)} of {_PORTS} are free.")
+
+
+def family(pid: int) -> Iterable[psutil.Process]:
+    """The process and its descendants; nothing if it has ended."""
+    try:
+        head = psutil.Process(pid)
+        return [head, *head.children(recursive=True)]
+    except psutil.Error:
+        return []

@@ -1,0 +1,497 @@
+"""The queue by examples; its laws under random events are in test_queue_properties.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.opcodes import opcodes_of
+
+from modelserver.engine.batching.policies import Greedy, Policy, Window
+from modelserver.engine.batching.queue import Alone, AtOnce, BatchQueue, QueueFull
+from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.wire.messages import Row
+
+
+def request(
+    name: str,
+    count: int = 1,
+    at: float = 0.0,
+    *,
+    key: object = "k",
+    deadline: float | None = None,
+    size: int = 1,
+) -> Request:
+    rows = [Row(f"{name}{i}", size) for i in range(count)]
+    return Request(name, rows, [b"x" * size] * count, at, key=key, deadline=deadline)
+
+
+def queue(batch_size: int = 4, policy: Policy | None = None, **limits: int) -> BatchQueue:
+    return BatchQueue(
+        batch_size, policy or Window(1.0), limits.get("max_requests", 100), limits.get("max_bytes", 1000)
+    )
+
+
+def names(batch: Batch | None) -> list[str]:
+    assert batch is not None
+    rows, bodies = batch.contents()
+    assert len(rows) == len(bodies) == batch.size
+    return [row.request_id for row in rows]
+
+
+def counters(line: BatchQueue) -> tuple[int, int, int]:
+    return line.requests, line.instances, line.nbytes
+
+
+def test_empty_queue_is_never_due() -> None:
+    """An empty queue asks for no timer and gives no batch."""
+    line = queue()
+
+    assert line.due(5.0, 1) == math.inf
+    assert line.take(5.0, 1) is None
+    assert not line.has_full()
+    assert len(line) == 0
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(3, []), (4, [4]), (5, [4]), (8, [4, 4]), (9, [4, 4])])
+def test_full_batches_go_at_once_and_the_rest_waits(count: int, sizes: list[int]) -> None:
+    """Instances up to a whole multiple of the batch size go at once, the remainder waits its window (F25)."""
+    line = queue()
+    for i in range(count):
+        line.put(request(f"r{i}"))
+
+    taken = []
+    while (batch := line.take(0.0, 1)) is not None:
+        taken.append(batch)
+
+    assert [batch.size for batch in taken] == sizes
+    assert all(batch.reason == "size" for batch in taken)
+    assert line.instances == count - sum(sizes)
+    assert line.due(0.0, 1) == (1.0 if line.instances else math.inf)
+
+
+def test_window_starts_at_the_oldest_arrival() -> None:
+    """A later arrival does not extend the window, and at its end all that waits goes."""
+    line = queue()
+    line.put(request("a", at=10.0))
+    line.put(request("b", at=10.75))
+
+    assert line.due(10.75, 1) == 11.0
+    assert line.take(10.99, 1) is None
+    batch = line.take(11.0, 1)
+    assert names(batch) == ["a0", "b0"]
+    assert batch is not None
+    assert batch.reason == "delay"
+    assert line.due(11.0, 1) == math.inf
+
+
+def test_time_spent_waiting_for_a_worker_counts() -> None:
+    """What waited longer than its window while all workers were busy goes with the next free one at once."""
+    line = queue()
+    line.put(request("a", at=0.0))
+
+    assert line.due(7.0, 1) <= 7.0
+    assert names(line.take(7.0, 1)) == ["a0"]
+
+
+def test_request_that_does_not_fit_closes_the_batch() -> None:
+    """A request travels whole: what is held goes without it, and it opens the next batch."""
+    line = queue()
+    line.put(request("a", 3))
+    line.put(request("b", 2))
+
+    assert names(line.take(0.0, 1)) == ["a0", "a1", "a2"]
+    assert line.take(0.0, 1) is None
+    assert names(line.take(1.0, 1)) == ["b0", "b1"]
+
+
+def test_larger_request_is_cut_into_full_parcels_and_a_rest() -> None:
+    """A request of 10 travels as 4, 4 and 2, and the next request may join the 2 (F25)."""
+    line = queue()
+    big = request("a", 10)
+    line.put(big)
+    line.put(request("b", 2))
+    # It waits as one parcel.
+    assert big.waiting == 1
+
+    batches = [names(line.take(0.0, 1)) for _ in range(3)]
+
+    assert batches == [["a0", "a1", "a2", "a3"], ["a4", "a5", "a6", "a7"], ["a8", "a9", "b0", "b1"]]
+    assert counters(line) == (0, 0, 0)
+
+
+def test_requests_of_thousands_of_instances_are_removed() -> None:
+    """Also one of which a batch was sent; each waits as one parcel, so that none makes the next one slow."""
+    line = queue(batch_size=1, max_bytes=1 << 30)
+    waiting = [request(f"r{i}", 10_000) for i in range(50)]
+    for each in waiting:
+        line.put(each)
+    assert names(line.take(0.0, 1)) == ["r00"]
+    assert [each.waiting for each in waiting] == [1] * 50
+    for each in waiting:
+        line.remove(each)
+
+    assert counters(line) == (0, 0, 0)
+    assert line.take(0.0, 1) is None
+
+
+def test_request_counts_until_its_last_parcel_left() -> None:
+    """A partly dispatched request still is one request with all its bytes."""
+    line = queue()
+    line.put(request("a", 6, size=5))
+    line.take(0.0, 1)
+
+    assert counters(line) == (1, 2, 30)
+    line.take(9.0, 1)
+    assert counters(line) == (0, 0, 0)
+
+
+def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
+    """Requests of different keys never share a batch; between keys the oldest is served first (F22)."""
+    line = queue(policy=Greedy())
+    line.put(request("a", key="x"))
+    line.put(request("b", key="y"))
+    line.put(request("c", key="x"))
+
+    assert names(line.take(0.0, 1)) == ["a0", "c0"]
+    assert names(line.take(0.0, 1)) == ["b0"]
+
+
+def test_timer_is_that_of_the_earliest_lane() -> None:
+    """Of several keys that wait, the one due first sets the timer."""
+    line = queue()
+    line.put(request("a", at=0.25, key="x"))
+    line.put(request("b", at=0.5, key="y"))
+
+    assert line.due(0.5, 1) == 1.25
+    assert names(line.take(1.25, 1)) == ["a0"]
+    assert line.due(1.25, 1) == 1.5
+
+
+def test_older_due_lane_goes_before_a_younger_full_one() -> None:
+    """A stream of full batches of one key cannot starve another key."""
+    line = queue()
+    line.put(request("old", at=0.0, key="x"))
+    for i in range(8):
+        line.put(request(f"n{i}", at=0.5, key="y"))
+
+    assert names(line.take(0.5, 1)) == ["n00", "n10", "n20", "n30"]
+    assert names(line.take(1.0, 1)) == ["old0"]
+
+
+def test_only_full_leaves_what_is_merely_due() -> None:
+    """Batches that are prefetched by a busy worker are full ones."""
+    line = queue()
+    line.put(request("a", 3, key="x"))
+    line.put(request("b", 4, at=1.0, key="y"))
+
+    assert line.has_full()
+    assert names(line.take(50.0, 0, only_full=True)) == ["b0", "b1", "b2", "b3"]
+    assert not line.has_full()
+    assert line.take(50.0, 0, only_full=True) is None
+
+
+def test_has_full_asks_for_one_key_with_enough() -> None:
+    """Enough instances in all, but of several keys, are no full batch."""
+    line = queue()
+    line.put(request("a", 3, key="x"))
+    line.put(request("b", 3, key="y"))
+
+    assert not line.has_full()
+
+
+@pytest.mark.parametrize("short_first", [True, False])
+def test_deadline_within_the_window_sends_at_once(short_first: bool) -> None:
+    """No request is held beyond its own deadline, whichever place it has in the batch (F33)."""
+    line = queue(policy=Window(1.0))
+    deadlines = (0.4, None) if short_first else (None, 0.4)
+    for name, deadline in zip("ab", deadlines, strict=True):
+        line.put(request(name, deadline=deadline))
+
+    assert line.due(0.0, 1) == 0.0
+    assert names(line.take(0.0, 1)) == ["a0", "b0"]
+
+
+def test_who_travels_alone_waits_for_nobody() -> None:
+    """A request that shares no batch goes at once, whatever the window; others still wait for theirs."""
+    line = queue()
+    line.put(request("shared"))
+    line.put(request("one", key=Alone()))
+    line.put(request("two", key=Alone()))
+
+    assert line.due(0.0, 1) == 0.0
+    assert [names(line.take(0.0, 1)), names(line.take(0.0, 1))] == [["one0"], ["two0"]]
+    assert line.take(0.0, 1) is None
+    assert line.due(0.0, 1) == 1.0
+
+
+def test_deadline_after_the_window_changes_nothing() -> None:
+    """A deadline that the window does not reach leaves the window as it is."""
+    line = queue()
+    line.put(request("a", deadline=1.5))
+
+    assert line.due(0.0, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"), [({"max_requests": 2}, "requests"), ({"max_bytes": 25}, "bytes")]
+)
+def test_full_queue_leaves_no_trace(limits: dict[str, int], reason: str) -> None:
+    """A refused request changes nothing and is told which bound it met (F30, F31)."""
+    line = queue(4, Window(1.0), **limits)
+    line.put(request("a", size=10))
+    line.put(request("b", size=10))
+    refused = request("c", at=3.0, key="other", size=10)
+
+    with pytest.raises(QueueFull) as caught:
+        line.put(refused)
+
+    assert caught.value.reason == reason
+    assert refused.waiting == 0
+    assert counters(line) == (2, 2, 20)
+    assert line.due(0.0, 1) == 1.0
+    assert names(line.take(1.0, 1)) == ["a0", "b0"]
+    assert line.take(100.0, 1) is None
+
+
+def test_body_over_the_byte_bound_is_taken_when_alone() -> None:
+    """A single request larger than the byte bound is served, for it could never be otherwise."""
+    line = queue(max_bytes=5)
+    line.put(request("a", size=50))
+
+    assert counters(line) == (1, 1, 50)
+    with pytest.raises(QueueFull):
+        line.put(request("b"))
+
+
+def test_removed_request_leaves_nothing_behind() -> None:
+    """A cancelled request takes instances, bytes and lane with it; others keep their order (F24)."""
+    line = queue(policy=Greedy())
+    first, gone, last = request("a"), request("b", 2), request("c")
+    for each in (first, gone, last):
+        line.put(each)
+
+    line.remove(gone)
+    line.remove(gone)
+
+    assert gone.waiting == 0
+    assert counters(line) == (2, 2, 2)
+    assert names(line.take(0.0, 1)) == ["a0", "c0"]
+    lone = request("d", key="z")
+    line.put(lone)
+    line.remove(lone)
+    assert line.due(0.0, 1) == math.inf
+    assert counters(line) == (0, 0, 0)
+
+
+def test_rest_of_a_partly_dispatched_request_can_be_removed() -> None:
+    """Removing a request whose first parcel runs takes out the parcels that wait, and them alone (F24)."""
+    line = queue()
+    big = request("a", 9)
+    line.put(big)
+    line.take(0.0, 1)
+
+    line.remove(big)
+
+    assert counters(line) == (0, 0, 0)
+    assert line.take(100.0, 1) is None
+
+
+def test_put_back_restores_order_and_counts() -> None:
+    """A batch that no worker began goes out again first, in the same order."""
+    line = queue(policy=Greedy())
+    for name in "abcde":
+        line.put(request(name))
+    batch = line.take(0.0, 1)
+    assert batch is not None
+    assert counters(line) == (1, 1, 1)
+
+    line.put_back(batch)
+
+    assert counters(line) == (5, 5, 5)
+    assert names(line.take(0.0, 1)) == ["a0", "b0", "c0", "d0"]
+    assert names(line.take(0.0, 1)) == ["e0"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_batches_of_several_workers_come_back_in_any_order(order: tuple[int, ...]) -> None:
+    """However batches come back, requests leave in the order in which they arrived."""
+    line = queue(batch_size=2, policy=Window(1.0))
+    line.put(request("big", 3))
+    for i in range(3):
+        line.put(request(f"r{i}"))
+    batches = [line.take(5.0, 1) for _ in range(3)]
+
+    for i in order:
+        batch = batches[i]
+        assert batch is not None
+        line.put_back(batch)
+
+    assert counters(line) == (4, 6, 6)
+    again = [name for _ in range(3) for name in names(line.take(5.0, 1))]
+    assert again == ["big0", "big1", "big2", "r00", "r10", "r20"]
+    assert counters(line) == (0, 0, 0)
+
+
+def test_put_back_keeps_the_window_of_the_oldest() -> None:
+    """After batches came back out of order the timer still is that of the oldest instance."""
+    line = queue(policy=Window(1.0))
+    line.put(request("a", at=0.0))
+    first = line.take(1.0, 1)
+    line.put(request("b", at=1.5))
+    second = line.take(2.5, 1)
+    assert first is not None
+    assert second is not None
+
+    line.put_back(first)
+    line.put_back(second)
+
+    assert line.due(2.5, 1) == 1.0
+
+
+def test_put_back_leaves_ended_requests_out() -> None:
+    """Requests that were cancelled while their batch was away do not come back."""
+    line = queue(policy=Greedy())
+    gone, kept = request("a"), request("b")
+    line.put(gone)
+    line.put(kept)
+    batch = line.take(0.0, 1)
+    gone.fail(RuntimeError("client left"))
+    assert batch is not None
+
+    line.put_back(batch)
+    assert counters(line) == (1, 1, 1)
+    assert names(line.take(0.0, 1)) == ["b0"]
+
+    kept.fail(RuntimeError("client left"))
+    line.put_back(batch)
+    assert counters(line) == (0, 0, 0)
+    assert line.due(0.0, 1) == math.inf
+
+
+def test_flushing_sends_what_waits_at_once() -> None:
+    """At shutdown nothing waits for its window."""
+    line = queue()
+    line.put(request("a"))
+    line.flushing = True
+
+    batch = line.take(0.0, 1)
+
+    assert names(batch) == ["a0"]
+    assert batch is not None
+    assert batch.reason == "flush"
+
+
+def test_reason_of_a_greedy_batch_is_an_idle_worker() -> None:
+    """A batch that is neither full nor delayed went because a worker was idle (F26)."""
+    line = queue(policy=Greedy())
+    line.put(request("a", at=2.0))
+
+    batch = line.take(2.0, 1)
+
+    assert batch is not None
+    assert batch.reason == "idle"
+
+
+def test_drain_gives_each_waiting_request_once() -> None:
+    """Draining empties the queue and names each request once, also one that waits in several parcels."""
+    line = queue()
+    requests = [request("a", 9), request("b", key="z"), request("c")]
+    for each in requests:
+        line.put(each)
+
+    drained = line.drain()
+
+    assert len(drained) == 3
+    assert set(drained) == set(requests)
+    assert counters(line) == (0, 0, 0)
+    assert line.drain() == []
+
+
+def test_explanations_wait_for_nobody() -> None:
+    """They go as soon as a worker is idle, together if several wait; predictions wait for their window."""
+    line = queue()
+    for name, key in (("p", "k"), ("e1", AtOnce("k")), ("e2", AtOnce("k"))):
+        line.put(request(name, key=key))
+
+    assert line.due(0.0, 1) <= 0.0
+    assert names(line.take(0.0, 1)) == ["e10", "e20"]
+    assert line.take(0.0, 1) is None
+    assert line.due(0.0, 1) == 1.0
+
+
+def test_explanations_teach_the_policy_nothing() -> None:
+    """Their arrivals are not those of predictions."""
+    seen: list[int] = []
+    policy = Window(1.0)
+    policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
+    line = queue(policy=policy)
+    line.put(request("e", key=AtOnce("k")))
+    line.put(request("p", 2))
+
+    assert seen == [2]
+
+
+def test_what_is_past_its_deadline_is_in_no_batch() -> None:
+    """Its end may be told a moment later; until then nothing computes for it and no counter keeps it."""
+    line = queue(policy=Greedy())
+    late, large, good = request("l", deadline=1.0), request("m", 6, deadline=0.5), request("g", deadline=9.0)
+    for each in (late, large, good):
+        line.put(each)
+
+    assert names(line.take(1.0, 1)) == ["g0"]
+    assert counters(line) == (0, 0, 0)
+    assert (late.waiting, large.waiting) == (0, 0)
+    assert line.take(1.0, 1) is None
+    line.remove(late)
+
+
+@pytest.mark.parametrize("policy", [Greedy(), Window(0.0)])
+def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
+    """However many requests with keys of their own wait, the next batch is found with the same work."""
+
+    def serve(waiting: int) -> int:
+        sut = queue(4, policy, max_requests=waiting, max_bytes=waiting)
+        for number in range(waiting):
+            sut.put(request(str(number), key=number))
+
+        def some() -> None:
+            for number in range(10):
+                assert not sut.has_full()
+                assert names(sut.take(0.0, 1)) == [f"{number}0"]
+
+        return opcodes_of(some)
+
+    assert serve(2000) <= serve(20)
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_removal_from_a_long_queue_costs_as_much_as_from_a_short_one(which: int) -> None:
+    """Wherever a request waits among others with its key, removing it does not look at all of them."""
+
+    def remove(waiting: int) -> int:
+        sut = queue(4, max_requests=waiting, max_bytes=waiting)
+        requests = [request(str(number)) for number in range(waiting)]
+        for each in requests:
+            sut.put(each)
+        work = opcodes_of(lambda: sut.remove(requests[which]))
+        assert counters(sut) == (waiting - 1, waiting - 1, waiting - 1)
+        return work
+
+    assert remove(3000) < 3 * remove(30)
+
+
+def test_batch_that_comes_back_goes_before_what_came_after_it() -> None:
+    """Of several keys, too, also if others with its key, or none, have come meanwhile."""
+    sut = queue(2, Greedy())
+    for number, key in enumerate("abcab"):
+        sut.put(request(str(number), key=key))
+    first, second = sut.take(0.0, 1), sut.take(0.0, 1)
+    assert (names(first), names(second)) == (["00", "30"], ["10", "40"])
+    sut.put(request("5", key="a"))
+    for batch in (second, first):
+        assert batch is not None
+        sut.put_back(batch)
+
+    taken = [names(sut.take(0.0, 1)) for _ in range(4)]
+    assert taken == [["00", "30"], ["10", "40"], ["20"], ["50"]]

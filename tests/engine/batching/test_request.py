@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import uuid
+
+from modelserver.engine.batching.request import Batch, Parcel, Request
+from modelserver.engine.wire.messages import Answer, Row
+
+
+def make(count: int, done: list[Request] | None = None) -> Request:
+    rows = [Row("r", 2) for _ in range(count)]
+    on_done = None if done is None else done.append
+    return Request("r", rows, [b"%02d" % i for i in range(count)], 1.0, on_done=on_done)
+
+
+def answer(text: bytes) -> tuple[Answer, bytes]:
+    return Answer(len(text)), text
+
+
+def test_request_ends_once_when_its_last_answer_comes() -> None:
+    """Answers may come in any order; the last missing one ends the request, once."""
+    done: list[Request] = []
+    request = make(3, done)
+
+    request.deliver(2, [answer(b"c")])
+    assert not request.done
+    assert done == []
+    request.deliver(0, [answer(b"a"), answer(b"b")])
+
+    assert request.done
+    assert done == [request]
+    assert [a[1] for a in request.answers if a is not None] == [b"a", b"b", b"c"]
+    assert request.error is None
+
+
+def test_an_ended_request_knows_nobody() -> None:
+    """Who waits for a request and the request itself do not keep each other."""
+    for end in (lambda r: r.deliver(0, [answer(b"a")]), lambda r: r.fail(RuntimeError("no"))):
+        request = make(1, [])
+        request.on_part, request.backlog = print, int
+        end(request)
+
+        assert (request.on_done, request.on_part, request.backlog) == (None, None, None)
+
+
+def test_failed_request_ignores_later_answers_and_errors() -> None:
+    """The first end counts: answers and errors that come afterwards change nothing."""
+    done: list[Request] = []
+    request = make(1, done)
+    first = RuntimeError("first")
+
+    assert request.fail(first)
+    assert not request.fail(RuntimeError("second"))
+    request.deliver(0, [answer(b"late")])
+
+    assert request.error is first
+    assert request.answers == [None]
+    assert done == [request]
+
+
+def test_answered_request_cannot_fail_any_more() -> None:
+    """An error after the last answer is not the request's."""
+    done: list[Request] = []
+    request = make(1, done)
+    request.deliver(0, [answer(b"a")])
+
+    assert not request.fail(RuntimeError("late"))
+    assert request.error is None
+    assert done == [request]
+
+
+def test_request_counts_the_bytes_of_all_its_rows() -> None:
+    """The size of a request is that of its bodies together."""
+    assert make(5).nbytes == 10
+
+
+def test_contents_of_a_batch_are_those_of_its_parcels_in_order() -> None:
+    """Whole requests and slices of larger ones are joined in the order of the batch."""
+    whole, cut = make(2), make(5)
+
+    rows, bodies = Batch([Parcel(cut, 3, 2), Parcel(whole, 0, 2)], 4, "size").contents()
+
+    assert bodies == [b"03", b"04", b"00", b"01"]
+    assert rows == [*cut.rows[3:5], *whole.rows]
+    assert len(whole.bodies) == 2
+
+
+def test_batch_ids_are_distinct_version_4_uuids() -> None:
+    """Each batch has its own UUID4 in canonical form."""
+    ids = [Batch([], 0, "size").id for _ in range(50)]
+
+    assert len(set(ids)) == 50
+    assert all(uuid.UUID(i).version == 4 and str(uuid.UUID(i)) == i for i in ids)
+
+
+def test_batch_knows_whose_its_rows_are() -> None:
+    """Positions lead to requests and back; a position outside of the batch leads nowhere."""
+    first, second = make(2), make(5)
+    batch = Batch([Parcel(first, 0, 2), Parcel(second, 1, 3), Parcel(first, 0, 1)], 6, "size")
+
+    assert [batch.request_of(row) for row in range(7)] == [first, first, second, second, second, first, None]
+    assert batch.rows_of(first) == [0, 1, 5]
+    assert batch.rows_of(second) == [2, 3, 4]
+    assert batch.rows_of(make(1)) == []
+
+
+def test_times_of_a_request_in_one_batch() -> None:
+    """It waited until the handler began."""
+    request = make(1)
+    request.handled(3.5, 2.0)
+
+    assert (request.began, request.queued, request.handler_time) == (3.5, 2.5, 2.0)
+
+
+def test_times_of_a_request_in_several_batches() -> None:
+    """What ran side by side counts once; the rest of the time, whenever it was, it waited. It came at 1.0."""
+    request = make(4)
+    for began, seconds in ((2.0, 1.0), (2.5, 1.0), (5.0, 1.0), (1.5, 6.0)):
+        request.handled(began, seconds)
+        if seconds == 1.0 and began == 5.0:
+            assert (request.handler_time, request.queued) == (2.5, 2.5)
+
+    assert (request.began, request.handler_time, request.queued) == (1.5, 6.0, 0.5)

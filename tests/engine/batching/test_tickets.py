@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from modelserver.engine.batching.policies import Window
+from modelserver.engine.batching.queue import QueueFull
+from modelserver.engine.batching.request import Request
+from modelserver.engine.batching.tickets import TicketQueue
+from modelserver.engine.wire.messages import Row
+
+
+def queue(idle: list[int], batch_size: int = 4) -> TicketQueue:
+    return TicketQueue(batch_size, Window(1.0), 10, 1000, lambda: idle[0])
+
+
+def request(rows: int = 1, key: object = None) -> Request:
+    return Request("id", [Row("id", 1)] * rows, [b"x"] * rows, 0.0, key=key)
+
+
+def is_refused(sut: TicketQueue, asked: Request) -> bool:
+    """Whether there is no ticket for it; nothing of it may be kept then."""
+    before = sut.requests
+    try:
+        sut.put(asked)
+    except QueueFull as full:
+        return full.reason == "no_ticket" and sut.requests == before
+    return False
+
+
+def test_no_idle_worker() -> None:
+    """While all workers are busy every request is refused at once (reference 8.8)."""
+    idle = [0]
+    sut = queue(idle)
+
+    assert is_refused(sut, request())
+    assert is_refused(sut, request(9))
+    idle[0] = 1
+    assert not is_refused(sut, request())
+
+
+def test_batch_of_an_idle_worker() -> None:
+    """Requests are taken in until the batches of the idle workers are full."""
+    sut = queue([2], batch_size=2)
+
+    assert [is_refused(sut, request()) for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_batches_as_they_would_be() -> None:
+    """Requests that cannot share a batch need a worker each, and so do those that leave gaps."""
+    sut = queue([2])
+
+    assert not is_refused(sut, request(3))
+    assert not is_refused(sut, request(key="other"))
+    assert is_refused(sut, request(2))
+    assert not is_refused(sut, request(1))
+
+
+def test_larger_than_a_batch() -> None:
+    """A request of several batches is taken in where nothing else waits: it would never be otherwise."""
+    sut = queue([1])
+
+    assert not is_refused(sut, request(9))
+    assert is_refused(sut, request(9))
+
+
+def test_other_bounds() -> None:
+    """The bounds of every queue hold too."""
+    sut = queue([20], batch_size=1)
+    for _ in range(10):
+        sut.put(request())
+
+    with pytest.raises(QueueFull) as refused:
+        sut.put(request())
+    assert refused.value.reason == "requests"

@@ -1,0 +1,97 @@
+"""Calls as they cross a socket."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from modelserver.engine.offload.calls import Call, Closed, Ended, encode, perform, read_result, receive, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENDED = msgspec.msgpack.Decoder(Ended)
+
+
+def joined(parts: list[bytes], times: int) -> bytes:
+    """A function that may be called."""
+    return b"".join(parts) * times
+
+
+def test_what_is_sent_arrives() -> None:
+    """A frame of any size, cut as the socket likes, is one message again."""
+    here, there = socket.socketpair()
+    with here, there:
+        large = Ended(msgspec.Raw(encode(b"x" * 3_000_000)))
+        thread = threading.Thread(target=send, args=(here, large))
+        thread.start()
+        arrived = _ENDED.decode(receive(there))
+        thread.join()
+
+    assert bytes(arrived.value) == bytes(large.value)
+
+
+def test_the_other_side_may_end() -> None:
+    """Before a frame as in the middle of one."""
+    for begun in (b"", b"\x05\0\0\0\0\0\0\0ab"):
+        here, there = socket.socketpair()
+        with there:
+            here.sendall(begun)
+            here.close()
+            with pytest.raises(Closed):
+                receive(there)
+
+
+def test_a_call_is_made() -> None:
+    """Arguments and result have the types that the function's hints say."""
+    call = Call(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
+
+    assert read_result(joined, perform(call).value) == b"abab"
+
+
+def test_arguments_of_other_types_are_refused() -> None:
+    """They never reach the function."""
+    with pytest.raises(msgspec.ValidationError):
+        perform(Call(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
+
+
+def fresh(number: int) -> Callable[[], Any]:
+    """A function that returns a Struct which msgspec has not seen yet."""
+    kind: Any = None
+    for depth in range(6):
+        fields = [(f"f{field}", dict[str, int], {}) for field in range(10)]
+        kind = msgspec.defstruct(
+            f"S{number}_{depth}", [("inner", kind | None, None), *fields] if kind else fields
+        )
+
+    def function() -> Any:
+        """Has the result by its annotation."""
+
+    function.__annotations__["return"] = kind
+    return function
+
+
+def test_threads_read_the_first_results_of_a_function_at_once() -> None:
+    """As when several archives are read at the start; msgspec alone ends the process with SIGSEGV then."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for number in range(200):
+                function, begin = fresh(number), threading.Barrier(2)
+                value = msgspec.Raw(encode({"inner": {"inner": {"f1": {"a": 1}}}}))
+
+                def read(function: Any = function, begin: Any = begin, value: Any = value) -> Any:
+                    begin.wait()
+                    return read_result(function, value)
+
+                both = [threads.submit(read) for _ in range(2)]
+                assert [each.result().inner.inner.f1 for each in both] == [{"a": 1}] * 2
+    finally:
+        sys.setswitchinterval(interval)

@@ -1,0 +1,229 @@
+"""Workers whose processes are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.waiting import until
+
+from modelserver.engine.pools import worker as worker_module
+from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
+from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from modelserver.engine.pools.pool import Pool
+
+
+class PlayedProcess:
+    """Stands in for a worker process: keeps what it is sent and says what the test makes it say."""
+
+    def __init__(
+        self, pid: int, on_message: Callable[[Any, memoryview], None], on_lost: Callable[[Any], None]
+    ) -> None:
+        self.pid = pid
+        self.received: list[tuple[Any, list[bytes]]] = []
+        self.killed = False
+        self.begun: int | None = None
+        self.node: Node | None = None
+        self.round_trip = 0.0
+        # What it was asked to give back from elsewhere: sequences.
+        self.recalled: list[int] = []
+        self.output = ""
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # -- what a worker sees of it
+
+    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        self.received.append((message, list(bodies)))
+        if isinstance(message, Stop) and not self.batches:
+            self.exit("exited with status 0")
+
+    def kill(self) -> None:
+        self.killed = True
+        self.exit("was killed by SIGKILL")
+
+    async def wait(self) -> str:
+        return await asyncio.shield(self._end)
+
+    def last_output(self, lines: int = 20) -> str:
+        return self.output
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid]
+
+    recalls = True
+    for_memory: bool | None = False
+
+    def allow(self, limit: int) -> None:
+        """Its messages are never frames."""
+
+    def recall(self, sequence: int) -> int | None:
+        """Gives up all batches but the oldest, which it has begun; from elsewhere, the test does that."""
+        if self.node is not None:
+            self.recalled.append(sequence)
+            return None
+        if not self.batches:
+            return sequence
+        begun = self.batches[0].sequence + 1
+        self.received = [
+            item for item in self.received if not isinstance(item[0], Predict) or item[0].sequence < begun
+        ]
+        return begun
+
+    # -- what a test makes it do
+
+    def move(self, seconds: float) -> None:
+        """Runs on another machine, so many seconds away and back."""
+        self.node, self.round_trip = Node("elsewhere"), seconds
+
+    @property
+    def batches(self) -> list[Predict]:
+        """The batches it got and has not answered."""
+        return [message for message, _ in self.received if isinstance(message, Predict)]
+
+    def say(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        """Sends a message."""
+        self._on_message(message, memoryview(b"".join(bodies)))
+
+    def load(self, **fields: Any) -> None:
+        """Says that its model is loaded."""
+        self.say(Loaded(**fields))
+
+    def fail_to_load(self, message: str, **fields: Any) -> None:
+        """Says that its model cannot be loaded, and leaves."""
+        self.say(LoadFailed(message, **fields))
+        self.exit("exited with status 1")
+
+    def answer(self, *contents: bytes, seconds: float = 0.01, status: int = 200, **fields: Any) -> None:
+        """Answers its oldest batch: with these, or with the rows' own bytes; from 400 on with failures."""
+        index, (batch, bodies) = next(
+            (i, item) for i, item in enumerate(self.received) if isinstance(item[0], Predict)
+        )
+        del self.received[index]
+        sent = list(contents) or bodies
+        self.say(
+            Result(
+                batch.sequence,
+                [Answer(len(body), status, failed=status >= 400) for body in sent],
+                seconds,
+                **fields,
+            ),
+            sent,
+        )
+        if any(isinstance(message, Stop) for message, _ in self.received) and not self.batches:
+            self.exit("exited with status 0")
+
+    def exit(self, how: str = "exited with status 1") -> None:
+        """Ends."""
+        if not self._end.done():
+            self._end.set_result(how)
+            asyncio.get_running_loop().call_soon(self._on_lost, None)
+
+
+class Stage:
+    """All processes that were started, in order."""
+
+    def __init__(self) -> None:
+        self.processes: list[PlayedProcess] = []
+        self.error: OSError | None = None
+        self.sleeps: list[float] = []
+        self.away = 0.0
+        self.specs: list[WorkerSpec] = []
+
+    async def launch(self, spec: WorkerSpec, label: str, on_message: Any, on_lost: Any) -> PlayedProcess:
+        if self.error is not None:
+            raise self.error
+        process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
+        if self.away:
+            process.move(self.away)
+        process.send(spec.load)
+        self.specs.append(spec)
+        self.processes.append(process)
+        return process
+
+    async def settle(self) -> None:
+        """Lets everything happen that can happen now."""
+        await settle()
+
+    async def enter(self, count: int = 1) -> PlayedProcess:
+        """The process that is started as number ``count``."""
+        await until(lambda: len(self.processes) >= count)
+        await settle()
+        return self.processes[count - 1]
+
+
+class Counts:
+    """Counts what a pool counts: name to the arguments of each call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.setdefault(name, []).append(arguments)
+
+    def __call__(self, name: str) -> list[tuple[Any, ...]]:
+        return self.calls.get(name, [])
+
+
+async def settle() -> None:
+    """Lets everything happen that can happen now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Where processes are started; pauses between tries pass at once and are noted."""
+    made = Stage()
+    monkeypatch.setattr(worker_module, "launch", made.launch)
+
+    def backoff() -> Any:
+        for pause in (1.0, 1.0, 2.0, 3.0):
+            made.sleeps.append(pause)
+            yield 0.0
+        while True:
+            yield 60.0
+
+    monkeypatch.setattr(worker_module, "backoff", backoff)
+    return made
+
+
+@pytest.fixture
+def counts() -> Counts:
+    """What pools of the test count."""
+    return Counts()
+
+
+@pytest.fixture
+async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
+    """Scales a pool to so many workers, which load; it is closed after the test."""
+    begun: list[Pool] = []
+
+    async def begin(pool: Pool, workers: int) -> None:
+        begun.append(pool)
+        pool.scale(workers, workers)
+        for number in range(workers):
+            (await stage.enter(number + 1)).load()
+
+    yield begin
+    for pool in begun:
+        await pool.close(0.01)
+
+
+@pytest.fixture
+def spec() -> WorkerSpec:
+    """What the workers of the tests are started with."""
+    return WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 4), threads=1, frame_limit=1 << 20)
+
+
+@pytest.fixture
+def times() -> WorkerTimes:
+    """Clocks that do not run out during a test."""
+    return WorkerTimes(startup=60.0, response=60.0, silence=60.0, max_retry=300.0)

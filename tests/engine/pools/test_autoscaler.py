@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.waiting import until
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.autoscaler import RESERVE, SHORTAGE, Autoscaler, sample_of
+from modelserver.engine.pools.devices import DeviceList, DeviceRing
+from modelserver.engine.pools.gate import BASE_NEED, StartGate
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.scaling import ScalingRule
+from modelserver.engine.pools.spec import PoolLimits, Ports, Ranks, WorkerState
+from modelserver.engine.resources import resident_bytes
+from modelserver.engine.telemetry.gpus import GpuMemory
+from modelserver.engine.wire.messages import Row
+
+if TYPE_CHECKING:
+    from tests.engine.pools.conftest import Counts
+
+    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+
+
+RULE = ScalingRule(target_wait=0.1, up_pause=2.0, down_pause=4.0)
+LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=100, max_bytes=10_000)
+PLENTY = 100 << 30
+
+
+class Machine:
+    """Memory that the test gives and takes."""
+
+    def __init__(self) -> None:
+        self.available = float(PLENTY)
+        self.gpus: dict[int, GpuMemory] = {}
+        self.resident = 0
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def autoscaler(machine: Machine) -> Autoscaler:
+    return Autoscaler(machine.gpus.get, lambda _: machine.resident)
+
+
+@pytest.fixture
+async def make(
+    stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts, machine: Machine, autoscaler: Autoscaler
+) -> Any:
+    """Makes followed pools of one loaded worker and at most ``most``."""
+    made: list[Pool] = []
+
+    async def pool(
+        most: int = 4,
+        *,
+        fewest: int = 1,
+        devices: Any = None,
+        rule: ScalingRule | None = RULE,
+        special: dict[str, Any] | None = None,
+        **limits: Any,
+    ) -> Pool:
+        ids = iter(range(9000, 9100))
+        gate = StartGate(available=lambda: machine.available)
+        own = Pool(
+            "m",
+            "m_1.0",
+            replace(spec, gate=gate, **(special or {})),
+            times,
+            replace(LIMITS, **limits),
+            next_id=ids.__next__,
+            devices=devices or DeviceRing(0),
+            metrics=counts,
+        )
+        made.append(own)
+        autoscaler.follow(own, rule)
+        own.scale(fewest, most)
+        await load(stage, fewest)
+        return own
+
+    yield pool
+    for each in made:
+        await each.close(0.01)
+
+
+async def load(stage: Any, count: int) -> None:
+    """Loads all that were started, up to this many."""
+    await stage.enter(count)
+    for process in stage.processes[:count]:
+        if any(type(message).__name__ == "Load" for message, _ in process.received):
+            process.received = [m for m in process.received if type(m[0]).__name__ != "Load"]
+            process.load()
+    await stage.settle()
+
+
+def submit(pool: Pool, count: int, arrived: float = 0.0) -> list[Request]:
+    requests = [Request("id", [Row("id", 1)], [b"a"], arrived) for _ in range(count)]
+    for request in requests:
+        pool.submit(request)
+    return requests
+
+
+def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
+    """Looks again and again for so long; returns the end."""
+    now = start
+    while now < start + seconds:
+        autoscaler.look(now)
+        now += RULE.every
+    return now
+
+
+# -- costs nothing when off
+
+
+async def test_no_timer_without_pools(make: Any, autoscaler: Autoscaler) -> None:
+    """There is a timer while a pool is followed, and none before and afterwards."""
+    pool = await make(rule=None)
+    assert autoscaler.idle
+    autoscaler.follow(pool, RULE)
+    assert not autoscaler.idle
+    autoscaler.follow(pool, None)
+
+    assert autoscaler.idle
+    assert pool.autoscaling is None
+
+
+async def test_closed_pools_are_left(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
+    """A pool that closes is looked at no more, and its wish is shown no more."""
+    pool = await make()
+    await pool.close(0.01)
+    autoscaler.look(1.0)
+
+    assert autoscaler.idle
+    assert counts("wished")[-1] == (None,)
+
+
+async def test_forgotten_pools_are_left(
+    spec: WorkerSpec, times: WorkerTimes, counts: Counts, autoscaler: Autoscaler
+) -> None:
+    """A pool that was made and never used, as of a registration that failed, is not kept alive."""
+    pool = Pool("m", "m_1.0", spec, times, LIMITS, next_id=int, devices=DeviceRing(0), metrics=counts)
+    autoscaler.follow(pool, RULE)
+    del pool
+    gc.collect()
+    autoscaler._tick()
+
+    assert autoscaler.idle
+
+
+async def test_the_timer_looks(make: Any, autoscaler: Autoscaler) -> None:
+    """A pool is looked at without anybody asking."""
+    pool = await make(rule=ScalingRule(up_pause=0.1))
+
+    await until(lambda: pool.autoscaling.decision)
+    assert not autoscaler.idle
+
+
+# -- up and down
+
+
+async def test_up_and_down(
+    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests that wait bring a second worker, and when they are gone it goes; log and metrics tell why."""
+    caplog.set_level(logging.INFO, "modelserver.workers")
+    pool = await make()
+    requests = submit(pool, 6)
+    now = look(autoscaler, 0.0, 3.0)
+    assert len(pool.workers) == 2
+    assert counts("scaled") == [("up", "queue_wait")]
+    assert "Autoscaling m_1.0: 1 -> 2 workers (queue_wait): waited" in caplog.text
+    assert "target 100 ms, busy 1.0 of 1 workers" in caplog.text
+
+    await load(stage, 2)
+    for _ in range(6):
+        for process in stage.processes:
+            while process.batches:
+                process.answer()
+        await stage.settle()
+    assert all(request.done and request.error is None for request in requests)
+    look(autoscaler, now, 12.0)
+
+    assert len(pool.workers) == 1
+    assert counts("scaled") == [("up", "queue_wait"), ("down", "idle")]
+    assert counts("wished")[-1] == (1,)
+    assert (pool.autoscaling.event.before, pool.autoscaling.event.after) == (2, 1)
+
+
+async def test_who_goes_finishes(make: Any, stage: Any, autoscaler: Autoscaler) -> None:
+    """A worker that is taken away answers what it has; the others answer what waits."""
+    pool = await make(fewest=2)
+    requests = submit(pool, 4)
+    pool.min_workers = 1
+    pool.resize(1)
+    await stage.settle()
+    stage.processes[1].answer()
+    for _ in range(3):
+        stage.processes[0].answer()
+
+    assert [request.error for request in requests] == [None] * 4
+    assert all(request.done for request in requests)
+
+
+async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts) -> None:
+    """Scaling by hand changes the bounds: equal ones end it, and zero workers start none."""
+    pool = await make()
+    pool.scale(2, 2)
+    submit(pool, 9)
+    look(autoscaler, 0.0, 20.0)
+    assert len(pool.workers) == 2
+    assert pool.autoscaling.decision.reason == "equal_bounds"
+    pool.scale(0, 4)
+    look(autoscaler, 20.0, 20.0)
+
+    assert pool.workers == []
+    assert counts("scaled") == []
+
+
+async def test_other_rule(make: Any, autoscaler: Autoscaler) -> None:
+    """A changed rule counts at once, and what was seen until then is not forgotten."""
+    pool = await make(rule=replace(RULE, up_pause=100.0))
+    submit(pool, 6)
+    now = look(autoscaler, 0.0, 10.0)
+    assert len(pool.workers) == 1
+    autoscaler.follow(pool, RULE)
+    autoscaler.look(now)
+
+    assert len(pool.workers) == 2
+
+
+async def test_one_that_breaks(
+    make: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong with one pool is logged, and the others are looked at."""
+    broken, sound = await make(), await make()
+    broken.queue.oldest = lambda: 1 / 0
+    autoscaler.look(1.0)
+
+    assert sound.autoscaling.decision is not None
+    assert "Autoscaling m_1.0 failed" in caplog.text
+
+
+# -- workers that fail
+
+
+async def test_failed_start(
+    make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that cannot load goes again, and for a while none is tried; the one that serves is kept."""
+    caplog.set_level(logging.INFO, "modelserver.workers")
+    pool = await make()
+    submit(pool, 6)
+    now = look(autoscaler, 0.0, 3.0)
+    (await stage.enter(2)).fail_to_load("no room", permanent=True)
+    await stage.settle()
+    now = look(autoscaler, now, 20.0)
+
+    assert len(pool.workers) == 1
+    assert pool.workers[0].state is WorkerState.READY
+    assert counts("scaled") == [("up", "queue_wait"), ("down", "start_failed")]
+    assert (pool.autoscaling.decision.reason, pool.autoscaling.decision.wish) == ("start_failed", 2)
+    assert "2 -> 1 workers (start_failed): no room" in caplog.text
+    assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1
+    look(autoscaler, now, 12.0)
+    assert len(pool.workers) == 2
+
+
+async def test_worker_that_restarts(make: Any, stage: Any, autoscaler: Autoscaler) -> None:
+    """While a worker that died starts again no other is started, and none is taken away."""
+    pool = await make()
+    submit(pool, 6)
+    stage.processes[0].kill()
+    await until(lambda: len(stage.processes) == 2)
+    look(autoscaler, 0.0, 20.0)
+
+    assert len(pool.workers) == 1
+    assert pool.autoscaling.decision.reason == "loading"
+
+
+# -- memory
+
+
+@pytest.mark.parametrize(
+    ("available", "resident", "workers"),
+    [
+        (RESERVE + BASE_NEED, 0, 2),
+        (RESERVE + BASE_NEED - 1, 0, 1),
+        (RESERVE + BASE_NEED, BASE_NEED + 1, 1),
+        (RESERVE + 2 * BASE_NEED, BASE_NEED + 1, 2),
+    ],
+    ids=["enough", "short", "large workers", "enough for large ones"],
+)
+async def test_memory(
+    make: Any, autoscaler: Autoscaler, machine: Machine, available: int, resident: int, workers: int
+) -> None:
+    """A worker is added where there is memory for one like the others, and the reserve."""
+    pool = await make()
+    machine.available, machine.resident = available, resident
+    submit(pool, 6)
+    look(autoscaler, 0.0, 3.0)
+
+    assert len(pool.workers) == workers
+
+
+async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+    """What loading workers of other pools may take still counts as taken."""
+    pool, other = await make(), await make(rule=None)
+    other.spec = replace(other.spec, gate=pool.spec.gate)
+    machine.available = RESERVE + BASE_NEED
+    other.scale(2, 2)
+    await stage.settle()
+    submit(pool, 6)
+    look(autoscaler, 0.0, 3.0)
+
+    assert len(pool.workers) == 1
+    assert pool.autoscaling.decision.reason == "memory"
+
+
+async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+    """While nothing waits the system is asked for its memory now and then only."""
+    pool = await make()
+    asked: list[float] = []
+
+    def available() -> float:
+        asked.append(PLENTY)
+        return PLENTY
+
+    pool.spec = replace(pool.spec, gate=StartGate(available=available))
+    look(autoscaler, 0.0, 20.0)
+
+    assert 5 <= len(asked) <= 11
+
+
+async def test_shortage(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+    """Where there is hardly any memory left workers are taken away."""
+    pool = await make(fewest=3)
+    pool.scale(1, 4)
+    machine.available = SHORTAGE - 1
+    look(autoscaler, 0.0, 10.0)
+
+    assert len(pool.workers) == 1
+    assert pool.autoscaling.event.reason == "memory"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers"),
+    [
+        ({0: GpuMemory(PLENTY, 10 << 30), 1: GpuMemory(PLENTY, 0)}, 2),
+        ({0: GpuMemory(5 << 30, 10 << 30), 1: GpuMemory(PLENTY, 0)}, 1),
+        (
+            {
+                0: GpuMemory(5 << 30, 10 << 30, {1000: 4 << 30}),
+                1: GpuMemory(PLENTY, 4 << 30, {1000: 4 << 30}),
+            },
+            2,
+        ),
+        ({}, 2),
+    ],
+    ids=["enough", "short", "known by process", "unreadable"],
+)
+async def test_gpu_memory(
+    make: Any, autoscaler: Autoscaler, machine: Machine, gpus: dict[int, GpuMemory], workers: int
+) -> None:
+    """The next worker's GPU must have as much free as one of its kind occupies."""
+    pool = await make(devices=DeviceRing(2))
+    assert (pool.workers[0].gpu_id, pool.devices.peek()) == (1, 0)
+    machine.gpus.update(gpus)
+    if gpus and not gpus[1].used:
+        machine.gpus[1] = gpus[1]._replace(used=10 << 30)
+    submit(pool, 6)
+    look(autoscaler, 0.0, 3.0)
+
+    assert len(pool.workers) == workers
+
+
+@pytest.mark.parametrize(("devices", "order"), [(None, ["look"]), (DeviceRing(2), ["renew", "look"])])
+async def test_gpus_are_read_before_pools_are_sampled(
+    make: Any, machine: Machine, devices: Any, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may wait for them, which the samples do not; not at all if no pool is on a GPU."""
+    seen: list[str] = []
+
+    async def renew() -> None:
+        seen.append("renew")
+
+    pool = await make(devices=devices, rule=None)
+    autoscaler = Autoscaler(machine.gpus.get, lambda _: machine.resident, renew)
+    monkeypatch.setattr(autoscaler, "look", lambda _: seen.append("look"))
+    autoscaler.follow(pool, RULE)
+    autoscaler._tick()
+    await until(lambda: "look" in seen)
+
+    assert seen == order
+    assert not autoscaler.idle
+    autoscaler.follow(pool, None)
+
+
+async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+    """A worker of several GPUs needs memory on each of its group."""
+    ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
+    pool = await make(devices=DeviceList([0, 2]), rule=None)
+    pool.spec = replace(pool.spec, ranks=ranks)
+    autoscaler.follow(pool, RULE)
+    machine.gpus.update({gpu: GpuMemory(20 << 30, 10 << 30) for gpu in range(4)})
+    machine.gpus[3] = GpuMemory(9 << 30, 0)
+    submit(pool, 6)
+    look(autoscaler, 0.0, 3.0)
+
+    assert len(pool.workers) == 1
+    assert pool.autoscaling.decision.reason == "memory"
+
+
+async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
+    """A worker that comes after one that went gets its device."""
+    pool = await make(fewest=3, devices=DeviceRing(3))
+    before = [worker.gpu_id for worker in pool.workers]
+    for _ in range(4):
+        pool.min_workers = 2
+        pool.resize(2)
+        pool.resize(3)
+
+    assert [worker.gpu_id for worker in pool.workers] == before
+
+
+async def test_cores_are_shared_by_all_there_may_be(make: Any, stage: Any) -> None:
+    """Workers that come and go get the share of cores that each has when all are there."""
+    await make(most=4, special={"threads": 8})
+
+    assert stage.specs[-1].threads == 2
+
+
+# -- what is seen
+
+
+async def test_sample(make: Any, stage: Any) -> None:
+    """Of a busy pool the oldest that waits for a worker counts, in the queue or behind a running batch."""
+    pool = await make(fewest=2)
+    assert sample_of(pool, 5.0) == replace(sample_of(pool, 5.0), wait=0.0, busy=0.0, ready=2)
+    submit(pool, 2, arrived=1.0)
+    assert (sample_of(pool, 5.0).wait, sample_of(pool, 5.0).busy) == (0.0, 2.0)
+    submit(pool, 1, arrived=2.0)
+    assert sample_of(pool, 5.0).wait == 3.0
+    stage.processes[0].kill()
+
+    assert (sample_of(pool, 5.0).ready, sample_of(pool, 5.0).loading) in {(2, 0), (1, 1)}
+
+
+async def test_waiting_for_the_batch(make: Any) -> None:
+    """What waits beside a free worker waits for its batch, and the window is nobody's fault."""
+    pool = await make(batch_size=4, policy="window", max_delay=2.0)
+    submit(pool, 3, arrived=1.0)
+    assert sample_of(pool, 2.0).wait == 0.0
+    submit(pool, 1, arrived=1.0)
+    submit(pool, 1, arrived=1.0)
+    assert sample_of(pool, 2.0).wait == 0.0
+
+    assert sample_of(pool, 4.5).wait == 1.5
+
+
+async def test_refusing_pool(make: Any) -> None:
+    """With useJobTicket nothing waits: that all are busy counts instead."""
+    pool = await make(tickets=True)
+    assert sample_of(pool, 1.0).wait == 0.0
+    submit(pool, 1)
+
+    assert sample_of(pool, 1.0).wait == math.inf
+
+
+async def test_concurrent_requests(make: Any) -> None:
+    """A worker that takes several requests at a time is busy in part, and free until it is full."""
+    pool = await make(special={"concurrency": 4})
+    submit(pool, 3)
+    assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (0.75, 0.0)
+    submit(pool, 2, arrived=1.0)
+
+    assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (1.0, 8.0)
+
+
+def test_resident_bytes() -> None:
+    """A living process occupies something, one that is not there nothing."""
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(-1) == 0

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from typing import Any
+
+import pytest
+from tests.waiting import until
+
+from modelserver.engine.pools.channel import Channel
+from modelserver.engine.wire.arena import LARGE, Arena, adopt, create
+from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.engine.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
+
+
+class Ends:
+    """A channel, the other end of its socket, and what the channel told."""
+
+    def __init__(self, limit: int, arena: Arena | None = None) -> None:
+        self.messages: list[tuple[Any, bytes]] = []
+        self.lost: list[str | None] = []
+        self.channel = Channel(
+            lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit, arena
+        )
+        self.ours, self.theirs = socket.socketpair()
+
+    async def connect(self) -> Ends:
+        self.theirs.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self.channel, sock=self.ours)
+        return self
+
+    async def receive(self, count: int) -> list[tuple[Any, bytes]]:
+        """The next frames that the other end gets."""
+        reader = FrameReader(to_worker_decoder)
+        frames: list[tuple[Any, bytes]] = []
+        while len(frames) < count:
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.theirs, 1 << 16), 5)
+            frames += [(message, bytes(tail)) for message, tail in reader.feed(data)]
+        return frames
+
+    async def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            await asyncio.get_running_loop().sock_sendall(self.theirs, piece)
+
+
+@pytest.fixture
+async def ends() -> Any:
+    made = await Ends(limit=10_000).connect()
+    yield made
+    made.channel.close()
+    made.theirs.close()
+    await until(lambda: made.lost)
+
+
+async def test_there_and_back(ends: Ends) -> None:
+    """Messages and the bytes behind them arrive as they were sent."""
+    ends.channel.send(Predict(1, [Row("a", 3), Row("b", 2)]), [b"one", b"tw"])
+    ends.channel.send(Stop())
+    await ends.send(*encode(Result(1, [Answer(2)], 0.5), [b"hi"]), *encode(Pong()))
+
+    assert await ends.receive(2) == [(Predict(1, [Row("a", 3), Row("b", 2)]), b"onetw"), (Stop(), b"")]
+    await until(lambda: len(ends.messages) == 2)
+    assert ends.messages == [(Result(1, [Answer(2)], 0.5), b"hi"), (Pong(), b"")]
+
+
+async def test_large_bodies(ends: Ends) -> None:
+    """Bodies larger than the socket's buffer arrive whole."""
+    body = bytes(1_000_000)
+    ends.channel.send(Predict(1, [Row("a", len(body))]), [body])
+
+    assert (await ends.receive(1))[0][1] == body
+
+
+@pytest.mark.parametrize("nonsense", [b"\x00" * 8, b"\xff" * 8, b"hello, this is no frame"])
+async def test_nonsense(ends: Ends, nonsense: bytes) -> None:
+    """What is no frame ends the connection, with the reason."""
+    await ends.send(nonsense)
+    await until(lambda: ends.lost)
+
+    assert ends.lost[0] is not None
+    assert "frame" in ends.lost[0] or "message" in ends.lost[0]
+
+
+async def test_frame_over_the_limit(ends: Ends) -> None:
+    """A frame over the limit ends the connection before it is collected."""
+    await ends.send(encode(Result(1, [Answer(20_000)], 0.0), [bytes(20_000)])[0][:100])
+    await until(lambda: ends.lost)
+
+    assert "20" in str(ends.lost[0])
+
+
+async def test_orderly_end(ends: Ends) -> None:
+    """An end without an error has no reason, and later messages are dropped."""
+    ends.theirs.close()
+    await until(lambda: ends.lost)
+    ends.channel.send(Ping())
+    await asyncio.sleep(0)
+
+    assert ends.lost == [None]
+
+
+# Bytes in an arena
+
+
+class SharingEnds(Ends):
+    """A channel with an arena, and the worker's side of it."""
+
+    def __init__(self) -> None:
+        arena = create()
+        assert arena is not None
+        self.descriptor = arena.descriptor
+        self.theirs_arena = adopt(os.dup(arena.descriptor))
+        super().__init__(2 * LARGE, arena)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the system gives to the arena."""
+        return os.fstat(self.theirs_arena.descriptor).st_blocks * 512
+
+
+@pytest.fixture
+async def sharing() -> Any:
+    made = SharingEnds()
+    await made.connect()
+    yield made
+    made.channel.close()
+    made.theirs.close()
+    await until(lambda: made.lost)
+    made.theirs_arena.close()
+
+
+async def test_large_bodies_by_arena(sharing: SharingEnds) -> None:
+    """Large bodies and answers arrive; what crosses the socket is small."""
+    body, content = os.urandom(LARGE), os.urandom(LARGE + 1)
+    sharing.channel.send(Predict(1, [Row("a", len(body))]), [body])
+    received = await asyncio.get_running_loop().sock_recv(sharing.theirs, 1 << 20)
+    reader = FrameReader(to_worker_decoder)
+    reader.arena = sharing.theirs_arena.incoming
+    frames = [(message, bytes(tail)) for message, tail in reader.feed(received)]
+    reply = encode(Result(1, [Answer(len(content))], 0.5), [content], sharing.theirs_arena.outgoing)
+    await sharing.send(*reply)
+    await until(lambda: sharing.messages)
+
+    assert frames == [(Predict(1, [Row("a", len(body))]), body)]
+    assert sharing.messages == [(Result(1, [Answer(len(content))], 0.5), content)]
+    assert max(len(received), len(b"".join(reply))) < 200
+
+
+@pytest.mark.parametrize("place", [1 << 26, 1, (1 << 64) - 4096])
+async def test_wrong_place(sharing: SharingEnds, place: int) -> None:
+    """A worker that names what is no block loses its connection, and nobody else anything (F70)."""
+    (honest,) = encode(Result(1, [Answer(LARGE)], 0.5), [bytes(LARGE)], sharing.theirs_arena.outgoing)
+    await sharing.send(honest[:-8] + struct.pack("<Q", place))
+    await until(lambda: sharing.lost)
+
+    assert sharing.messages == []
+    assert sharing.lost == [f"no block: {LARGE} bytes at {place}"]
+
+
+async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
+    """A ping, which only a resting worker gets, frees what batches have used."""
+    sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
+    sharing.channel.send(Ping())
+    assert sharing.memory > LARGE
+
+    sharing.theirs_arena.incoming.free(0)
+    sharing.channel.send(Stop())
+    assert sharing.memory > LARGE
+    sharing.channel.send(Ping())
+    assert sharing.memory == 0
+
+
+async def test_end_frees_the_arena(sharing: SharingEnds) -> None:
+    """With the connection goes the memory; what is sent afterwards goes nowhere."""
+    sharing.theirs.close()
+    await until(lambda: sharing.lost)
+    sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
+    sharing.channel.send(Ping())
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(sharing.descriptor)
+    assert sharing.memory == 0

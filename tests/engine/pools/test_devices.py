@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.engine.pools.devices import DeviceList, DeviceRing, find_devices, groups_of, look_again
+from modelserver.errors import ConfigError
+
+
+def readings(count: int = 0, *, problem: str = "", is_broken: bool = False, answers: bool = True) -> Any:
+    """The GPUs of a machine, as their driver shows them."""
+
+    async def renew(patience: float | None = None) -> bool:
+        gpus.renewed += 1
+        return answers
+
+    gpus = SimpleNamespace(
+        driver=SimpleNamespace(problem=problem, is_broken=is_broken),
+        count=lambda most: count if most is None else min(count, most),
+        renew=renew,
+        renewed=0,
+    )
+    return gpus
+
+
+def test_ring() -> None:
+    """GPUs are handed out in turn across all models, the second one first (reference 18.3)."""
+    ring = DeviceRing(3)
+
+    assert [ring.assign() for _ in range(5)] == [1, 2, 0, 1, 2]
+
+
+def test_one_gpu() -> None:
+    """The only GPU is everybody's."""
+    ring = DeviceRing(1)
+
+    assert [ring.assign() for _ in range(3)] == [0, 0, 0]
+
+
+def test_list() -> None:
+    """The devices a configuration names are handed out in turn from the first."""
+    named = DeviceList([2, 0])
+
+    assert [named.assign() for _ in range(3)] == [2, 0, 2]
+
+
+def test_no_devices() -> None:
+    """Without devices there is none to assign."""
+    assert DeviceRing(0).assign() is None
+    assert DeviceList(()).assign() is None
+
+
+def test_groups() -> None:
+    """Workers of several devices take them in order; a rest that fills no group is left (reference 18.3)."""
+    assert groups_of([0, 2, 5, 7, 8], 2) == [(0, 2), (5, 7)]
+    assert groups_of(range(4), 4) == [(0, 1, 2, 3)]
+    assert groups_of([0], 2) == []
+
+
+# -- finding them
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "expected"), [(None, 2, 2), (1, 2, 1), (4, 2, 2), (0, 2, 0), (None, 0, 0)]
+)
+async def test_gpus_are_found(
+    number: int | None, count: int, expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At most so many as there shall be; a machine without any is nothing to warn of."""
+    gpus = readings(count)
+
+    assert (await find_devices(number, gpus=gpus)).count == expected
+    assert gpus.renewed == (number != 0)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "is_broken", "said"),
+    [
+        (2, False, "number_of_gpu=2: no GPU is available, models run on the CPU: why"),
+        (None, True, "no GPU is available, models run on the CPU: why"),
+    ],
+)
+async def test_missing_gpus_are_warned_of(
+    number: int | None, is_broken: bool, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, if some are asked for, or a driver is installed and cannot be used."""
+    await find_devices(number, gpus=readings(problem="why", is_broken=is_broken))
+
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@pytest.mark.parametrize(("number", "why"), [(None, "why"), (3, "why"), (0, "number_of_gpu=0")])
+async def test_a_gpu_can_be_required(number: int | None, why: str) -> None:
+    """Then a server without one does not start, and says why."""
+    with pytest.raises(ConfigError, match=f"^require_gpu=true: no GPU is available: {why}$"):
+        await find_devices(number, required=True, gpus=readings(problem="why"))
+    assert (await find_devices(None, required=True, gpus=readings(1))).count == 1
+
+
+async def test_a_driver_that_hangs_ends_the_start() -> None:
+    """Models would be on the CPU for as long as the server lives."""
+    with pytest.raises(ConfigError, match="did not answer within 60 s; number_of_gpu=0 starts without GPUs"):
+        await find_devices(None, gpus=readings(answers=False))
+    assert (await find_devices(0, gpus=readings(answers=False))).count == 0
+
+
+async def test_gpus_may_come_later() -> None:
+    """A driver that was loaded after the start gives the next model its GPUs; nobody looks in vain."""
+    ring, broken = DeviceRing(0), readings(3, is_broken=True)
+    await look_again(ring, 2, gpus=readings(0))
+    await look_again(ring, 2, gpus=readings(3, is_broken=True, answers=False))
+    assert (ring.count, ring.assign()) == (0, None)
+    await look_again(ring, 2, gpus=broken)
+    await look_again(ring, 2, gpus=broken)
+
+    assert (ring.count, broken.renewed) == (2, 1)
+    assert {ring.assign(), ring.assign()} == {0, 1}

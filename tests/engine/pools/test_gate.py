@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, available_memory, need_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Loads:
+    """Loads that go on until the test ends them."""
+
+    def __init__(self, gate: StartGate) -> None:
+        self._gate = gate
+        self._ends: dict[str, asyncio.Event] = {}
+        self.running: list[str] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, name: str, need: int = 1) -> None:
+        self._ends[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._load(name, need))
+        await settle()
+
+    async def _load(self, name: str, need: int) -> None:
+        async with self._gate.place(need):
+            self.running.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.running.remove(name)
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_limit() -> None:
+    """At most ``limit`` load at once; the next in line follows when one is done (F57)."""
+    loads = Loads(StartGate(2, lambda: float("inf")))
+    for name in "abcd":
+        await loads.begin(name)
+
+    assert loads.running == ["a", "b"]
+    await loads.end("a")
+    assert loads.running == ["b", "c"]
+
+
+async def test_memory() -> None:
+    """A further one waits until there is memory for it beside what those that load may take."""
+    loads = Loads(StartGate(8, lambda: 100))
+    await loads.begin("a", need=60)
+    await loads.begin("b", need=60)
+    await loads.begin("c", need=10)
+
+    assert loads.running == ["a"]
+    await loads.end("a")
+    assert loads.running == ["b", "c"]
+
+
+async def test_one_may_always_load() -> None:
+    """What needs more than there seems to be is tried all the same, alone."""
+    loads = Loads(StartGate(8, lambda: 0.0))
+    await loads.begin("a", need=60)
+    await loads.begin("b", need=1)
+
+    assert loads.running == ["a"]
+
+
+async def test_given_up() -> None:
+    """One that is not wanted any more, whether it loads or waits, makes way for the next."""
+    loads = Loads(StartGate(1, lambda: float("inf")))
+    for name in "abc":
+        await loads.begin(name)
+    for name in "ba":
+        loads.tasks[name].cancel()
+        await settle()
+
+    assert loads.running == ["c"]
+
+
+async def test_failure() -> None:
+    """A load that fails gives its place back."""
+    gate = StartGate(1, lambda: float("inf"))
+    with pytest.raises(OSError, match="no"):
+        async with gate.place(1):
+            raise OSError("no")
+
+    loads = Loads(gate)
+    await loads.begin("a")
+    assert loads.running == ["a"]
+
+
+def test_need(tmp_path: Path) -> None:
+    """A model needs its files twice, beside what every worker needs."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "weights.pth").write_bytes(b"x" * 1000)
+    (tmp_path / "sub" / "more").write_bytes(b"x" * 24)
+
+    assert need_of(tmp_path) == BASE_NEED + COPIES * 1024
+
+
+def test_available_memory(tmp_path: Path) -> None:
+    """The container's limit counts where it is tighter than the machine; cached files can be given back."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:       8 kB\n")
+    assert available_memory(meminfo, tmp_path) == 8192
+
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("4000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500\n")
+    assert available_memory(meminfo, tmp_path) == 1500
+
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(meminfo, tmp_path) == 8192
+    assert available_memory(tmp_path / "none", tmp_path) == float("inf")
+
+
+async def test_one_leaves_as_its_turn_comes() -> None:
+    """Its place is given back, and whoever made room for it hears nothing of it."""
+    gate = StartGate(limit=1, available=lambda: 100.0)
+
+    async def load() -> None:
+        async with gate.place(10):
+            pass
+
+    async with gate.place(10):
+        waiting = asyncio.create_task(load())
+        await asyncio.sleep(0)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert gate.free() == 100.0
+    await asyncio.wait_for(load(), 1.0)

@@ -1,0 +1,52 @@
+"""Workers under another Python than the server's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.pools.interpreter import check_interpreter, worker_command
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is installed can be imported."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
+def test_the_servers_own() -> None:
+    """It finds the worker as a module, and needs no check."""
+    assert worker_command(sys.executable) == [sys.executable, "-m", "modelserver.engine.worker"]
+    check_interpreter(sys.executable)
+
+
+def test_another_one_without_modelserver(bare: Path) -> None:
+    """It can run workers, if what they need is installed."""
+    check_interpreter(str(bare))
+    assert subprocess.run([bare, "-c", "import modelserver"], capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("content", ["", "#!/bin/sh\nexit 3\n"])
+def test_no_python(content: str, tmp_path: Path) -> None:
+    """What is none stops the start with its path."""
+    python = tmp_path / "python"
+    if content:
+        python.write_text(content)
+        os.chmod(python, 0o700)
+
+    with pytest.raises(ConfigError, match=f"^python={python}(:| cannot be run)"):
+        check_interpreter(str(python))
+
+
+def test_an_old_one(old: Path) -> None:
+    """What it is, and what is needed."""
+    with pytest.raises(ConfigError, match=f"^python={old}: it is Python 3.8, workers need 3.10 or newer$"):
+        check_interpreter(str(old))

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.pools.output import (
+    LINE_LIMIT,
+    LINES_A_SECOND,
+    LINES_AT_ONCE,
+    LINES_KEPT,
+    Capture,
+    LineReader,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def tail() -> deque[str]:
+    return deque(maxlen=3)
+
+
+@pytest.fixture
+async def reader(tail: deque[str], caplog: pytest.LogCaptureFixture) -> LineReader:
+    caplog.set_level(logging.INFO, logger="modelserver.model")
+    return LineReader("W-9000-m-stdout", logging.WARNING, tail)
+
+
+async def test_the_last_lines_are_kept() -> None:
+    """Of what a process printed; fewer can be asked for."""
+    capture = Capture()
+    capture.read("W")
+    os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(LINES_KEPT + 5)))
+    capture.close_outputs()
+    await capture.finish()
+
+    assert capture.last(2) == f"{LINES_KEPT + 3}\n{LINES_KEPT + 4}"
+    assert capture.last(2 * LINES_KEPT).startswith("5\n6\n")
+
+
+async def test_lines(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Each line is logged with its source at the level of its stream, without colours, however it was cut."""
+    for piece in (b"one\ntw", b"o\r\n", b"\xff\n", b"\x1b[1mbold\x1b[0m \x1b]8;;x\x1b\\link\x1b[2K\n"):
+        reader.data_received(piece)
+
+    assert caplog.messages == ["one", "two", "�", "bold link"]
+    assert {(record.levelno, record.source) for record in caplog.records} == {
+        (logging.WARNING, "W-9000-m-stdout")
+    }  # type: ignore[attr-defined]
+    assert list(tail)[-2:] == ["�", "bold link"]
+
+
+async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without an end counts when the stream ends, and the end is told."""
+    reader.data_received(b"no newline")
+    assert not reader.ended.done()
+    reader.finish()
+
+    assert caplog.messages == ["no newline"]
+    assert reader.ended.done()
+
+
+async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A line without end is cut, and never collected (F44)."""
+    for _ in range(50):
+        reader.data_received(b"x" * 100_000)
+    reader.data_received(b"\nnext\n")
+
+    assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
+
+
+async def test_flood(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
+
+    assert len(caplog.messages) == LINES_A_SECOND
+    assert tail[-1] == str(LINES_A_SECOND + 999)
+    reader._loop = _Clock(6.0)  # type: ignore[assignment]
+    reader.data_received(b"later\n")
+    assert caplog.messages[-2:] == [
+        f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]", "later",
+    ]  # fmt: skip
+
+
+async def test_the_end_of_a_flood(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """How many lines were dropped is told in the next second, though nothing more is printed."""
+    reader._loop = clock = _Clock(5.5)  # type: ignore[assignment]
+    reader.data_received(b"line\n" * (LINES_A_SECOND + 700))
+    reader.data_received(b"line\n" * 300)
+    ((when, tell),) = clock.calls
+    tell()
+
+    assert when == 6.0
+    assert caplog.messages[-1] == f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]"
+
+
+class _Clock:
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        self.calls.append((when, callback))
+
+    def time(self) -> float:
+        return self._now
+
+
+async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
+    told: list[tuple[object, ...]] = []
+    tail: deque[str] = deque()
+    caplog.set_level(logging.INFO, "modelserver.model")
+    reader = LineReader("W", logging.INFO, tail, lambda *metric: told.append(metric))
+    reader.data_received(
+        b"before\n[METRICS]n.Count:2|#a:b|#type:COUNTER|#hostname:h,1,id\n[METRICS]no\nafter\n"
+    )
+
+    assert told == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
+    assert [record.getMessage() for record in caplog.records] == ["before", "[METRICS]no", "after"]
+    assert list(tail) == ["before", "[METRICS]no", "after"]
+
+
+async def test_what_comes_at_once_is_taken_in_pieces(
+    reader: LineReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between pieces of a hundred lines the loop does other things; in the end all lines are there."""
+    inner, outer = os.pipe()
+    os.write(outer, b"".join(b"%d\n" % n for n in range(LINES_AT_ONCE * 5)))
+    reader.attach(inner)
+    taken: list[int] = []
+    while len(caplog.messages) < LINES_AT_ONCE * 5:
+        await asyncio.sleep(0)
+        if len(caplog.messages) != sum(taken):
+            taken.append(len(caplog.messages) - sum(taken))
+    os.close(outer)
+    await reader.ended
+
+    assert taken == [LINES_AT_ONCE] * 5
+    assert caplog.messages == [str(n) for n in range(LINES_AT_ONCE * 5)]
+
+
+async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str]) -> None:
+    """Lines beyond the bound are counted, not taken: a million of them take no time to speak of (F44)."""
+    reader._loop = _Clock(5.0)  # type: ignore[assignment]
+    reader.data_received(b"x\n" * LINES_A_SECOND)
+    flood = b"y\n" * 32_000 + b"last\n"
+    began = time.thread_time()
+    for _ in range(30):
+        reader.data_received(flood)
+
+    assert time.thread_time() - began < 0.2
+    assert reader._left_out == 30 * 32_001
+    assert tail[-1] == "last"
+
+
+async def test_the_end_takes_what_was_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that has ended is not waited for: what was read of it is logged at once."""
+    inner, outer = os.pipe()
+    os.write(outer, b"a\n" * (LINES_AT_ONCE * 3))
+    reader.attach(inner)
+    reader._read()
+    assert len(caplog.messages) == LINES_AT_ONCE
+    reader.close()
+    os.close(outer)
+
+    assert len(caplog.messages) == LINES_AT_ONCE * 3
+
+
+async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+    """Is processed in pieces, in order; at the end of the stream at once, also what is left."""
+    lines = [str(number) for number in range(3 * LINES_AT_ONCE)]
+    data = "\n".join(lines).encode()
+    reader.feed(data[:1000])
+    reader.feed(data[1000:])
+    assert len(caplog.messages) == LINES_AT_ONCE
+    while len(caplog.messages) < 2 * LINES_AT_ONCE:  # noqa: ASYNC110 - after a pause
+        await asyncio.sleep(0.001)
+    assert len(caplog.messages) < len(lines)
+    reader.finish()
+    assert caplog.messages == lines

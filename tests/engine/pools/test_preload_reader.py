@@ -1,0 +1,123 @@
+"""Sources of models are read beside the server: once, within limits, and never in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.pools import preload_reader, preloading
+from modelserver.engine.pools.preload_reader import PreloadReader
+from modelserver.engine.pools.preloading import Preload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Readings:
+    """Counts the processes that read, and plays them if it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.error: Exception | None = None
+        read = preload_reader._read
+
+        async def counted(model_dir: Path, handler: str) -> Preload | None:
+            self.count += 1
+            if self.error is not None:
+                raise self.error
+            return await read(model_dir, handler)
+
+        monkeypatch.setattr(preload_reader, "_read", counted)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
+    return Readings(monkeypatch)
+
+
+async def test_one_reading_for_all(readings: Readings, tmp_path: Path) -> None:
+    """Workers that start at once, and those that come later, share what was found until a file changes."""
+    (tmp_path / "h.py").write_text("import torch\n")
+    reader = PreloadReader()
+    found = await asyncio.gather(*(reader.preload_of(tmp_path, "h.py") for _ in range(20)))
+    assert found == [Preload(("torch",))] * 20
+    await reader.preload_of(tmp_path, "h.py")
+    assert readings.count == 1
+
+    (tmp_path / "other.py").write_text("import torchvision\n")
+    assert await reader.preload_of(tmp_path, "h.py") == Preload(("torch", "torchvision"))
+    assert readings.count == 2
+
+
+async def test_the_server_has_time_meanwhile(tmp_path: Path) -> None:
+    """A large source takes the server itself next to no time."""
+    (tmp_path / "h.py").write_text("import torch\n" + "x = [1, 2, (3, 4)]\n" * 12_000)
+    reader = PreloadReader()
+    before, started = time.process_time(), time.monotonic()
+    assert await reader.preload_of(tmp_path, "h.py") == Preload(("torch",))
+    used, passed = time.process_time() - before, time.monotonic() - started
+
+    assert used < 0.1
+    assert used < passed / 4
+
+
+async def test_a_source_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Reading is ended, and nothing is preloaded."""
+    monkeypatch.setattr(preload_reader, "TIME_LIMIT", 0.05)
+    (tmp_path / "h.py").write_text("import torch\n" + "x = [1, 2, (3, 4)]\n" * 52_000)
+
+    assert await PreloadReader().preload_of(tmp_path, "h.py") is None
+
+
+async def test_a_reader_that_crashes(
+    readings: Readings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It costs the preload, and is not tried again as long as the files are the same."""
+    (tmp_path / "h.py").write_text("import torch\n")
+    script = tmp_path / "crash"
+    script.write_text("import os\nos.abort()\n")
+    monkeypatch.setattr(preloading, "__file__", str(script))
+    reader = PreloadReader()
+
+    assert [await reader.preload_of(tmp_path, "h.py") for _ in range(2)] == [None, None]
+    assert readings.count == 1
+
+
+async def test_a_process_that_cannot_be_started(
+    readings: Readings, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """That is not the files' fault: the next worker tries again."""
+    (tmp_path / "h.py").write_text("import torch\n")
+    reader = PreloadReader()
+    readings.error = OSError("Too many open files")
+    assert await reader.preload_of(tmp_path, "h.py") is None
+    assert "Too many open files" in caplog.text
+    readings.error = None
+
+    assert await reader.preload_of(tmp_path, "h.py") == Preload(("torch",))
+
+
+async def test_no_directory(tmp_path: Path) -> None:
+    """The worker will say what is wrong."""
+    (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
+
+    assert await PreloadReader().preload_of(tmp_path, "h.py") is None
+
+
+async def test_no_process_where_nothing_is_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources without the name of a heavy package, or of our handlers, are searched in the server itself."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    (tmp_path / "h.py").write_text("import json\nimport modelserver\n")
+
+    assert await PreloadReader().preload_of(tmp_path, "h.py:Name") is None
+    for text in ("import torch\n", "from modelserver_handlers.base import BaseHandler\n"):
+        (tmp_path / "h.py").write_text(text)
+        with pytest.raises(AssertionError):
+            await PreloadReader().preload_of(tmp_path, "h.py")

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload, heavy_imports, preload_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("import json\n", set()),
+        ("import os, torch.nn as nn\n", {"torch"}),
+        ("from torch.nn import functional\nfrom torchvision import models\n", {"torch", "torchvision"}),
+        ("import torch_like\nfrom .torch import x\n", set()),
+        ("from modelserver_handlers.vision import VisionHandler\n", {"modelserver_handlers.vision"}),
+        ("from modelserver_handlers import base, context\n", {"modelserver_handlers.base"}),
+        ("import modelserver_handlers.errors\nfrom modelserver_handlers.context import Context\n", set()),
+        ("from ts.torch_handler.base_handler import BaseHandler\n", {"modelserver_handlers.base"}),
+        ("from ts.context import Context\nfrom ts.handler_utils.timer import timed\n", set()),
+        ("def handle(data, context):\n    import torch\n", set()),
+        ("import torch\ndef broken(:\n", set()),
+        ("import torch\0", set()),
+    ],
+)
+def test_heavy_imports(source: str, modules: set[str]) -> None:
+    """What a source imports at once and takes long is found; a source that is none has nothing."""
+    assert heavy_imports(source) == modules
+
+
+def test_light_models_need_no_preload(tmp_path: Path) -> None:
+    """A handler without torch is started in the plain way."""
+    (tmp_path / "h.py").write_text("import json\n")
+
+    assert preload_of(tmp_path, "h.py:handle") is None
+    assert preload_of(tmp_path, "h") is None
+
+
+def test_all_files_of_the_model_count(tmp_path: Path) -> None:
+    """What the handler's neighbours import counts; a handler that is not there may be built in."""
+    (tmp_path / "h.py").write_text("import model\n")
+    (tmp_path / "model.py").write_text("import torch\n")
+
+    assert preload_of(tmp_path, "h.py") == Preload(("torch",), "")
+    assert preload_of(tmp_path, "image_classifier") == Preload(("torch",), "image_classifier")
+    (tmp_path / "model.py").unlink()
+    assert preload_of(tmp_path, "image_classifier") == Preload((), "image_classifier")
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY", "PYTORCH_ALLOC_CONF"])
+def test_variables_that_count_at_import(tmp_path: Path, name: str) -> None:
+    """Nothing is imported before a file that names a variable which torch reads when it is imported."""
+    (tmp_path / "h.py").write_text(f"import os\nos.environ['{name}'] = '1'\nimport torch\n")
+
+    assert preload_of(tmp_path, "h.py") is None
+
+
+def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+    """The worker will say what is wrong."""
+    (tmp_path / "h.py").mkdir()
+    (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
+
+    assert preload_of(tmp_path, "h.py") is None
+
+
+def test_early_variables() -> None:
+    """Those that are read once are known by their names; others can be set in a running process."""
+    early = ["LD_PRELOAD", "OMP_NUM_THREADS", "MKL_DYNAMIC", "PYTHONPATH", "MALLOC_ARENA_MAX", "TZ", "LC_ALL"]
+    late = ["CUDA_VISIBLE_DEVICES", "RANK", "HOME", "LDAP", "TZDATA"]
+
+    assert [name for name in early if not EARLY_VARIABLE.fullmatch(name)] == []
+    assert [name for name in late if EARLY_VARIABLE.fullmatch(name)] == []

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.waiting import is_alive
+
+from modelserver.engine.pools.process import describe_exit, launch
+from modelserver.engine.pools.spawner import Spawner
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
+from modelserver.engine.worker.elsewhere import NEEDED
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exited with status 0"),
+        (3, "exited with status 3"),
+        (-11, "was killed by SIGSEGV"),
+        (-9, "was killed by SIGKILL"),
+        (-200, "was killed by signal 200"),
+    ],
+)
+def test_describe_exit(code: int, words: str) -> None:
+    """An exit code is told in words (design 6)."""
+    assert describe_exit(code) == words
+
+
+class Conversation:
+    """A real worker process and what it says."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    async def start(self, model_dir: Path, handler: str, **fields: Any) -> Conversation:
+        load = Load("m", "1.0", str(model_dir), handler, 2)
+        worker_spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 20, **fields)
+        self.process = await launch(
+            worker_spec,
+            "W-1-m",
+            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
+            self.lost.set_result,
+        )
+        return self
+
+    async def next(self) -> tuple[Any, bytes]:
+        return await asyncio.wait_for(self.messages.get(), 20)
+
+
+async def test_conversation(tmp_path: Path) -> None:
+    """A process loads its model, answers batches, and leaves when it is told to; its output is captured."""
+    (tmp_path / "h.py").write_text(
+        "import os\nprint('importing', flush=True)\n"
+        "def handle(data, context):\n    return [bytes(row['body']) + b'!' for row in data or []]\n"
+    )
+    talk = await Conversation().start(tmp_path, "h.py:handle")
+    loaded, _ = await talk.next()
+    talk.process.send(Predict(0, [Row("a", 1), Row("b", 1)]), [b"x", b"y"])
+    result, tail = await talk.next()
+    line = psutil.Process(talk.process.pid).cmdline()
+    talk.process.send(Stop())
+    how = await talk.process.wait()
+
+    assert isinstance(loaded, Loaded)
+    assert isinstance(result, Result)
+    assert [type(answer) for answer in result.answers] == [Answer, Answer]
+    assert tail == b"x!y!"
+    assert (how, talk.process.last_output()) == ("exited with status 0", "importing")
+    assert line[-1] == str(os.getpid())
+    assert await talk.lost is None
+
+
+@pytest.mark.parametrize("line", ["len(1)", "raise __import__('pickle').UnpicklingError('refused')"])
+async def test_failures_that_no_retry_can_mend(tmp_path: Path, line: str) -> None:
+    """A wrong call in the handler's own code, and weights that torch refuses, are not tried again (F40)."""
+    (tmp_path / "h.py").write_text(f"def handle(data, context):\n    {line}\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    failed, _ = await talk.next()
+    await talk.process.wait()
+
+    assert isinstance(failed, LoadFailed)
+    assert failed.permanent
+
+
+async def test_failure_to_load(tmp_path: Path) -> None:
+    """A handler that cannot be imported is reported before the process leaves, with its place (F40)."""
+    (tmp_path / "h.py").write_text("print('first')\nimport absent_module\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    failed, _ = await talk.next()
+    how = await talk.process.wait()
+
+    assert isinstance(failed, LoadFailed)
+    assert failed.permanent
+    assert "No module named 'absent_module'" in failed.message
+    assert how == "exited with status 1"
+    assert "h.py" in talk.process.last_output()
+
+
+async def test_kill(tmp_path: Path) -> None:
+    """A killed process is gone, and killing it again does no harm."""
+    (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    await talk.next()
+    talk.process.kill()
+    how = await talk.process.wait()
+    talk.process.kill()
+
+    assert how.startswith("was killed by SIGKILL")
+    assert not psutil.pid_exists(talk.process.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no memory that both sides share")
+async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
+    """A killed process tells how many batches it had begun: not those that it had not read yet (F39)."""
+    (tmp_path / "h.py").write_text(
+        "import time\ndef handle(data, context):\n    if data and bytes(data[0]['body']) == b's':\n"
+        "        print('begun', flush=True)\n        time.sleep(60)\n    return [b''] * len(data or [])\n"
+    )
+    talk = await Conversation().start(tmp_path, "h.py")
+    await talk.next()
+    talk.process.send(Predict(7, [Row("a", 1)]), [b"x"])
+    await talk.next()
+    for sequence in (8, 9):
+        talk.process.send(Predict(sequence, [Row("a", 1)]), [b"s"])
+    for _ in range(1000):
+        await asyncio.sleep(0.01)
+        if "begun" in talk.process.last_output():
+            break
+    before = talk.process.begun
+    talk.process.kill()
+    await talk.process.wait()
+
+    assert (before, talk.process.begun) == (None, 9)
+
+
+async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path) -> None:
+    """What is written to a process that was killed a moment before was never begun (F39)."""
+    (tmp_path / "h.py").write_text("def handle(data, context):\n    return data\n")
+    talk = await Conversation().start(tmp_path, "h.py")
+    await talk.next()
+    os.kill(talk.process.pid, signal.SIGKILL)
+    talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    await talk.process.wait()
+
+    assert talk.process.begun == (0 if sys.platform == "linux" else None)
+
+
+# What a handler may leave behind, in ways that lead further and further away from it.
+LEAVINGS = {
+    "group": "child = subprocess.Popen(PROGRAM).pid",
+    "session": "child = subprocess.Popen(PROGRAM, start_new_session=True).pid",
+    "daemon": "child = int(subprocess.run([*PROGRAM, 'daemon'], stdout=subprocess.PIPE).stdout)",
+    "fork": "child = os.fork()\nif not child:\n    os.setsid()\n    time.sleep(60)",
+}
+LEAVE = """
+import os, subprocess, sys, time
+CODE = '''
+import os, sys, time
+if sys.argv[1:] and (pid := os.fork()):
+    os.write(1, str(pid).encode())
+    os._exit(0)
+if sys.argv[1:]:
+    os.setsid()
+    os.dup2(2, 1)
+time.sleep(60)
+'''
+PROGRAM = [sys.executable, "-c", CODE]
+{leave}
+print(child, flush=True)
+def handle(data, context):
+    if data:
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("way", LEAVINGS)
+async def test_what_a_handler_left_ends_with_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, forked: bool
+) -> None:
+    """Children end with the worker, also in sessions of their own and without a parent (F45)."""
+    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({"subprocess"}))
+    spawner = Spawner() if forked else None
+    (tmp_path / "h.py").write_text(LEAVE.format(leave=LEAVINGS[way]))
+    talk = await Conversation().start(tmp_path, "h.py", spawner=spawner)
+    await talk.next()
+    parent = psutil.Process(talk.process.pid).ppid()
+    if way in {"group", "fork"}:
+        talk.process.kill()
+    else:
+        talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    how = await asyncio.wait_for(talk.process.wait(), 10)
+    if spawner is not None:
+        await spawner.close()
+
+    assert (parent == os.getpid()) is not forked
+    assert how in {"was killed by SIGKILL", "exited with status 3"}
+    assert not is_alive(int(talk.process.last_output()))
+
+
+async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
+    """Neither a program that was started without the mark, nor another worker, ends with a worker."""
+    code = LEAVINGS["session"].replace("True", "True, env={}")
+    (tmp_path / "h.py").write_text(LEAVE.format(leave=code))
+    first, second = Conversation(), Conversation()
+    for talk in (first, second):
+        await talk.start(tmp_path, "h.py")
+        await talk.next()
+    first.process.kill()
+    await first.process.wait()
+    second_lives = is_alive(second.process.pid)
+    second.process.kill()
+    await second.process.wait()
+    daemons = [int(talk.process.last_output()) for talk in (first, second)]
+
+    assert second_lives
+    assert [is_alive(daemon) for daemon in daemons] == [True, True]
+    for daemon in daemons:
+        os.kill(daemon, signal.SIGKILL)
+
+
+async def test_no_such_python(tmp_path: Path) -> None:
+    """A Python that is not there is an error of the start, and leaves no descriptors open."""
+    before = psutil.Process().num_fds()
+    with pytest.raises(OSError, match="No such file"):
+        await Conversation().start(tmp_path, "h.py", python=str(tmp_path / "python"))
+
+    assert psutil.Process().num_fds() <= before + 1
+
+
+async def test_conversation_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker runs under a Python in which modelserver is not installed, and handlers find `ts` there."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "other", symlinks=True)
+    (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    for name in NEEDED:
+        (packages / name).symlink_to(Path(importlib.import_module(name).__file__ or "").parent)
+    (tmp_path / "h.py").write_text(
+        "import sys\nfrom ts.context import Context\n"
+        "def handle(data, context):\n    return [sys.prefix for row in data or []]\n"
+    )
+    talk = await Conversation().start(tmp_path, "h.py:handle", python=str(tmp_path / "other/bin/python"))
+    loaded, _ = await talk.next()
+    talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+    _, tail = await talk.next()
+    talk.process.send(Stop())
+    await talk.process.wait()
+
+    assert isinstance(loaded, Loaded)
+    assert tail == str(tmp_path / "other").encode()

@@ -1,0 +1,268 @@
+"""Real worker processes, honest and hostile ones, and the memory that they share with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelserver.engine.pools import process as process_module
+from modelserver.engine.pools.process import launch
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.arena import HALF, LARGE
+from modelserver.engine.wire.messages import Answer, Load, Loaded, Predict, Result, Row
+
+HANDLERS = '''
+import hashlib, mmap, os, struct, sys
+import msgspec
+from modelserver.engine.wire import frames
+from modelserver.engine.wire.messages import Answer, Result
+from modelserver.engine.worker import channel
+
+kept = []
+
+def served(handler):
+    """A handler that is not called for nothing, as it is once when it is loaded."""
+    return lambda data, context: None if data is None else handler(data, context)
+
+@served
+def same(data, context):
+    return [row["body"] for row in data]
+
+@served
+def keep(data, context):
+    """Answers with the digest of what came in the batch before."""
+    kept.append(data[0]["body"])
+    return [hashlib.sha256(kept[-2]).hexdigest() if len(kept) > 1 else "none" for _ in data]
+
+def memory():
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:modelserver"):
+                return int(name)
+        except OSError:
+            pass
+
+@served
+def shrink(data, context):
+    tries = []
+    for size in (0, 1 << 20, 1 << 30):
+        try:
+            os.ftruncate(memory(), size)
+            tries.append("done")
+        except OSError as error:
+            tries.append(type(error).__name__)
+    return [" ".join(tries)]
+
+@served
+def punch(data, context):
+    """Takes all pages away, after its answer was put among them."""
+    everything = mmap.mmap(memory(), os.fstat(memory()).st_size)
+    encode = frames.encode
+    def encode_and_punch(*arguments):
+        pieces = encode(*arguments)
+        everything.madvise(mmap.MADV_REMOVE)
+        return pieces
+    channel.encode = encode_and_punch
+    return [bytes(data[0]["body"])]
+
+@served
+def forge(data, context):
+    """Answers by itself, as the first bytes of the body say: place and size."""
+    place, size = struct.unpack_from("<QQ", data[0]["body"])
+    head = msgspec.msgpack.encode(Result(0, [Answer(size)], 0.0))
+    frame = struct.pack("<II", len(head) + 12, len(head)) + head + struct.pack("<Q", place)
+    os.write(int(sys.argv[1]), frame)
+    return ["late"]
+
+@served
+def die(data, context):
+    os._exit(7)
+'''
+
+
+class Talk:
+    """A worker process with one of the handlers above."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.sequence = 0
+
+    async def start(self, folder: Path, handler: str) -> Talk:
+        (folder / "h.py").write_text(HANDLERS)
+        load = Load("m", "1.0", str(folder), f"h.py:{handler}", 4, max_response_size=1 << 28)
+        self.process = await launch(
+            WorkerSpec(load=load, threads=1, frame_limit=1 << 28),
+            "W-1-m",
+            lambda m, tail: self.answers.put_nowait((m, bytes(tail))),
+            self.lost.set_result,
+        )
+        message, _ = await self.next()
+        assert isinstance(message, Loaded)
+        return self
+
+    def send(self, *bodies: bytes) -> None:
+        rows = [Row(f"r{n}", len(body)) for n, body in enumerate(bodies)]
+        self.process.send(Predict(self.sequence, rows), bodies)
+        self.sequence += 1
+
+    async def next(self) -> tuple[Any, bytes]:
+        return await asyncio.wait_for(self.answers.get(), 20)
+
+    async def ask(self, *bodies: bytes) -> bytes:
+        self.send(*bodies)
+        return (await self.next())[1]
+
+    async def end(self) -> str:
+        self.process.kill()
+        return await self.process.wait()
+
+
+def arenas_held() -> set[int]:
+    """The numbers of the arenas that this process has open or mapped."""
+    mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    held = {int(words[4]) for words in mapped if words[-2].endswith("/memfd:modelserver")}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:modelserver"):
+                held.add(os.stat(f"/proc/self/fd/{name}").st_ino)
+    return held
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> Any:
+    """Starts workers that are ended after the test; then nothing of their memory is left here."""
+    talks: list[Talk] = []
+    before = arenas_held()
+
+    async def begin(handler: str) -> Talk:
+        talks.append(await Talk().start(tmp_path, handler))
+        return talks[-1]
+
+    yield begin
+    for talk in talks:
+        await talk.end()
+        await talk.lost
+    assert arenas_held() <= before
+
+
+async def test_bodies_of_all_sizes_in_one_batch(start: Any) -> None:
+    """Large and small rows of a batch come back as they were, empty ones too."""
+    talk = await start("same")
+    bodies = [os.urandom(size) for size in (LARGE, 0, 3, 1_000_000)]
+    talk.send(*bodies)
+    result, tail = await talk.next()
+
+    assert [answer.size for answer in result.answers] == [len(body) for body in bodies]
+    assert tail == b"".join(bodies)
+
+
+async def test_batches_in_flight_do_not_mix(start: Any) -> None:
+    """Batches that wait in the worker keep their bytes while others come and go."""
+    talk = await start("same")
+    bodies = [os.urandom(LARGE + 1000 * n) for n in range(12)]
+    for body in bodies:
+        talk.send(body)
+
+    assert [(await talk.next())[1] for _ in bodies] == bodies
+
+
+async def test_more_than_the_arena_holds(start: Any) -> None:
+    """What finds no room travels in the socket: both batches are answered, right and in order."""
+    talk = await start("same")
+    bodies = [bytes([n]) * (HALF * 3 // 5) for n in (1, 2)]
+    for body in bodies:
+        talk.send(body)
+
+    for body in bodies:
+        assert (await talk.next())[1] == body
+
+
+async def test_handlers_may_keep_what_they_get(start: Any) -> None:
+    """A body is the handler's own, for as long as it likes."""
+    from hashlib import sha256
+
+    talk = await start("keep")
+    bodies = [os.urandom(LARGE) for _ in range(3)]
+
+    digests = [await talk.ask(body) for body in bodies]
+
+    assert digests == [b"none", *(sha256(body).hexdigest().encode() for body in bodies[:2])]
+
+
+async def test_worker_without_an_arena(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no such memory, all goes by the socket."""
+    monkeypatch.setattr(process_module, "create", lambda: None)
+    before = arenas_held()
+    talk = await start("same")
+    body = os.urandom(1_000_000)
+
+    assert await talk.ask(body) == body
+    assert arenas_held() <= before
+
+
+# Hostile workers
+
+
+async def test_memory_cannot_be_cut_short(start: Any) -> None:
+    """A worker that tries to change the size of the memory is refused; the next batch is served."""
+    talk = await start("shrink")
+
+    for _ in range(2):
+        assert await talk.ask(bytes(LARGE)) == b"PermissionError PermissionError PermissionError"
+
+
+async def test_memory_that_is_taken_away(start: Any) -> None:
+    """A worker that takes the pages away harms its own answers only."""
+    talk = await start("punch")
+
+    for _ in range(3):
+        assert await talk.ask(b"x" * LARGE) == bytes(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("place", "size"),
+    [(HALF, LARGE), (HALF - 4096, LARGE), (1, LARGE), (2**64 - 1, LARGE), (0, HALF), (0, 1 << 40), (0, 10)],
+)
+async def test_forged_places(start: Any, place: int, size: int) -> None:
+    """What is no block ends this worker's connection with a reason, and is no answer (F70)."""
+    talk = await start("forge")
+    talk.send(place.to_bytes(8, "little") + size.to_bytes(8, "little"))
+
+    reason = await asyncio.wait_for(asyncio.shield(talk.lost), 20)
+
+    assert reason is not None
+    assert str(size) in reason
+    assert talk.answers.empty()
+
+
+async def test_forged_place_within_the_arena(start: Any) -> None:
+    """A worker may name what it never wrote: it answers with zeros, and gets nobody else's bytes."""
+    talk = await start("forge")
+    await asyncio.sleep(0)
+    talk.send((8192).to_bytes(8, "little") + LARGE.to_bytes(8, "little"))
+    result, tail = await talk.next()
+
+    assert (type(result), result.answers) == (Result, [Answer(LARGE)])
+    assert tail == bytes(LARGE)
+
+
+@pytest.mark.parametrize("by_server", [True, False], ids=["killed", "exits"])
+async def test_end_of_a_worker_frees_its_memory(start: Any, by_server: bool) -> None:
+    """Bodies that nobody has read go with the process, and so does the server's hold on them (F39)."""
+    before = arenas_held()
+    talk = await start("same" if by_server else "die")
+    assert len(arenas_held() - before) == 1
+    for _ in range(3):
+        talk.send(bytes(1_000_000))
+    how = await talk.end() if by_server else await talk.process.wait()
+    await talk.lost
+
+    assert how == ("was killed by SIGKILL" if by_server else "exited with status 7")
+    assert arenas_held() <= before
+    talk.send(bytes(1_000_000))

@@ -1,0 +1,293 @@
+"""Workers that span several processes, played by the test, or devices."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from modelserver.engine.pools import ranks as ranks_module
+from modelserver.engine.pools.ranks import Position, RankGroup, launch_ranks, rank_environment, visible
+from modelserver.engine.pools.spec import Ranks
+from modelserver.engine.wire.messages import (
+    Answer,
+    Broken,
+    Cancelled,
+    Loaded,
+    LoadFailed,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+)
+
+if TYPE_CHECKING:
+    from tests.engine.pools.conftest import PlayedProcess, Stage
+
+    from modelserver.engine.pools.spec import WorkerSpec
+
+
+class Listener:
+    """What the supervisor of the group hears."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.lost: list[str | None] = []
+
+    def hear(self, message: Any, _tail: memoryview) -> None:
+        self.messages.append(message)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def start(stage: Stage, spec: WorkerSpec, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Starts a group of played processes."""
+    monkeypatch.setattr(ranks_module, "launch", stage.launch)
+
+    async def begin(processes: int = 2, gpu_id: int | None = None, **fields: Any) -> Any:
+        load = msgspec.structs.replace(spec.load, gpu_id=gpu_id)
+        asked = replace(spec, load=load, threads=4, ranks=Ranks(processes, **fields))
+        return await launch_ranks(asked, "w", listener.hear, listener.lost.append)
+
+    return begin
+
+
+def received(process: PlayedProcess, kind: type) -> int:
+    """How many messages of a kind a process got."""
+    return sum(isinstance(message, kind) for message, _ in process.received)
+
+
+def batch(sequence: int = 0) -> Predict:
+    return Predict(sequence, [Row("r", 1)])
+
+
+# What the processes are started with
+
+
+async def test_variables_of_each_rank(start: Any, stage: Stage) -> None:
+    """Each process finds what torchrun would tell it, and a port to meet at (reference 18.1)."""
+    await start(3)
+    environments = [spec.extra_environment for spec in stage.specs]
+
+    assert [e["RANK"] for e in environments] == [e["LOCAL_RANK"] for e in environments] == ["0", "1", "2"]
+    assert {e["WORLD_SIZE"] for e in environments} == {e["LOCAL_WORLD_SIZE"] for e in environments} == {"3"}
+    assert {e["MASTER_ADDR"] for e in environments} == {"127.0.0.1"}
+    assert len({e["MASTER_PORT"] for e in environments}) == 1
+    assert [(spec.load.rank, spec.load.ranks, spec.load.gpu_id) for spec in stage.specs] == [
+        (0, 3, None),
+        (1, 3, None),
+        (2, 3, None),
+    ]
+    assert {(spec.threads, spec.spawner, spec.load.isolate, spec.ranks) for spec in stage.specs} == {
+        (1, None, False, None)
+    }
+
+
+async def test_devices_of_each_rank(start: Any, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They see their worker's devices only, and each is given the one of its rank (reference 18.3)."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    await start(2, gpu_id=2, groups={0: (0, 1), 2: (2, 3)}, threads=7)
+
+    assert [spec.load.gpu_id for spec in stage.specs] == [0, 1]
+    assert {spec.extra_environment["CUDA_VISIBLE_DEVICES"] for spec in stage.specs} == {"2,3"}
+    assert {spec.extra_environment["OMP_NUM_THREADS"] for spec in stage.specs} == {"7"}
+
+
+async def test_one_process_of_several_devices(start: Any, stage: Stage) -> None:
+    """With ``parallelType: custom`` a worker is one process that sees its group."""
+    await start(0, gpu_id=2, groups={2: (2, 3)})
+    (spec,) = stage.specs
+
+    assert spec.load.gpu_id == 0
+    assert spec.extra_environment["CUDA_VISIBLE_DEVICES"].count(",") == 1
+    assert "RANK" not in spec.extra_environment
+
+
+async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
+    """A group of one is like any worker: what cannot part ways may be isolated."""
+    await start(1)
+
+    assert [spec.load.isolate for spec in stage.specs] == [True]
+
+
+@pytest.mark.parametrize(
+    ("server", "shown"), [({}, "1,3"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6,GPU-x"}, "5,GPU-x")]
+)
+def test_visible_devices_are_the_servers(server: dict[str, str], shown: str) -> None:
+    """Numbers count among what the server itself may see."""
+    assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": shown}
+    assert visible((), server) == {}
+
+
+def test_all_variables_are_texts() -> None:
+    """As an environment wants them."""
+    assert all(
+        isinstance(value, str)
+        for value in rank_environment(Position(1, 2, 0, 1, 1, 2, "10.0.0.1", 29500)).values()
+    )
+
+
+# Loading
+
+
+async def test_loaded_when_all_are(start: Any, stage: Stage, listener: Listener) -> None:
+    """The slowest rank counts; what the handler is, rank 0 says."""
+    await start(2)
+    one, two = stage.processes
+    two.load(seconds=5.0)
+    assert listener.messages == []
+    one.load(splits=True, seconds=1.0)
+
+    assert listener.messages == [Loaded(splits=True, seconds=5.0)]
+
+
+async def test_one_that_cannot_load(start: Any, stage: Stage, listener: Listener) -> None:
+    """Its reason is told with its rank, and nobody waits for it in vain."""
+    group: RankGroup = await start(3)
+    one, two, three = stage.processes
+    two.output = "no such file"
+    two.fail_to_load("broken", permanent=True)
+    three.say(LoadFailed("me too"))
+
+    assert listener.messages == [LoadFailed("Rank 1: broken", permanent=True)]
+    assert (one.killed, three.killed) == (True, True)
+    assert await group.wait()
+    assert group.last_output() == "no such file"
+
+
+async def test_one_that_cannot_be_started(
+    spec: WorkerSpec, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were started before are ended."""
+
+    async def launch(asked: WorkerSpec, *arguments: Any) -> Any:
+        if asked.load.rank == 1:
+            raise OSError("no more processes")
+        return await stage.launch(asked, *arguments)
+
+    monkeypatch.setattr(ranks_module, "launch", launch)
+    with pytest.raises(OSError, match="no more processes"):
+        await launch_ranks(replace(spec, ranks=Ranks(2)), "w", listener.hear, listener.lost.append)
+
+    assert [process.killed for process in stage.processes] == [True]
+
+
+# Batches
+
+
+@pytest.mark.parametrize(("broadcast", "batches"), [(True, [1, 1]), (False, [1, 0])])
+async def test_who_gets_batches(start: Any, stage: Stage, broadcast: bool, batches: list[int]) -> None:
+    """Every rank, with ``pp`` rank 0 alone; what a client's leaving changes, none (reference 18.1)."""
+    group = await start(2, broadcast=broadcast)
+    group.send(batch(), [b"x"])
+    group.send(Ping())
+    group.send(Cancelled(0, [0]))
+
+    assert [received(process, Predict) for process in stage.processes] == batches
+    assert [received(process, Ping) for process in stage.processes] == [1, 1]
+    assert [received(process, Cancelled) for process in stage.processes] == [0, 0]
+
+
+async def test_only_rank_0_answers(start: Any, stage: Stage, listener: Listener) -> None:
+    """What the others say of their batches is passed over."""
+    await start(2)
+    one, two = stage.processes
+    two.say(Result(0, [], 0.1))
+    two.say(Pong())
+    result = Result(0, [Answer(1)], 0.1)
+    one.say(result, [b"x"])
+    one.say(Pong())
+
+    assert listener.messages == [result, Pong()]
+
+
+async def test_the_gpu_of_any_rank_may_break(start: Any, stage: Stage, listener: Listener) -> None:
+    """The worker is not usable without it (F75)."""
+    await start(2)
+    stage.processes[1].say(Broken("CUDA error"))
+
+    assert listener.messages == [Broken("CUDA error")]
+
+
+async def test_a_batch_that_fails_at_another_rank(
+    start: Any, stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 may wait for it for ever: it gets a while, then the worker is replaced."""
+    monkeypatch.setattr(ranks_module, "FAILED_GRACE", 0.01)
+    group = await start(2)
+    one, two = stage.processes
+    failed = [Answer(0, failed=True)]
+    two.say(Result(0, failed, 0.1))
+    one.say(Result(0, failed, 0.1))
+    await asyncio.sleep(0.03)
+    assert two.killed is False
+
+    two.say(Result(1, failed, 0.1))
+
+    assert await group.wait() == "lost rank 1, which was killed by SIGKILL"
+    assert one.killed
+
+
+# Ends
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+async def test_the_end_of_one_is_the_end_of_all(
+    start: Any, stage: Stage, listener: Listener, rank: int
+) -> None:
+    """However a rank ends, the others are killed, and it is told which one it was."""
+    group = await start(3)
+    stage.processes[rank].output = "last words"
+    stage.processes[rank].exit("was killed by SIGSEGV")
+
+    assert await group.wait() == f"lost rank {rank}, which was killed by SIGSEGV"
+    assert all(process.killed for process in stage.processes)
+    assert group.last_output() == "last words"
+    await stage.settle()
+    assert listener.lost == [None]
+
+
+async def test_an_end_in_order_takes_its_time(start: Any, stage: Stage, listener: Listener) -> None:
+    """Told to stop, a rank that has nothing to do leaves; rank 0 still answers what it has."""
+    group = await start(2)
+    one, two = stage.processes
+    group.send(batch(), [b"x"])
+    two.answer()
+    group.send(Stop())
+    assert two.killed is False
+    await stage.settle()
+    assert (one.killed, listener.lost) == (False, [])
+    one.answer(b"y")
+
+    assert await group.wait() == "exited with status 0"
+    assert [type(message) for message in listener.messages] == [Result]
+    await stage.settle()
+    assert listener.lost == [None]
+
+
+async def test_killed_from_outside(start: Any, stage: Stage) -> None:
+    """A kill reaches every process and is not blamed on a rank."""
+    group = await start(2)
+    group.kill()
+
+    assert await group.wait() == "was killed by SIGKILL"
+    assert group.pid == group.pids[0] == 1000
+    assert group.pids == [1000, 1001]
+
+
+async def test_what_is_no_message(start: Any, stage: Stage, listener: Listener) -> None:
+    """A rank whose connection breaks is named."""
+    group = await start(2)
+    group.lose(1, "no frame")
+    group.lose(0, None)
+
+    assert listener.lost == ["rank 1: no frame"]

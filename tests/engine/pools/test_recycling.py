@@ -1,0 +1,196 @@
+"""Workers that have grown or served enough are replaced, and no request notices (F46)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.engine.pools.test_pool import contents, request
+
+from modelserver.engine.pools import recycling
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.spec import PoolLimits, WorkerState
+
+if TYPE_CHECKING:
+    from tests.engine.pools.conftest import Counts, Stage
+
+    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+
+LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
+
+
+class Sizes:
+    """What processes occupy, in bytes: 100 unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+
+    def __call__(self, pid: int) -> int:
+        return self.of.get(pid, 100)
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
+    made = Sizes()
+    monkeypatch.setattr(recycling, "resident_bytes", made)
+    monkeypatch.setattr(recycling, "LOOKS", 0.002)
+    return made
+
+
+@pytest.fixture
+def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools of loaded workers."""
+
+    async def pool(workers: int = 1, **limits: int) -> Pool:
+        ids = iter(range(9000, 9100))
+        bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
+        one = Pool("m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts)
+        await begin(one, workers)
+        return one
+
+    return pool
+
+
+async def ask(pool: Pool, stage: Stage, process: int) -> None:
+    """A request that this process answers."""
+    asked = request(b"x")
+    pool.submit(asked)
+    await stage.settle()
+    stage.processes[process].answer()
+    assert contents(asked) == [b"x"]
+
+
+async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: Counts) -> None:
+    """It serves until a fresh one is loaded beside it, which then has its place and a count of its own."""
+    pool = await make(max_worker_requests=2)
+    for _ in range(3):
+        await ask(pool, stage, 0)
+    fresh = await stage.enter(2)
+    assert [worker.pid for worker in pool.workers] == [1000]
+    running = request(b"late")
+    pool.submit(running)
+    await stage.settle()
+    fresh.load()
+    await stage.settle()
+    assert [worker.pid for worker in pool.workers] == [1001]
+    await ask(pool, stage, 1)
+    stage.processes[0].answer()
+    await stage.settle()
+
+    assert contents(running) == [b"late"]
+    assert not stage.processes[0].killed
+    assert counts("recycled") == [("requests",)]
+    assert counts("worker_gone") == [("W-9000-m_1",)]
+    assert len(stage.processes) == 2
+
+
+async def test_a_worker_that_has_grown(make: Any, stage: Stage, sizes: Sizes, counts: Counts) -> None:
+    """Of several that have, one after the other is replaced."""
+    pool = await make(2, max_worker_memory=150)
+    sizes.of = {1000: 151, 1001: 200}
+    for number in (3, 4):
+        fresh = await stage.enter(number)
+        assert len(stage.processes) == number
+        fresh.load()
+        await stage.settle()
+
+    assert [worker.pid for worker in pool.workers] == [1002, 1003]
+    assert counts("recycled") == [("memory",)] * 2
+
+
+async def test_one_that_is_too_large_from_the_start(
+    make: Any, stage: Stage, sizes: Sizes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left alone: a fresh one would be no smaller. The log says so."""
+    sizes.of = {1000: 151}
+    pool = await make(max_worker_memory=150)
+    for _ in range(10):
+        await asyncio.sleep(0.002)
+
+    assert len(stage.processes) == 1
+    assert pool.ready
+    assert "151 bytes right after loading" in caplog.text
+
+
+async def test_a_fresh_one_that_cannot_load(
+    make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old worker goes on, and the next try has to wait."""
+    caplog.set_level("INFO", "modelserver.workers")
+    pool = await make(max_worker_requests=1)
+    await ask(pool, stage, 0)
+    (await stage.enter(2)).fail_to_load("no memory")
+    await stage.settle()
+    await ask(pool, stage, 0)
+    await stage.settle()
+
+    assert [worker.pid for worker in pool.workers] == [1000]
+    assert caplog.text.count("W-9000-m_1 is recycled: it has answered 1 requests") == 1
+    assert "W-9000-m_1 is kept, a new one could not be loaded: no memory" in caplog.text
+    assert counts("recycled") == []
+
+
+async def test_scaling_wins(make: Any, stage: Stage, counts: Counts) -> None:
+    """Where the old worker has been scaled away meanwhile, the fresh one is not wanted either."""
+    pool = await make(max_worker_requests=1)
+    await ask(pool, stage, 0)
+    fresh = await stage.enter(2)
+    pool.scale(0, 0)
+    fresh.load()
+    await stage.settle()
+
+    assert pool.workers == []
+    assert counts("recycled") == []
+    assert any(type(message).__name__ == "Stop" for message, _ in fresh.received)
+
+
+async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: WorkerTimes) -> None:
+    """Limits count from the moment they are set, and no more when they are lifted."""
+    pool = await make()
+    sizes.of = {1000: 1000}
+    pool.reconfigure(replace(LIMITS, max_worker_memory=500), times, batch_size=1, frame_limit=99)
+    (await stage.enter(2)).load()
+    await stage.settle()
+    sizes.of = {1001: 1000}
+    pool.reconfigure(LIMITS, times, batch_size=1, frame_limit=99)
+    for _ in range(10):
+        await asyncio.sleep(0.002)
+
+    assert len(stage.processes) == 2
+    assert [worker.state for worker in pool.workers] == [WorkerState.READY]
+
+
+async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
+    """A pool that is closed leaves no process behind."""
+    pool = await make(max_worker_requests=1)
+    await ask(pool, stage, 0)
+    fresh = await stage.enter(2)
+    await pool.close(0.01)
+
+    assert fresh.killed
+
+
+async def test_sizes_told_from_other_machines(
+    make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process there counts as too large from the start by what is told after its model was loaded, and as
+    grown by what is told later.
+    """
+    stage.away = 0.001
+    pool = await make(max_worker_memory=150)
+    node = stage.processes[0].node
+    assert node is not None
+    node.resident, node.told = 10, 1
+    await asyncio.sleep(0.02)
+    node.resident, node.told = 200, 2
+    await asyncio.sleep(0.02)
+    assert "has 200 bytes right after loading" in caplog.text
+    assert len(stage.processes) == 1
+    pool.reconfigure(replace(pool.limits, max_worker_memory=180), pool._times, batch_size=1, frame_limit=1)
+    fresh = await stage.enter(2)
+    fresh.load()
+    await stage.settle()
+    assert counts("recycled") == [("memory",)]

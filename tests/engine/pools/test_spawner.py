@@ -1,0 +1,476 @@
+"""Workers that are forked: the same as others, sooner, and with nothing of the spawner's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from tests.waiting import until
+
+from modelserver.engine.pools import spawner as spawner_module
+from modelserver.engine.pools.preload_reader import PreloadReader
+from modelserver.engine.pools.preloading import Preload
+from modelserver.engine.pools.process import WorkerProcess, launch
+from modelserver.engine.pools.spawner import Spawner, can_fork
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.variables import ALLOCATOR
+from modelserver.engine.wire.marks import MARK, mark_of, server_of
+from modelserver.engine.wire.messages import Load, Loaded, LoadFailed, Predict, Row, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
+
+# A light module that is taken for heavy: what is tested here is not torch.
+_HEAVY = "colorsys"
+
+TELL = f"""
+import {_HEAVY}
+import json, os, random, resource, signal, sys, threading
+def handle(data, context):
+    if data is None:
+        return None
+    links = [f"/proc/self/fd/{{number}}" for number in os.listdir("/proc/self/fd")]
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGCHLD
+    told = {{
+        "descriptors": [os.readlink(link) for link in links if os.path.lexists(link)],
+        "variables": dict(os.environ),
+        "random": random.random(),
+        "session": os.getsid(0),
+        "directory": os.getcwd(),
+        "path": sys.path[0],
+        "argv": sys.argv,
+        "signals": [str(signal.getsignal(n)).partition(" at ")[0] for n in numbers],
+        "threads": threading.active_count(),
+        "modules": sorted(sys.modules),
+    }}
+    print("told")
+    return [json.dumps(told).encode()] * len(data)
+"""
+
+
+class Conversation:
+    """A worker process and what it says."""
+
+    def __init__(self, spawner: Spawner | None) -> None:
+        self.spawner = spawner
+        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.process: WorkerProcess
+
+    async def start(self, model_dir: Path, **fields: Any) -> Conversation:
+        fields.setdefault("threads", 1)
+        load = Load("m", "1.0", str(model_dir), "h.py", 2)
+        spec = WorkerSpec(load=load, frame_limit=1 << 20, spawner=self.spawner, **fields)
+        self.process = await launch(
+            spec,
+            "W-1-m",
+            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
+            self.lost.set_result,
+        )
+        return self
+
+    async def next(self) -> tuple[Any, bytes]:
+        return await asyncio.wait_for(self.messages.get(), 20)
+
+    async def told(self) -> dict[str, Any]:
+        """What the handler says of its process."""
+        self.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+        _, tail = await self.next()
+        answer: dict[str, Any] = json.loads(tail)
+        return answer
+
+    def parent(self) -> int:
+        return psutil.Process(self.process.pid).ppid()
+
+
+@pytest.fixture
+async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
+    """A spawner that takes a light module for a heavy one."""
+    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    made = Spawner()
+    yield made
+    await made.close()
+
+
+def preloaded(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
+    """Has a module with this source imported for all models, though none of them names it; a model."""
+    packages, model = folder / "packages", folder / "model"
+    packages.mkdir()
+    model.mkdir()
+    (packages / "preloaded.py").write_text(source)
+    (model / "h.py").write_text("def handle(data, context):\n    return data\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
+
+    async def preload_of(self: PreloadReader, model_dir: Path, handler: str) -> Preload:
+        return Preload(("preloaded",), "")
+
+    monkeypatch.setattr(PreloadReader, "preload_of", preload_of)
+    return model
+
+
+async def test_workers_are_forked_with_how_torch_allocates(spawner: Spawner, tmp_path: Path) -> None:
+    """It is in the environment of the spawner, before that imports torch for anybody, and in the worker's."""
+    (tmp_path / "h.py").write_text(TELL)
+    await spawner.preload("", [_HEAVY], os.environ)
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    environments = psutil.Process(talk.parent()).environ(), (await talk.told())["variables"]
+    talk.process.send(Stop())
+    await talk.process.wait()
+
+    assert [environment[ALLOCATOR] for environment in environments] == ["expandable_segments:True"] * 2
+
+
+async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path) -> None:
+    """Forked or not, a worker has the same descriptors, variables, signals and paths (F47, F68)."""
+    (tmp_path / "h.py").write_text(TELL)
+    fields = {"hidden_variables": re.compile("HOME"), "extra_environment": {"RANK": "3"}, "threads": 2}
+    plain, forked = Conversation(None), Conversation(spawner)
+    told = []
+    for talk in (plain, forked):
+        await talk.start(tmp_path, **fields)
+        loaded, _ = await talk.next()
+        assert isinstance(loaded, Loaded)
+        told.append(await talk.told())
+    (other, own), pids = told, [talk.process.pid for talk in (plain, forked)]
+    lines = [psutil.Process(pid).cmdline() for pid in pids]
+    spawner_pid, shown_mark = forked.parent(), mark_of(pids[1])
+    for talk in (plain, forked):
+        talk.process.send(Stop())
+
+    assert [await talk.process.wait() for talk in (plain, forked)] == ["exited with status 0"] * 2
+    assert [talk.process.last_output() for talk in (plain, forked)] == ["told"] * 2
+    assert spawner_pid != os.getpid() == int(lines[0][-1])
+    kinds = [sorted(re.sub(r"\d+", "", name) for name in each["descriptors"]) for each in (other, own)]
+    # One more: the pipe that it lives by.
+    assert kinds[1] == sorted([*kinds[0], "pipe:[]"])
+    marks = [each["variables"].pop(MARK) for each in (other, own)]
+    assert own["variables"] == other["variables"]
+    assert server_of(marks[0]) == server_of(marks[1])
+    assert marks[0] != marks[1] == shown_mark
+    assert own["session"] == pids[1]
+    assert own["random"] != other["random"]
+    for same in ("directory", "path", "signals", "threads"):
+        assert own[same] == other[same], same
+    assert (own["argv"][0], own["argv"][2]) == (other["argv"][0], other["argv"][2])
+    assert (lines[1][:3], int(lines[1][3]) > 2, lines[1][4]) == (lines[0][:3], True, lines[0][4])
+    assert own["variables"]["RANK"] == "3"
+    assert "HOME" not in own["variables"]
+
+
+async def test_light_workers_are_forked_until_something_heavy_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spawner for all forks workers that need no heavy package, though not from a process that has one."""
+    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    for name, source in (("light", "def handle(data, context):\n    return data\n"), ("heavy", TELL)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "h.py").write_text(source)
+    for_all = Spawner(for_all=True)
+    try:
+        await for_all.preload("", ["modelserver_handlers.typed.handler"], os.environ)
+        talks = [await Conversation(for_all).start(tmp_path / name) for name in ("light", "heavy", "light")]
+        for talk in talks:
+            loaded, _ = await talk.next()
+            assert isinstance(loaded, Loaded)
+
+        assert [talk.parent() == os.getpid() for talk in talks] == [False, False, True]
+        for talk in talks:
+            talk.process.kill()
+            await talk.process.wait()
+    finally:
+        await for_all.close()
+
+
+async def test_forks_share_one_spawner(spawner: Spawner, tmp_path: Path) -> None:
+    """Workers that are started together are forked by one process, and differ in what is random."""
+    (tmp_path / "h.py").write_text(TELL)
+    talks = await asyncio.gather(*(Conversation(spawner).start(tmp_path) for _ in range(3)))
+    for talk in talks:
+        await talk.next()
+    numbers = {(await talk.told())["random"] for talk in talks}
+    parents = {talk.parent() for talk in talks}
+    spawner_process = psutil.Process(parents.pop())
+    threads, line = spawner_process.num_threads(), spawner_process.cmdline()
+    for talk in talks:
+        talk.process.kill()
+    hows = [await talk.process.wait() for talk in talks]
+
+    assert parents == set()
+    assert len(numbers) == 3
+    assert (threads, line[2]) == (1, "modelserver.engine.worker.spawner")
+    assert all(how.startswith("was killed by SIGKILL") for how in hows)
+    assert not any(psutil.pid_exists(talk.process.pid) for talk in talks)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("import os; os._exit(3)", "exited with status 3"),
+        ("import sys; sys.exit(4)", "exited with status 4"),
+        ("import sys; sys.exit('words')", "exited with status 1"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+        ("raise BaseException('raw')", "exited with status 1"),
+    ],
+)
+async def test_ends_are_told(spawner: Spawner, tmp_path: Path, code: str, how: str) -> None:
+    """How a forked worker ended is known as for any other (F39, F45)."""
+    source = f"import {_HEAVY}\ndef handle(data, context):\n    if data:\n        {code}\n"
+    (tmp_path / "h.py").write_text(source)
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    assert talk.parent() != os.getpid()
+    talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+
+    assert await asyncio.wait_for(talk.process.wait(), 20) == how
+    assert await talk.lost is None
+
+
+async def test_what_is_left_at_the_end_is_run(spawner: Spawner, tmp_path: Path) -> None:
+    """Functions for the exit run and buffers are written, though the process does not take itself apart."""
+    (tmp_path / "h.py").write_text(
+        f"import {_HEAVY}, atexit, sys\natexit.register(lambda: sys.stdout.write('bye'))\n"
+        "def handle(data, context):\n    return data\n"
+    )
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    assert talk.parent() != os.getpid()
+    talk.process.send(Stop())
+
+    assert await talk.process.wait() == "exited with status 0"
+    assert talk.process.last_output() == "bye"
+
+
+async def test_failure_to_load_when_forked(spawner: Spawner, tmp_path: Path) -> None:
+    """A handler that cannot be imported is reported as by any other worker (F40)."""
+    (tmp_path / "h.py").write_text(f"import {_HEAVY}\nimport absent_module\n")
+    talk = await Conversation(spawner).start(tmp_path)
+    failed, _ = await talk.next()
+
+    assert isinstance(failed, LoadFailed)
+    assert "No module named 'absent_module'" in failed.message
+    assert await talk.process.wait() == "exited with status 1"
+
+
+async def test_the_spawner_may_die(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers outlive their spawner, their end is noticed, and the next ones get another (F39)."""
+    monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 20.0)
+    (tmp_path / "h.py").write_text(TELL)
+    first = await Conversation(spawner).start(tmp_path)
+    await first.next()
+    old = psutil.Process(first.parent())
+    old.kill()
+    await until(lambda: spawner._deaths)
+    # Whoever started it has seen its end, so that what it forked has another parent.
+    await until(lambda: not old.is_running())
+
+    assert (await first.told())["threads"] == 1
+    second = await Conversation(spawner).start(tmp_path)
+    await second.next()
+    assert second.parent() not in {old.pid, os.getpid()}
+    first.process.kill()
+    assert (await first.process.wait()).startswith("ended with an unknown status")
+    second.process.kill()
+    assert (await second.process.wait()).startswith("was killed by SIGKILL")
+
+
+async def test_a_stopped_spawner_is_noticed(
+    spawner: Spawner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up neither the end of a worker nor the start of the next; another takes its place (F39)."""
+    (tmp_path / "h.py").write_text(TELL)
+    first, second = Conversation(spawner), Conversation(spawner)
+    await first.start(tmp_path)
+    await first.next()
+    old = psutil.Process(first.parent())
+    old.suspend()
+    started = time.monotonic()
+    first.process.kill()
+    await first.process.wait()
+    await second.start(tmp_path)
+    passed = time.monotonic() - started
+    await second.next()
+    await until(lambda: spawner._replacing is not None and spawner._replacing.done())
+    third = await Conversation(spawner).start(tmp_path)
+    await third.next()
+
+    # A second for the report that does not come, a second and a bit for the state that does not change.
+    assert passed < 8
+    assert second.parent() != old.pid
+    assert third.parent() not in {old.pid, os.getpid()}
+    assert "The spawner was stopped by a signal" in caplog.text
+    assert not old.is_running()
+    for talk in (second, third):
+        talk.process.kill()
+        await talk.process.wait()
+
+
+async def test_a_stopped_spawner_is_noticed_though_nobody_needs_it(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced before the next worker is to be started (F39)."""
+    monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
+    monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
+    (tmp_path / "h.py").write_text(TELL)
+    talk = await Conversation(spawner).start(tmp_path)
+    await talk.next()
+    old = psutil.Process(talk.parent())
+    old.suspend()
+    await until(lambda: not old.is_running())
+    await until(lambda: spawner._replacing is not None and spawner._replacing.done())
+
+    assert spawner._process is not None
+    assert not spawner._process.lost
+    talk.process.kill()
+    await talk.process.wait()
+
+
+async def test_a_busy_spawner_is_waited_for(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that imports for longer than a stopped one would be given is left to it."""
+    monkeypatch.setattr(spawner_module, "STOPPED_PATIENCE", 0.1)
+    monkeypatch.setattr(spawner_module, "LOOKS", 0.02)
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.5)\n")
+    talk = await Conversation(spawner).start(model)
+    await talk.next()
+
+    assert talk.parent() != os.getpid()
+    talk.process.kill()
+    await talk.process.wait()
+
+
+async def test_workers_do_not_wait_for_a_replacement(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one that takes the place of a lost spawner imports, workers are new Pythons; then forks."""
+    monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.4)\n")
+    talks = [await Conversation(spawner).start(model)]
+    lost = talks[0].parent()
+    os.kill(lost, signal.SIGKILL)
+    await until(lambda: spawner._deaths)
+    talks.append(await Conversation(spawner).start(model))
+    await until(lambda: spawner._process and not spawner._process._pending)
+    talks.append(await Conversation(spawner).start(model))
+    parents = [psutil.Process(talk.process.pid).ppid() for talk in talks[1:]]
+    for talk in talks:
+        talk.process.kill()
+        await talk.process.wait()
+
+    assert parents[0] == os.getpid()
+    assert parents[1] not in {lost, os.getpid()}
+
+
+async def test_a_spawner_that_keeps_dying_is_given_up(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some deaths workers are started in the plain way, without a further try."""
+    (tmp_path / "h.py").write_text(TELL)
+    monkeypatch.setattr(spawner_module, "MAX_DEATHS", 1)
+    first = await Conversation(spawner).start(tmp_path)
+    await first.next()
+    os.kill(first.parent(), signal.SIGKILL)
+    await until(lambda: spawner._deaths)
+    second = await Conversation(spawner).start(tmp_path)
+    await second.next()
+
+    assert second.parent() == os.getpid()
+    for talk in (first, second):
+        talk.process.kill()
+        await talk.process.wait()
+
+
+async def test_a_closed_spawner_lets_nobody_wait(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for an import that takes long is served in the plain way, and so is who comes later."""
+    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(60)\n")
+    waiting = asyncio.create_task(Conversation(spawner).start(model))
+    await until(lambda: spawner._process and spawner._process._pending)
+    await spawner.close()
+    talks = [await waiting, await Conversation(spawner).start(model)]
+
+    assert [talk.parent() for talk in talks] == [os.getpid()] * 2
+    for talk in talks:
+        talk.process.kill()
+        await talk.process.wait()
+
+
+async def test_a_spawner_that_refuses_still_reports_ends(spawner: Spawner, tmp_path: Path) -> None:
+    """Once it forks nothing any more, as the server stops, it still reports how its workers end."""
+    (tmp_path / "h.py").write_text(TELL)
+    forked = await Conversation(spawner).start(tmp_path)
+    await forked.next()
+    spawner.refuse()
+    later = await Conversation(spawner).start(tmp_path)
+    await later.next()
+    parent = later.parent()
+    for talk in (forked, later):
+        talk.process.send(Stop())
+
+    assert [await talk.process.wait() for talk in (forked, later)] == ["exited with status 0"] * 2
+    assert parent == os.getpid()
+
+
+def spec(**fields: Any) -> WorkerSpec:
+    return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
+
+
+SERVER = """
+import asyncio, dataclasses, sys
+from modelserver.engine.wire.messages import Load
+from modelserver.engine.pools import preloading
+from modelserver.engine.pools.process import launch
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.spawner import Spawner
+preloading.HEAVY = frozenset({"colorsys"})
+async def main():
+    loaded = asyncio.Event()
+    spec = WorkerSpec(load=Load("m", "1.0", sys.argv[1], "h.py", 1), threads=1, frame_limit=9999)
+    spec = dataclasses.replace(spec, spawner=Spawner())
+    worker = await launch(spec, "W", lambda message, tail: loaded.set(), print)
+    await loaded.wait()
+    print(worker.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.alone
+def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
+    """Also when the server is killed while a forked worker computes without ever looking up; what a handler
+    left in a session of its own goes with them (F48).
+    """
+    # The interpreter lock is held for all that time.
+    (tmp_path / "h.py").write_text(
+        f"import {_HEAVY}, re, subprocess, sys, threading\n"
+        "program = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "subprocess.Popen(program, start_new_session=True)\n"
+        "def handle(data, context):\n    return data\n"
+        "threading.Timer(0.05, lambda: re.match('(a*)*b', 'a' * 40)).start()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        worker = psutil.Process(int(server.stdout.readline()))
+        spawner = psutil.Process(worker.ppid())
+        assert spawner.ppid() == server.pid
+        (left,) = worker.children()
+        server.kill()
+    _, alive = psutil.wait_procs([worker, spawner, left], timeout=5)
+
+    assert alive == []

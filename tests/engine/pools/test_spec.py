@@ -1,0 +1,90 @@
+"""What a worker is started with."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import pytest
+
+from modelserver.engine.pools import spec as spec_module
+from modelserver.engine.pools.spec import Ports, WorkerSpec
+from modelserver.engine.pools.variables import THREAD_VARIABLES
+from modelserver.engine.wire.messages import Load
+
+
+def spec(**fields: Any) -> WorkerSpec:
+    return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
+
+
+def test_environment() -> None:
+    """Workers get the server's environment with thread counts, without what is hidden
+    (reference 12.1, F68).
+    """
+    hidden = re.compile("SECRET.*|PASS")
+    environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
+        {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
+    )
+
+    assert environment == {
+        "PATH": "/bin",
+        "PASSAGE": "3",
+        "MKL_NUM_THREADS": "9",
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTHONUNBUFFERED": "1",
+        "TS_DECODE_INPUT_REQUEST": "true",
+        "TS_IPEX_ENABLE": "false",
+        "TS_IPEX_GPU_ENABLE": "false",
+        "RANK": "0",
+    }
+
+
+def test_ports_count_up_past_those_in_use() -> None:
+    """Each start gets another; one that somebody listens on is left out."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        ports = Ports(taken.getsockname()[1])
+        first, second = ports.next(), ports.next()
+
+    assert taken is not None
+    assert first != second
+    assert Ports(0).next() > 0
+
+
+def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where was looked."""
+
+    def refuse(_port: int) -> int:
+        raise OSError("in use")
+
+    monkeypatch.setattr(spec_module, "free_port", refuse)
+    with pytest.raises(OSError, match="no port of 29500 and the next 1000 is free"):
+        Ports(29500).next()
+
+
+def test_threads_of_the_models_own() -> None:
+    """They count whatever the server's environment says of all models."""
+    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
+
+    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
+
+
+def test_what_a_worker_has_beside_its_machines_variables() -> None:
+    """Its own alone go to another machine: nothing of the server's environment does."""
+    own = spec(own_threads=2, extra_environment={"A": "1", "MKL_NUM_THREADS": "4"}).own_environment()
+
+    assert own == {
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "2",
+        "TS_DECODE_INPUT_REQUEST": "true",
+        "TS_IPEX_ENABLE": "false",
+        "TS_IPEX_GPU_ENABLE": "false",
+        "A": "1",
+    }
+    assert "OMP_NUM_THREADS" not in spec().own_environment()

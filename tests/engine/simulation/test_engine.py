@@ -1,0 +1,151 @@
+"""The simulated server: what comes out is checked against theory, and the policies against each other."""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks.simulation.arrivals import OPEN, poisson
+
+from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
+from modelserver.engine.simulation.costs import Cost
+from modelserver.engine.simulation.engine import Clients, Server, Simulation
+from modelserver.engine.simulation.figures import Figures, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MEDIUM = Cost("medium", 0.040, 0.004)
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "greedy": Greedy,
+    "adaptive": lambda: Adaptive(0.1),
+    "window": lambda: Window(0.1),
+}
+
+
+def simulated(
+    policy: str, server: Server, load: float, pattern: Any = "poisson", requests: int = 8000
+) -> Figures:
+    """One run with a fixed seed."""
+    rate = load * server.cost.capacity(server.batch_size, server.workers)
+    seconds = requests / rate
+    source = OPEN[pattern](rate, Random(5))
+    trace = Simulation(server, POLICIES[policy](), source, 5).run(seconds)
+    return summarize(trace, 0.1 * seconds, seconds)
+
+
+# -- the engine
+
+
+def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
+    """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
+    server = Server(Cost("x", 0.0, 0.010), batch_size=1)
+    trace = Simulation(server, Greedy(), poisson(50.0, Random(2)), 2).run(1000.0)
+    mean = sum(latency for _, latency in trace.answers) / len(trace.answers)
+
+    assert mean == pytest.approx(0.010 + 0.005, rel=0.03)
+    assert {size for _, size, _ in trace.batches} == {1}
+
+
+def test_every_request_is_answered_once_and_never_too_soon() -> None:
+    """All that came is answered, none in less than the time of a batch, no worker twice at a time."""
+    server = Server(MEDIUM, batch_size=8, workers=3, overhead=0.001)
+    times = list(islice(poisson(100.0, Random(3)), 2000))
+    trace = Simulation(server, Adaptive(0.1), iter(times), 3).run(1e9)
+
+    assert sorted(arrived for arrived, _ in trace.answers) == times
+    assert min(latency for _, latency in trace.answers) >= MEDIUM.seconds(1)
+    assert max(size for _, size, _ in trace.batches) <= 8
+    moments = [m for end, _, s in trace.batches for m in ((end - s + 1e-9, 1), (end, -1))]
+    busy, running = 0, []
+    for _, change in sorted(moments):
+        busy += change
+        running.append(busy)
+    assert max(running) == 3
+
+
+def test_a_full_queue_refuses() -> None:
+    """More than the queue takes is counted, not kept."""
+    server = Server(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
+    trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
+
+    # One runs, one is handed over in advance, two wait.
+    assert len(trace.answers) == 4
+    assert trace.refused == 2
+
+
+def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
+    """One client without a pause gets one answer per batch time, whatever the policy."""
+    for make in (Greedy, lambda: Adaptive(0.1)):
+        trace = Simulation(Server(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
+
+        assert len(trace.answers) == pytest.approx(1000, abs=1)
+        assert max(latency for _, latency in trace.answers) == pytest.approx(0.044)
+
+
+def test_one_seed_gives_one_result() -> None:
+    """Two runs are alike to the last digit."""
+    server = Server(MEDIUM, 8, workers=2)
+
+    assert simulated("adaptive", server, 0.6, "bursty", 2000) == simulated(
+        "adaptive", server, 0.6, "bursty", 2000
+    )
+
+
+# -- what the policies are worth
+
+
+def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
+    """Poisson at 0.6 of the capacity: less worker time, and a lower p50 and p99 too."""
+    server = Server(MEDIUM, batch_size=8, workers=4)
+    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
+
+    assert adaptive.device_ms < 0.92 * greedy.device_ms
+    assert adaptive.p50_ms < 0.95 * greedy.p50_ms
+    assert adaptive.p99_ms < 0.90 * greedy.p99_ms
+    assert adaptive.rate == pytest.approx(greedy.rate, rel=0.02)
+
+
+def test_adaptive_spares_one_worker_at_a_middle_load() -> None:
+    """Poisson at 0.6 of the capacity: a sixteenth less worker time, p50 and p99 at most 7 % higher."""
+    server = Server(MEDIUM, batch_size=8)
+    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
+
+    assert adaptive.device_ms < 0.94 * greedy.device_ms
+    assert adaptive.p50_ms < 1.07 * greedy.p50_ms
+    assert adaptive.p99_ms < 1.07 * greedy.p99_ms
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_adaptive_beats_a_window_at_a_middle_load(workers: int) -> None:
+    """The documented default of 100 ms loses in p50 and p99 at 0.5 of the capacity."""
+    server = Server(MEDIUM, batch_size=8, workers=workers)
+    window, adaptive = simulated("window", server, 0.5), simulated("adaptive", server, 0.5)
+
+    assert adaptive.p50_ms < 0.9 * window.p50_ms
+    assert adaptive.p99_ms < 0.9 * window.p99_ms
+
+
+@pytest.mark.parametrize("pattern", ["poisson", "bursty", "diurnal"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_adaptive_never_costs_much(pattern: str, workers: int) -> None:
+    """Whatever the arrivals and the load: no more worker time than greedy, latencies at most 12 % higher."""
+    server = Server(MEDIUM, batch_size=8, workers=workers)
+    for load in (0.1, 0.4, 0.8):
+        greedy = simulated("greedy", server, load, pattern, 3000)
+        adaptive = simulated("adaptive", server, load, pattern, 3000)
+
+        assert adaptive.device_ms < 1.01 * greedy.device_ms
+        assert adaptive.p50_ms < 1.12 * greedy.p50_ms
+        assert adaptive.p99_ms < 1.12 * greedy.p99_ms
+
+
+def test_adaptive_does_not_hold_where_a_batch_saves_little() -> None:
+    """With the cost of ResNet-152 on two cores, 20 + 100 n ms, it is greedy to within a hundredth."""
+    server = Server(Cost("resnet152", 0.020, 0.100), batch_size=8)
+    greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
+
+    assert adaptive.p50_ms == pytest.approx(greedy.p50_ms, rel=0.01)
+    assert adaptive.device_ms == pytest.approx(greedy.device_ms, rel=0.01)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from modelserver.engine.telemetry.access import FLUSH_ENTRIES, FLUSH_SECONDS, AccessLog
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,625"
+
+
+class FakeLoop:
+    """A loop of timers that fire when told."""
+
+    def __init__(self) -> None:
+        self.timers: list[FakeTimer] = []
+
+    def call_later(self, delay, callback):
+        timer = FakeTimer(delay, callback)
+        self.timers.append(timer)
+        return timer
+
+
+class FakeTimer:
+    def __init__(self, delay, callback) -> None:
+        self.delay = delay
+        self.fire = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Recorder(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def logger(recorder):
+    made = logging.getLogger("test_access")
+    made.setLevel(logging.INFO)
+    made.propagate = False
+    made.addHandler(recorder)
+    yield made
+    made.removeHandler(recorder)
+
+
+@pytest.fixture
+def loop():
+    return FakeLoop()
+
+
+def access_log(logger, loop, *, stamped=True) -> AccessLog:
+    log = AccessLog(stamped=stamped, logger=logger, clock=lambda: 1717098363.625)
+    log.start(loop)
+    return log
+
+
+def message(logger, loop, recorder, *, target="/predictions/m", method="POST") -> str:
+    """The line of one request, without its time."""
+    log = access_log(logger, loop)
+    log.log("127.0.0.1:5000", method, target, "1.1", 200, 0.0129)
+    log.close()
+    return recorder.records[0].getMessage().split(" - ", 1)[1]
+
+
+def test_line(logger, loop, recorder):
+    """A line has time, client, request line with query, status and whole milliseconds (reference 15.5)."""
+    log = access_log(logger, loop)
+    log.log("127.0.0.1:5000", "POST", "/models?url=a.mar", "1.1", 200, 0.0129)
+    log.flush()
+
+    assert re.fullmatch(
+        rf'{STAMP} - /127\.0\.0\.1:5000 "POST /models\?url=a\.mar HTTP/1\.1" 200 12',
+        recorder.records[0].getMessage(),
+    )
+
+
+def test_probes(logger, loop, recorder):
+    """Where health checks are not wanted, those that fail still have their line, and so has all else."""
+    log = AccessLog(logger=logger, probes=False)
+    log.start(loop)
+    for target, status in (
+        ("/ping", 200),
+        ("/v2/health/ready", 200),
+        ("/v2/health/ready", 503),
+        ("/pin", 200),
+    ):
+        log.log("c", "GET", target, "1.1", status, 0)
+    for code in (0, 5):
+        log.log("c", "gRPC", "grpc.health.v1.Health/Check", "2.0", code, 0)
+    log.close()
+
+    (record,) = recorder.records
+    assert re.findall(r'"(.*) HTTP/..." (\d+)', record.getMessage()) == [
+        ("GET /v2/health/ready", "503"),
+        ("GET /pin", "200"),
+        ("gRPC grpc.health.v1.Health/Check", "5"),
+    ]
+
+
+def test_grpc_line(logger, loop, recorder):
+    """A gRPC call is an HTTP/2.0 line with the code's number."""
+    log = access_log(logger, loop)
+    log.log("127.0.0.1:5000", "gRPC", "pkg.Service/Ping", "2.0", 0, 0.001)
+    log.close()
+
+    assert recorder.records[0].getMessage().endswith('"gRPC pkg.Service/Ping HTTP/2.0" 0 1')
+
+
+def test_lines_are_written_together_by_timer(logger, loop, recorder):
+    """Requests arm one timer; when it fires all lines go in one write. An idle server has none (F29)."""
+    log = access_log(logger, loop)
+    assert loop.timers == []
+    for _ in range(3):
+        log.log("c", "GET", "/ping", "1.1", 200, 0)
+
+    assert [timer.delay for timer in loop.timers] == [FLUSH_SECONDS]
+    assert recorder.records == []
+    loop.timers[0].fire()
+    assert len(recorder.records) == 1
+    assert recorder.records[0].getMessage().count("\n") == 2
+    assert len(loop.timers) == 1
+
+
+def test_many_lines_do_not_wait_for_the_timer(logger, loop, recorder):
+    """At 512 lines they are written at once and the timer is taken back."""
+    log = access_log(logger, loop)
+    for _ in range(FLUSH_ENTRIES + 1):
+        log.log("c", "GET", "/ping", "1.1", 200, 0)
+
+    assert len(recorder.records) == 1
+    assert [timer.cancelled for timer in loop.timers] == [True, False]
+
+
+def test_close_writes_the_rest(logger, loop, recorder):
+    """Nothing is lost at the end, not even a line that comes after it."""
+    log = access_log(logger, loop)
+    log.log("c", "GET", "/a", "1.1", 200, 0)
+    log.close()
+    log.log("c", "GET", "/b", "1.1", 200, 0)
+
+    assert ["/a" in recorder.records[0].getMessage(), "/b" in recorder.records[1].getMessage()] == [
+        True,
+        True,
+    ]
+    assert loop.timers[0].cancelled
+
+
+def test_lines_before_the_start_are_kept(logger, loop, recorder):
+    """Lines that come before the loop is known are written once it is."""
+    log = AccessLog(logger=logger)
+    log.log("c", "GET", "/a", "1.1", 200, 0)
+    log.start(loop)
+    loop.timers[0].fire()
+
+    assert len(recorder.records) == 1
+
+
+def test_empty_flush_writes_nothing(logger, loop, recorder):
+    """Flushing nothing writes nothing."""
+    access_log(logger, loop).close()
+
+    assert recorder.records == []
+
+
+def test_silenced_logger(logger, loop, recorder):
+    """A logger above INFO costs no formatting and writes nothing."""
+    logger.setLevel(logging.WARNING)
+    log = access_log(logger, loop)
+    log.log("c", "GET", "/a", "1.1", 200, 0)
+    log.close()
+
+    assert recorder.records == []
+
+
+def test_unstamped_lines_are_records_of_their_own(logger, loop, recorder):
+    """Under a configuration of the user's each line is a record that carries the request's time."""
+    log = access_log(logger, loop, stamped=False)
+    log.log("c:1", "GET", "/a", "1.1", 200, 0)
+    log.log("c:1", "GET", "/b", "1.1", 200, 0)
+    log.close()
+
+    assert [record.getMessage() for record in recorder.records] == [
+        '/c:1 "GET /a HTTP/1.1" 200 0',
+        '/c:1 "GET /b HTTP/1.1" 200 0',
+    ]
+    assert {record.created for record in recorder.records} == {1717098363.625}
+
+
+def test_injection(logger, loop, recorder):
+    """Line breaks and quotes in a request cannot forge a line or a field (F13)."""
+    line = message(logger, loop, recorder, target='/a" 200 0\r\n/1.2.3.4 "GET /b', method="GE\nT")
+
+    assert line == ('/127.0.0.1:5000 "GE\\nT /a%22 200 0\\r\\n/1.2.3.4 %22GET /b HTTP/1.1" 200 12')
+
+
+def test_credentials(logger, loop, recorder):
+    """The query stays, the user and password of a URL in it do not, wherever the line is cut."""
+    line = message(logger, loop, recorder, target="/models?url=https://me:secret@h/m.mar&batch_size=8")
+    assert '"POST /models?url=https://***@h/m.mar&batch_size=8 HTTP/1.1"' in line
+
+    log = access_log(logger, loop)
+    log.log("c", "POST", f"/m?x={'x' * 4070}&url=https://me:{'secret' * 99}@h/m", "1.1", 200, 0)
+    log.close()
+    assert "secret" not in recorder.records[1].getMessage()
+
+
+def test_long_targets_are_cut(logger, loop, recorder):
+    """A line has a limit, whatever the client sends."""
+    line = message(logger, loop, recorder, target="/" + "x" * 100_000)
+
+    assert len(line) < 4300
+    assert "more characters" in line
+
+
+def test_failures_are_named(logger, loop, recorder):
+    """Lines of answers of 400 and above end with the request's id; others, and TorchServe's, do not."""
+    for names_failures in (True, False):
+        log = AccessLog(logger=logger, names_failures=names_failures)
+        log.start(loop)
+        for status in (200, 503):
+            log.log("c", "POST", "/predictions/m", "1.1", status, 0.002, "id-7")
+        log.close()
+    ends = [
+        line.rpartition('HTTP/1.1" ')[2]
+        for record in recorder.records
+        for line in record.getMessage().splitlines()
+    ]
+
+    assert ends == ["200 2", "503 2 id-7", "200 2", "503 2"]
+
+
+def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
+    """Predictions by POST need no look at their path."""
+    counted = []
+    on_response = AccessLog(logger=logger).counting(lambda *said: counted.append(said))
+    for method in ("POST", "GET", "HEAD"):
+        on_response("c", method, "/ping", "1.1", 200, 0.0, "")
+
+    assert counted == [(200,), (200, "/ping"), (200, "/ping")]

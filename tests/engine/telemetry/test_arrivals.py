@@ -1,0 +1,125 @@
+"""What came to a version, and how long that is remembered."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from modelserver.engine.telemetry.arrivals import DAY, Arrivals, Interval
+from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
+
+
+def metrics(version: str = "1.0") -> ModelMetrics:
+    return ServerMetrics(hostname="h").model("m", version)
+
+
+def serve(counted: ModelMetrics, requests: int = 1, seconds: float = 0.01) -> None:
+    """Requests that were answered in one batch."""
+    for _ in range(requests):
+        counted.answered(seconds, 0.001, False)
+        counted.queue_wait(0.001)
+    counted.batch(requests, requests, 8, "idle", seconds - 0.002, (0.0, 0.0, 0.0))
+
+
+def total(intervals: list[Interval], field: str) -> float:
+    return float(sum(getattr(each, field) for each in intervals))
+
+
+def test_requests_are_counted_with_what_they_cost() -> None:
+    """From the registration on: what was answered and lost, batches, and the handlers' time."""
+    counted, history = metrics(), Arrivals(10.0)
+    serve(counted, 3)
+    history.look(11.0, counted, 2)
+    counted.rejected("queue_full")
+    found = history.measured(12.0, counted, 2)
+
+    assert [tuple(map(float, each)) for each in found.intervals] == [
+        pytest.approx((1, 3, 0, 1, 3, 0.008, 2)),
+        pytest.approx((1, 0, 1, 0, 0, 0, 2)),
+    ]
+    assert sum(found.latencies) == 3
+    assert found.overhead == pytest.approx(0.001)
+
+
+def test_a_version_that_nobody_uses_has_no_history() -> None:
+    """It begins with the first request; quiet times after that are remembered as one."""
+    counted, history = metrics(), Arrivals(0.0)
+    for second in range(1, 100):
+        history.look(float(second), counted, 1)
+    assert history.measured(100.0, counted, 1).intervals == []
+    serve(counted)
+    history.look(101.0, counted, 1)
+    for second in range(102, 110):
+        history.look(float(second), counted, 1)
+    found = history.measured(110.0, counted, 1)
+
+    assert [(each.seconds, each.arrived) for each in found.intervals] == [(1, 1), (9, 0)]
+
+
+def test_a_day_is_kept_in_little_memory() -> None:
+    """The newest minute by seconds, what is older in longer intervals, nothing beyond a day."""
+    counted, history = metrics(), Arrivals(0.0)
+    for second in range(1, int(1.2 * DAY)):
+        # More in the first hours, which are forgotten.
+        serve(counted, 5 if second < 7200 else 1)
+        history.look(float(second), counted, 1)
+    found = history.measured(1.2 * DAY, counted, 1)
+    size = sum(sys.getsizeof(rows) for rows in history._rows) + sum(
+        sys.getsizeof(mark.latencies) for mark in history._marks
+    )
+
+    assert DAY <= total(found.intervals, "seconds") < DAY + 2000
+    assert total(found.intervals, "answered") == pytest.approx(DAY, rel=0.02)
+    assert sum(found.latencies) == pytest.approx(DAY, rel=0.13)
+    assert [each.seconds for each in found.intervals[-50:]] == [1] * 50
+    assert max(each.seconds for each in found.intervals) <= 900
+    assert len(found.intervals) < 300
+    assert size < 16_000
+
+
+def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
+    """However long it lasts; after a day the burst is forgotten, too."""
+    counted, history = metrics(), Arrivals(0.0)
+    serve(counted, 100)
+    history.look(1.0, counted, 1)
+    history.look(40_000.0, counted, 1)
+    serve(counted)
+    history.look(40_001.0, counted, 1)
+    found = history.measured(40_002.0, counted, 1).intervals
+
+    assert [(each.seconds, each.arrived) for each in found[:2]] == [(1, 100), (39_999, 0)]
+    assert total(history.measured(40_002.0 + 2 * DAY, counted, 1).intervals, "arrived") == 0
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> None:
+    """Under the same version, whose counters go on, or under another, whose counters begin."""
+    before, history = metrics(), Arrivals(0.0)
+    serve(before, 5, 0.5)
+    history.look(1.0, before, 1)
+    after = before if version == "1.0" else metrics(version)
+    history.replaced()
+    history.look(2.0, after, 1)
+    serve(after, 2, 0.01)
+    found = history.measured(3.0, after, 1)
+
+    assert [each.arrived for each in found.intervals] == [5, 0, 2]
+    assert [each.batches for each in found.intervals] == [0, 0, 1]
+    assert total(found.intervals, "worked") == pytest.approx(0.008)
+    assert sum(found.latencies) == 2
+
+
+def test_a_look_costs_microseconds() -> None:
+    """For a version that nobody uses, and for one in use."""
+    counted, history, spent = metrics(), Arrivals(0.0), {False: 0.0, True: 0.0}
+    for second in range(4000):
+        if used := second >= 2000:
+            serve(counted)
+        began = time.thread_time()
+        history.look(float(second), counted, 1)
+        spent[used] += (time.thread_time() - began) / 2000
+
+    assert spent[False] < 30e-6
+    assert spent[True] < 100e-6

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.telemetry import background_log
+from modelserver.engine.telemetry.background_log import InBackground, LogWriter
+from modelserver.engine.telemetry.logs import setup_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
+
+
+class Slow(logging.Handler):
+    """Writes when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.lines: list[str] = []
+        self.threads: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.gate.wait(10)
+        self.threads.add(threading.current_thread().name)
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.gate.set()
+
+
+def record(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("x", logging.INFO, __file__, 1, text, arguments, None)
+
+
+def test_nobody_waits_for_the_disk(slow: Slow) -> None:
+    """Records are written in order, by another thread, as they were when they were logged."""
+    writer = LogWriter()
+    handler = InBackground(slow, writer)
+    values = ["first"]
+    handler.emit(record("%s", values))
+    values[0] = "changed"
+    handler.emit(record("second"))
+    assert slow.lines == []
+    slow.gate.set()
+    handler.close()
+
+    assert slow.lines == ["['first']", "second"]
+    assert slow.threads == {"log writer"}
+
+
+def test_what_is_too_much_is_dropped_and_counted(slow: Slow) -> None:
+    """A disk that hangs costs lines, not memory; what was lost is told when it goes on."""
+    writer = LogWriter(limit=10)
+    handler = InBackground(slow, writer)
+    for number in range(100):
+        handler.emit(record("line %d", number))
+    slow.gate.set()
+    handler.close()
+    written = [line for line in slow.lines if line.startswith("line")]
+
+    assert 10 <= len(written) <= 11
+    lost = 100 - len(written)
+    assert slow.lines[-1].startswith(f"{lost} log records were dropped because they could not")
+
+
+def test_the_end_does_not_wait_for_ever(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server ends although its disk hangs."""
+    monkeypatch.setattr(background_log, "PATIENCE", 0.05)
+    writer = LogWriter()
+    InBackground(slow, writer).emit(record("never"))
+    writer.close()
+    writer.close()
+
+    assert slow.lines == []
+
+
+def test_files_are_as_they_are_without(tmp_path: Path) -> None:
+    """Lines, traces and sources are the same; everything is there once the logs are closed."""
+    logs = setup_logging(tmp_path, console=False, in_background=True)
+    try:
+        logging.getLogger("modelserver.model").info("%s", "hello", extra={"source": "W-9000-m_1.0-stdout"})
+        try:
+            raise ValueError("bad\n2024 forged")  # noqa: TRY301
+        except ValueError:
+            logging.getLogger("modelserver").exception("Failed %s", "here")
+    finally:
+        logs.close()
+    model = (tmp_path / "model_log.log").read_text()
+    server = (tmp_path / "ts_log.log").read_text().splitlines()
+
+    assert re.fullmatch(rf"{STAMP} \[INFO \] W-9000-m_1\.0-stdout MODEL_LOG - hello\n", model)
+    assert re.fullmatch(rf"{STAMP} \[ERROR\] MainThread modelserver - Failed here", server[0])
+    assert server[1] == "    Traceback (most recent call last):"
+    assert all(line.startswith("    ") for line in server[1:])

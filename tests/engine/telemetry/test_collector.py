@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.telemetry.collector import Collector, Reading, is_torchserves, parse_readings
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.metrics_config import parse_metrics_config
+from modelserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = """
+CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestamp:1717102863
+[METRICS]GPUMemoryUsed.Megabytes:100|#Level:Host,DeviceId:1|#type:GAUGE|#hostname:h,1717102863,
+INFO > [METRICS]Own.Count:3|#|#hostname:h,1
+no metric
+DiskUsage.Gigabytes:much|#Level:Host|#hostname:h,1
+DiskUsage.Gigabytes:nan|#Level:Host|#hostname:h,1
+"""
+
+
+def script(path: Path, text: str) -> str:
+    """A collector that does this."""
+    (path / "collect.py").write_text(text)
+    return f"'{path / 'collect.py'}' --gpu 0"
+
+
+def test_lines() -> None:
+    """Lines in the format of reference 15.4 are read; all others are passed over."""
+    assert list(parse_readings(LINES)) == [
+        Reading("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
+        Reading("GPUMemoryUsed", "Megabytes", 100.0, {"Level": "Host", "DeviceId": "1"}),
+        Reading("Own", "Count", 3.0, {}),
+    ]
+
+
+async def test_what_it_prints(tmp_path: Path) -> None:
+    """The script is run with its arguments, and what it printed before it failed counts."""
+    text = "import sys\nprint('A.Count:%d|#|#hostname:h,1' % len(sys.argv))\nsys.exit(3)\n"
+    collector = Collector(script(tmp_path, text), sys.executable)
+
+    assert await collector.read() == [Reading("A", "Count", 3.0, {})]
+
+
+async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is ended, and the log says so."""
+    collector = Collector(
+        script(tmp_path, "input = __import__('time').sleep(60)"), sys.executable, timeout=0.2
+    )
+
+    assert await collector.read() == []
+    assert "took longer than 0.2 s" in caplog.text
+
+
+async def test_no_such_python(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be started is told, and tried again the next time."""
+    assert await Collector("collect.py", "/no/such/python").read() == []
+    assert "cannot be started" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["", "'open"])
+def test_no_command(command: str) -> None:
+    """A command that is none stops the start."""
+    with pytest.raises(ConfigError, match="system_metrics_cmd"):
+        Collector(command, sys.executable)
+
+
+def test_shown() -> None:
+    """What has a family is shown under its labels; the server's own metrics cannot be set from outside."""
+    config = "ts_metrics: {gauge: [{name: CPUUtilization, unit: Percent, dimensions: [Level, Hostname]}],"
+    config += " counter: [{name: Own, unit: Count, dimensions: [Hostname]}],"
+    config += " histogram: [{name: H, unit: s, dimensions: []}]}"
+    metrics = ServerMetrics(hostname="h", config=parse_metrics_config(config))
+    metrics.model("m", "1.0")
+    named = {"model_name": "m", "model_version": "1.0"}
+    for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
+        metrics.collected([Reading(name, "", value, {"Level": "Host"})])
+    metrics.collected([Reading("modelserver_queue_requests", "", 77.0, named)])
+    text = metrics.render().decode()
+
+    assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text
+    assert 'Own{Hostname="h"} 3.0' in text
+    assert "H_sum 2.0" in text
+    assert "77" not in text
+    assert "Other" not in text
+
+
+def test_torchserves_own_collector_is_not_needed(tmp_path: Path) -> None:
+    """TorchServe's configurations name its collector; unless that file is here, the server reads itself."""
+    there = tmp_path / "ts" / "metrics" / "metric_collector.py"
+    assert is_torchserves("ts/metrics/metric_collector.py --gpu 0")
+    assert is_torchserves(f"{there} --gpu 0")
+    assert not is_torchserves("collect.py ts/metrics/metric_collector.py")
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert not is_torchserves(str(there))

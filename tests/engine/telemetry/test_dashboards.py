@@ -1,0 +1,180 @@
+"""The files of ``deploy/``: what they ask Prometheus for is what the server shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from modelserver.engine.telemetry.gpus import GpuReading
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.system import SystemReading
+from modelserver.errors import InternalError
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "modelserver.json").read_text(encoding="utf-8"))
+RULES = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text(encoding="utf-8"))
+SCRAPE = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+
+# What Prometheus adds to each series, and its own metric.
+ADDED_LABELS = {"instance", "job", "namespace", "pod"}
+OWN = {"up": {"instance", "job", "app_kubernetes_io_name"}}
+
+
+def shown() -> dict[str, set[str]]:
+    """The sample names that a busy server shows, each with its labels."""
+    metrics = ServerMetrics(hostname="h")
+    metrics.system(SystemReading(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, (GpuReading(0, 1.0, 1.0, 1.0, 1.0),)))
+    metrics.response(200)
+    metrics.response(200, "/livez")
+    model = metrics.model("m", "1.0")
+    model.request(explicit_version=True)
+    model.failed(InternalError("no"), "r")
+    model.set_workers({"ready": 1})
+    model.wished(2)
+    model.scaled("up", "queue_wait")
+    model.worker_loaded("W-9000-m_1.0", 1.0)
+    found: dict[str, set[str]] = {}
+    for line in metrics.render().decode().splitlines():
+        if not line.startswith("#"):
+            name, _, labels = line.partition(" ")[0].partition("{")
+            found[name] = set(re.findall(r"(\w+)=", labels))
+    return found
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    """The rules that record, or those that alert."""
+    return [rule for group in RULES["groups"] for rule in group["rules"] if kind in rule]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def recorded() -> dict[str, set[str]]:
+    """The recorded names; their labels are those that they are summed by."""
+    names: dict[str, set[str]] = {}
+    for rule in rules("record"):
+        (by, *_) = re.findall(r"by \(([^)]*)\)", rule["expr"])
+        names[rule["record"]] = {label.strip() for label in by.split(",")}
+    return names
+
+
+KNOWN = {**shown(), **OWN, **recorded()}
+
+
+def names_in(expression: str) -> set[str]:
+    """The metric names of an expression."""
+    text = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)', " ", expression)
+    text = re.sub(r"\b\d[\w.]*", " ", text)
+    return {
+        name for name in re.findall(r"[A-Za-z_:][\w:]*(?!\s*\(|[\w:])", text) if name not in {"and", "or"}
+    }
+
+
+def labels_in(expression: str) -> set[str]:
+    """The labels that an expression selects or sums by."""
+    selected = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    summed = [
+        label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")
+    ]
+    return {*selected, *summed}
+
+
+EXPRESSIONS = {
+    **{f"{p['title']} {t['refId']}": t["expr"] for p in panels() for t in p["targets"]},
+    **{rule.get("alert") or rule["record"]: rule["expr"] for rule in (*rules("alert"), *rules("record"))},
+}
+
+
+def test_names_are_found() -> None:
+    """The reader of expressions sees names, and nothing else."""
+    expression = 'histogram_quantile(0.95, sum by (a, le) (rate(x_bucket{a="b"}[5m]))) / y > 1e6 and z:w'
+
+    assert names_in(expression) == {"x_bucket", "y", "z:w"}
+    assert labels_in(expression) == {"a", "le"}
+
+
+@pytest.mark.parametrize("place", EXPRESSIONS)
+def test_expressions_name_what_there_is(place: str) -> None:
+    """Every metric is one that the server shows or that a rule records, with the labels asked for."""
+    expression = EXPRESSIONS[place]
+    names = names_in(expression)
+
+    assert names
+    assert names <= KNOWN.keys()
+    for name in names:
+        assert labels_in(expression) <= KNOWN[name] | ADDED_LABELS, name
+
+
+def test_legends_name_labels_that_are_left() -> None:
+    """A legend shows labels that the expression keeps."""
+    for panel in panels():
+        for target in panel["targets"]:
+            legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            summed = re.findall(r"by \(([^)]*)\)", target["expr"])
+            kept = (
+                {label.strip() for label in summed[0].split(",")}
+                if summed
+                else set().union(*(KNOWN[name] for name in names_in(target["expr"])))
+            )
+            assert legend <= kept, panel["title"]
+
+
+def test_annotations_name_labels_that_are_left() -> None:
+    """So do the words of an alert."""
+    for rule in rules("alert"):
+        used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        summed = re.findall(r"by \(([^)]*)\)", rule["expr"])
+        kept = {label.strip() for label in summed[0].split(",")} if summed else set()
+        kept = kept or set().union(*(KNOWN[name] for name in names_in(rule["expr"]))) | ADDED_LABELS
+        assert used <= kept, rule["alert"]
+
+
+def test_everything_of_ours_is_on_the_dashboard() -> None:
+    """No metric of the server's own is forgotten."""
+    used = set().union(*(names_in(t["expr"]) for p in panels() for t in p["targets"]))
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
+    ours = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown() if name.startswith("modelserver_")}
+
+    assert sorted(ours - families) == []
+
+
+def test_dashboard_is_well_made() -> None:
+    """Ids are unique, panels do not overlap and stay within the width, the data source can be chosen."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    cells = [
+        (x, y)
+        for at in places
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+
+    assert len(set(ids)) == len(ids)
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {
+        "datasource",
+        "instance",
+        "model",
+    }
+    assert {panel["datasource"]["uid"] for panel in panels()} == {"${datasource}"}
+
+
+def test_rules_are_loaded_and_alerts_explained() -> None:
+    """The example configuration names the rules' file; an alert has a severity, a summary and a reason."""
+    (job,) = SCRAPE["scrape_configs"]
+
+    assert SCRAPE["rule_files"] == ["rules.yml"]
+    assert job["static_configs"] == [{"targets": ["127.0.0.1:8082"]}]
+    assert 'job=~"modelserver' in EXPRESSIONS["ModelserverDown"]
+    assert job["job_name"] == "modelserver"
+    for rule in rules("alert"):
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert re.fullmatch(r"\d+m", rule["for"])

@@ -1,0 +1,384 @@
+"""GPUs as NVML reads them, and as CUDA numbers them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.telemetry.gpus import RETRY, Driver, Gpus
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.telemetry.system import SystemMonitor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIB = 1 << 30
+UNREADABLE = "failed to obtained gpu usage"
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND, LOST = 3, 4, 6, 12, 15
+
+
+class NvmlError(Exception):
+    """As NVML's: ``value`` is its number."""
+
+    def __init__(self, value: int, text: str = "") -> None:
+        super().__init__(text)
+        self.value = value
+
+
+class FakeNvml:
+    """NVML with three GPUs; a handle is the GPU's index.
+
+    ``instances``: those of each divided GPU, by its number; handles above 99. ``lost``, ``forbidden``:
+    numbers of GPUs without a handle. ``broken``: handles whose memory cannot be read.
+    """
+
+    NVMLError = NvmlError
+
+    def __init__(self) -> None:
+        self.failure: NvmlError | None = None
+        self.started = 0
+        self.instances: dict[int, list[int]] = {}
+        self.lost: set[int] = set()
+        self.forbidden: set[int] = set()
+        self.broken: set[int] = set()
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.started += 1
+        if self.failure is not None:
+            raise self.failure
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index in self.lost:
+            raise NvmlError(LOST, "GPU is lost")
+        if index in self.forbidden:
+            raise NvmlError(NO_PERMISSION, "Insufficient Permissions")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        number = int(uuid.removeprefix("MIG-"))
+        if number < 100:
+            raise NvmlError(NOT_FOUND)
+        return number
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"MIG-{handle}" if handle > 99 else f"GPU-{handle}{handle}-x"
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
+        if handle == 2:
+            raise NvmlError(NOT_SUPPORTED)
+        return [int(handle in self.instances)] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> int:  # noqa: N802
+        # The first place is not taken.
+        instances = [None, *self.instances[handle]]
+        if index >= len(instances) or instances[index] is None:
+            raise NvmlError(NOT_FOUND)
+        return instances[index]  # type: ignore[return-value]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        self.answers.wait()
+        if handle in self.broken:
+            raise NvmlError(LOST, "GPU is lost")
+        own = handle % 100
+        return SimpleNamespace(used=(own + 1) * GIB, free=(3 - own) * GIB, total=4 * GIB)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        if handle > 99:
+            raise NvmlError(NOT_SUPPORTED)
+        return [SimpleNamespace(pid=7, usedGpuMemory=GIB), SimpleNamespace(pid=8, usedGpuMemory=None)]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        if handle > 99:
+            raise NvmlError(NOT_SUPPORTED)
+        return SimpleNamespace(gpu=10 * handle, memory=5)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield fake
+    fake.answers.set()
+
+
+@pytest.fixture
+def gpus(nvml: FakeNvml) -> Gpus:
+    """Not read yet. Nobody waits in vain for a reading, however slow the machine is."""
+    return Gpus(patience=3600)
+
+
+# -- which there are
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, [1, 2, 3]),
+        ("", []),
+        ("0", [1]),
+        ("2,0", [3, 1]),
+        ("0,9,1", [1]),
+        ("-1", []),
+        ("0,-1,1", [1]),
+        ("1,1", []),
+        ("1,GPU-11-x", []),
+        ("GPU-11,GPU-00-x", [2, 1]),
+        ("GPU-nope", []),
+        ("MIG-101", [2]),
+        ("MIG-101,MIG-102", [2]),
+        ("MIG-8", []),
+        ("none", []),
+        (" 1 , 2 ", [2, 3]),
+    ],
+)
+def test_visible_devices(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[int]
+) -> None:
+    """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first device that does not exist, none if one is
+    named twice, and a single instance of a divided GPU.
+    """
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    # By their memory.
+    assert [each and each.memory_used_mb / 1024 for each in gpus.read()] == seen
+    assert gpus.count() == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("instances", "visible", "seen"),
+    [
+        ({0: [101, 102]}, None, [2]),
+        ({1: [102]}, None, [3]),
+        ({0: []}, None, [2, 3]),
+        ({0: [101, 102]}, "2", [3]),
+        ({0: [101, 102]}, "2,0", [2]),
+        ({0: [101, 102]}, "MIG-102", [3]),
+        ({0: [101, 102]}, "GPU-00", [2]),
+        ({0: []}, "0,1", []),
+    ],
+    ids=str,
+)
+def test_instances_of_a_divided_gpu(
+    nvml: FakeNvml, instances: dict[int, list[int]], visible: str | None, seen: list[int]
+) -> None:
+    """CUDA uses one instance, and no whole GPU beside it; a divided GPU without instances is none."""
+    nvml.instances = instances
+    gpus = Gpus(visible=visible, patience=3600)
+
+    assert [each and each.memory_used_mb / 1024 for each in gpus.read()] == seen
+
+
+def test_number_of_gpu_is_an_upper_bound(gpus: Gpus) -> None:
+    """`number_of_gpu` lowers the count, never raises it."""
+    gpus.read()
+
+    assert [gpus.count(limit) for limit in (0, 2, 8, -1)] == [0, 2, 3, 0]
+    assert len(SystemMonitor(number_of_gpu=2, gpus=gpus).read().gpus) == 2
+    assert SystemMonitor(number_of_gpu=0, gpus=gpus).read().gpus == ()
+
+
+# -- what is read
+
+
+def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
+    """GPU 0 of a worker is the first visible device."""
+    gpus = Gpus(visible="2,1", patience=3600)
+    first, second = gpus.read()
+
+    assert first is not None
+    assert second is not None
+    assert (first.gpu_id, first.memory_used_mb, first.memory_percent) == (0, 3072, 75.0)
+    assert (second.gpu_id, second.utilization_percent) == (1, 10)
+    assert gpus.usage(0) == "gpuId::0 utilization.gpu::20 % utilization.memory::5 % memory.used::3072 MiB"
+    assert gpus.usage(2) == UNREADABLE
+    assert gpus.usage(None) == gpus.usage(-1) == "N/A"
+
+
+def test_memory(gpus: Gpus) -> None:
+    """What is free, what is used, and by whom where that is known."""
+    gpus.read()
+
+    assert gpus.memory(1) == (2 * GIB, 2 * GIB, {7: GIB})
+    assert gpus.memory(3) is gpus.memory(-1) is None
+
+
+def test_memory_is_read_without_utilisation(nvml: FakeNvml) -> None:
+    """An instance of a divided GPU measures no utilisation: its memory is shown all the same."""
+    gpus = Gpus(visible="MIG-101", patience=3600)
+    monitor, metrics = SystemMonitor(gpus=gpus), ServerMetrics()
+    metrics.system(monitor.read())
+    text = metrics.render().decode()
+
+    assert gpus.memory(0) == (2 * GIB, 2 * GIB, {})
+    assert gpus.usage(0) == (
+        "gpuId::0 utilization.gpu::[N/A] utilization.memory::[N/A] memory.used::2048 MiB"
+    )
+    assert 'GPUMemoryUsed{Level="Host",DeviceId="0"' in text
+    assert "GPUUtilization{" not in text
+
+
+def test_a_lost_gpu_hides_no_other(nvml: FakeNvml, gpus: Gpus) -> None:
+    """It keeps its number, as the others keep theirs; one that may not be opened has none."""
+    nvml.lost, nvml.broken = {0}, {1}
+    readings = gpus.read()
+
+    assert [each and each.gpu_id for each in readings] == [None, None, 2]
+    assert (gpus.count(), gpus.usage(0), gpus.usage(1)) == (3, UNREADABLE, UNREADABLE)
+    assert [each.gpu_id for each in SystemMonitor(gpus=gpus).read().gpus] == [2]
+    nvml.lost, nvml.forbidden = set(), {0}
+    assert len(gpus.read()) == 2
+
+
+def test_a_lost_gpu_that_is_named_keeps_its_place(nvml: FakeNvml) -> None:
+    """In CUDA_VISIBLE_DEVICES by its number, too."""
+    nvml.lost = {0}
+    readings = Gpus(visible="0,2", patience=3600).read()
+
+    assert [each and each.memory_used_mb for each in readings] == [None, 3072]
+
+
+# -- drivers that cannot be used
+
+
+def test_without_the_package_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVML's package everything works as without a GPU."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    gpus = Gpus(patience=3600)
+
+    assert gpus.read() == ()
+    assert (gpus.usage(None), gpus.usage(0)) == ("N/A", UNREADABLE)
+    assert (gpus.driver.problem, gpus.driver.is_broken) == (
+        "the package nvidia-ml-py is not installed",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_broken", "problem"),
+    [
+        (NvmlError(LIBRARY_NOT_FOUND), False, "NVIDIA's driver is not installed"),
+        (
+            NvmlError(18, "Driver/library version mismatch"),
+            True,
+            "cannot be used: Driver/library version mis",
+        ),
+    ],
+)
+def test_a_driver_that_cannot_be_used_is_tried_again(
+    nvml: FakeNvml, error: NvmlError, is_broken: bool, problem: str
+) -> None:
+    """After some seconds, not at each reading: it may be loaded after the server has started."""
+    now = [0.0]
+    nvml.failure = error
+    driver = Driver(clock=lambda: now[0])
+    gpus = Gpus(driver, patience=3600)
+
+    assert (gpus.read(), gpus.read()) == ((), ())
+    assert (nvml.started, driver.is_broken) == (1, is_broken)
+    assert problem in driver.problem
+    nvml.failure = None
+    now[0] = RETRY
+    assert len(gpus.read()) == 3
+    assert (nvml.started, driver.is_broken, driver.problem) == (2, False, "")
+    now[0] = 10 * RETRY
+    gpus.read()
+    assert nvml.started == 2
+
+
+def test_gpus_that_cannot_be_listed(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There are none, the log says why, and their driver is started again, as it may be another one."""
+
+    def fail() -> int:
+        raise NvmlError(999, "Unknown Error")
+
+    now = [0.0]
+    gpus = Gpus(Driver(clock=lambda: now[0]), patience=3600)
+    with monkeypatch.context() as broken:
+        broken.setattr(nvml, "nvmlDeviceGetCount", fail)
+        assert (gpus.read(), gpus.read()) == ((), ())
+
+    assert caplog.text.count("Unknown Error") == 1
+    assert gpus.driver.is_broken
+    now[0] = RETRY
+    assert len(gpus.read()) == 3
+    assert (nvml.started, gpus.driver.is_broken) == (2, False)
+
+
+def test_without_threads_the_last_readings_count(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever describes a model gets an answer, and the next reading has a thread again."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = gpus.read()
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", fail)
+        assert gpus.read() is before
+
+    assert "can't start new thread" in caplog.text
+    assert gpus.read() is not before
+
+
+def test_what_is_hidden_is_named(nvml: FakeNvml) -> None:
+    """The reason for no GPU names the variable that hides them."""
+    gpus = Gpus(visible="-1", patience=3600)
+    gpus.read()
+
+    assert gpus.driver.problem == "CUDA_VISIBLE_DEVICES=-1 names none of the 3 GPUs"
+    assert not gpus.driver.is_broken
+
+
+# -- drivers that hang
+
+
+async def test_a_driver_that_hangs_delays_nobody(nvml: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
+    """The last readings count until it answers, and the log says so once."""
+    gpus = Gpus(patience=0.0)
+    assert await gpus.renew(3600)
+    nvml.answers.clear()
+    before, others = gpus.latest, threading.active_count()
+
+    assert not await gpus.renew()
+    assert not await gpus.renew()
+    assert await asyncio.to_thread(gpus.read) == before
+    assert "memory.used::1024 MiB" in gpus.usage(0)
+    assert caplog.text.count("does not answer") == 1
+    # One thread waits, not one for each reading.
+    assert [thread.name for thread in threading.enumerate()].count("gpus") == 1, others
+    nvml.broken = {0}
+    nvml.answers.set()
+    assert await gpus.renew(3600)
+    assert gpus.usage(0) == UNREADABLE
+
+
+def test_an_unexpected_error_keeps_the_last_readings(
+    nvml: FakeNvml, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in the log, and the next reading may succeed."""
+    before = gpus.read()
+
+    def fail() -> Any:
+        raise OSError("no descriptors left")
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", fail)
+    assert gpus.read() == before
+    assert "no descriptors left" in caplog.text

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from modelserver.engine.telemetry.handler_metrics import (
+    MAX_NAMES_PER_MODEL,
+    MAX_SERIES_PER_MODEL,
+    HandlerFamilies,
+    HandlerMetrics,
+)
+from modelserver.engine.telemetry.prometheus import Counter, Registry
+
+DIMENSIONS = [("ModelName", "m"), ("Level", "Model")]
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+@pytest.fixture
+def families(registry):
+    return HandlerFamilies(registry)
+
+
+@pytest.fixture
+def metrics(families):
+    return HandlerMetrics(families, "m", "h")
+
+
+def samples(registry: Registry) -> list[str]:
+    return [line for line in registry.render().decode().splitlines() if not line.startswith("#")]
+
+
+def test_known_metrics(registry, metrics):
+    """PredictionTime carries TorchServe's help, type and labels, the host added."""
+    metrics.record("PredictionTime", 83.13, "ms", "GAUGE", DIMENSIONS)
+    text = registry.render(["PredictionTime"]).decode().splitlines()
+
+    assert text == [
+        "# HELP PredictionTime Torchserve prometheus gauge metric with unit: ms",
+        "# TYPE PredictionTime gauge",
+        'PredictionTime{ModelName="m",Level="Model",Hostname="h"} 83.13',
+    ]
+
+
+def test_kinds(registry, metrics):
+    """Counters add, gauges take the last value, histograms observe."""
+    for value in (1, 2):
+        metrics.record("c", value, "count", "counter", DIMENSIONS)
+        metrics.record("g", value, "ms", "gauge", DIMENSIONS)
+        metrics.record("h", value, "ms", "histogram", DIMENSIONS)
+    labels = '{ModelName="m",Level="Model",Hostname="h"}'
+
+    assert {f"c{labels} 3.0", f"g{labels} 2.0", f"h_count{labels} 2.0", f"h_sum{labels} 3.0"} <= set(
+        samples(registry)
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_values_that_would_spoil_a_counter(registry, metrics, value):
+    """Counters never go down and never become infinite."""
+    metrics.record("c", 1, "count", "counter", DIMENSIONS)
+    metrics.record("c", value, "count", "counter", DIMENSIONS)
+
+    assert samples(registry)[0].endswith(" 1.0")
+
+
+def test_names_are_bounded(registry, metrics, caplog):
+    """A model may add 200 metric names; the known ones come on top, and one warning tells (F69)."""
+    for number in range(MAX_NAMES_PER_MODEL + 50):
+        metrics.record(f"metric_{number}", 1, "count", "counter", DIMENSIONS)
+    metrics.record("HandlerTime", 1, "ms", "gauge", DIMENSIONS)
+
+    assert len(samples(registry)) == MAX_NAMES_PER_MODEL + 1
+    assert caplog.text.count("more than 200 names") == 1
+
+
+def test_series_are_bounded(registry, metrics, caplog):
+    """A dimension of endless values ends at 1000 series (F69)."""
+    for number in range(MAX_SERIES_PER_MODEL + 100):
+        metrics.record("c", 1, "count", "counter", [("RequestId", str(number))])
+
+    assert len(samples(registry)) == MAX_SERIES_PER_MODEL
+    assert caplog.text.count("more than 1000 series") == 1
+
+
+@pytest.mark.parametrize("name", ["modelserver_queue_requests", "Requests2XX"])
+def test_the_servers_own_names_are_safe(registry, families, name, caplog):
+    """A handler cannot write into the server's metrics."""
+    registry.add(Counter("Requests2XX", "R."))
+    HandlerMetrics(families, "m", "h").record(name, 5, "count", "counter", DIMENSIONS)
+
+    assert samples(registry) == []
+    assert "is already used" in caplog.text
+
+
+def test_conflicting_kind_is_dropped_with_one_warning(registry, metrics, caplog):
+    """A name keeps its first kind; another one, or an unknown one, is dropped."""
+    metrics.record("x", 1, "count", "counter", DIMENSIONS)
+    for _ in range(3):
+        metrics.record("x", 2, "ms", "gauge", DIMENSIONS)
+        metrics.record("y", 2, "ms", "summary", DIMENSIONS)
+
+    assert len(samples(registry)) == 1
+    assert len(caplog.records) == 2
+
+
+def test_first_emission_decides_the_labels(registry, metrics):
+    """Later emissions with other dimensions fill what they have and leave the rest empty."""
+    metrics.record("x", 1, "count", "counter", [("A", "1")])
+    metrics.record("x", 2, "count", "counter", [("B", "2")])
+
+    assert samples(registry) == ['x{A="1",Hostname="h"} 1.0', 'x{A="",Hostname="h"} 2.0']
+
+
+def test_foreign_names_are_made_acceptable(registry, metrics):
+    """Names and dimensions of any text become valid, and long values are cut."""
+    metrics.record("my time", 1, "ms", "gauge", [("a b", "v" * 1000)])
+
+    assert samples(registry) == [f'my_time{{a_b="{"v" * 256}",Hostname="h"}} 1.0']
+
+
+def test_close_forgets_the_models_series(registry, families):
+    """Closing removes a model's series and metrics nobody else has; known metrics stay announced."""
+    first, second = HandlerMetrics(families, "a", "h"), HandlerMetrics(families, "b", "h")
+    for metrics, model in ((first, "a"), (second, "b")):
+        metrics.record("shared", 1, "count", "counter", [("ModelName", model)])
+        metrics.record(f"only_{model}", 1, "count", "counter", [("ModelName", model)])
+    first.close()
+
+    assert samples(registry) == [
+        'shared{ModelName="b",Hostname="h"} 1.0',
+        'only_b{ModelName="b",Hostname="h"} 1.0',
+    ]
+    assert "only_a" not in registry
+    assert "PredictionTime" in registry

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import stat
+import threading
+
+import pytest
+import yaml
+
+from modelserver.engine.telemetry.logs import (
+    MULTILINE,
+    LogFile,
+    PlainFormatter,
+    Stamps,
+    log_directories,
+    setup_logging,
+)
+from modelserver.errors import ConfigError
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
+LOGGERS = (
+    *("modelserver", "modelserver.model", "modelserver.access"),
+    *("modelserver.metrics", "modelserver.model_metrics"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _restored_loggers():
+    """Each test leaves the loggers as it found them."""
+    loggers = [logging.getLogger(name) for name in ("", *LOGGERS)]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, propagate, handlers in before:
+        for handler in set(logger.handlers) - set(handlers):
+            handler.close()
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def logs(tmp_path):
+    made = setup_logging(tmp_path, console=False)
+    yield made
+    made.close()
+
+
+def print_as(source: str, line: str, level: int = logging.INFO) -> None:
+    """Log a line as a worker's output is logged."""
+    logging.getLogger("modelserver.model").log(level, "%s", line, extra={"source": source})
+
+
+def test_five_files_from_the_start(tmp_path, logs):
+    """The five files exist before anything is logged."""
+    names = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
+
+
+def test_files_are_not_for_everybody(tmp_path):
+    """User and group of the server read its logs, others do not."""
+    before = os.umask(0)
+    try:
+        setup_logging(tmp_path, console=False).close()
+    finally:
+        os.umask(before)
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+
+
+def test_server_lines(tmp_path, logs):
+    """ts_log has time, padded level, thread, logger and message, libraries from WARN."""
+    logging.getLogger("modelserver.server").info("started %d", 1)
+    logging.getLogger("modelserver.server").critical("gone")
+    logging.getLogger("library").warning("careful")
+    logging.getLogger("library").info("chatter")
+    lines = (tmp_path / "ts_log.log").read_text().splitlines()
+    thread = re.escape(threading.current_thread().name)
+
+    assert re.fullmatch(rf"{STAMP} \[INFO \] {thread} modelserver\.server - started 1", lines[0])
+    assert re.fullmatch(rf"{STAMP} \[FATAL\] {thread} modelserver\.server - gone", lines[1])
+    assert re.fullmatch(rf"{STAMP} \[WARN \] {thread} library - careful", lines[2])
+    assert len(lines) == 3
+
+
+def test_model_output(tmp_path, logs):
+    """A worker's output goes to model_log alone, under the worker's name and stream."""
+    print_as("W-9000-m_1.0-stdout", "hello")
+    print_as("W-9000-m_1.0-stderr", "oh no", logging.WARNING)
+    lines = (tmp_path / "model_log.log").read_text().splitlines()
+
+    assert re.fullmatch(rf"{STAMP} \[INFO \] W-9000-m_1\.0-stdout MODEL_LOG - hello", lines[0])
+    assert re.fullmatch(rf"{STAMP} \[WARN \] W-9000-m_1\.0-stderr MODEL_LOG - oh no", lines[1])
+    assert (tmp_path / "ts_log.log").read_text() == ""
+
+
+def test_injected_lines_stay_one_line(tmp_path, logs):
+    """What clients and handlers put into messages never makes a second line (F13)."""
+    print_as("W-1-a\nb_1.0", "x\r\n2024 forged\x1b[0m")
+    logging.getLogger("modelserver").warning("No model named %s", "a\nforged")
+
+    assert len((tmp_path / "model_log.log").read_text().splitlines()) == 1
+    assert (tmp_path / "ts_log.log").read_text().splitlines()[0].endswith(r"No model named a\nforged")
+
+
+def test_endless_model_lines_are_cut(tmp_path, logs):
+    """An endless message is capped (F44)."""
+    print_as("W-1-m_1.0", "x" * 1_000_000)
+
+    assert (tmp_path / "model_log.log").stat().st_size < 70_000
+
+
+def test_text_that_is_no_unicode(tmp_path, logs):
+    """A lone surrogate is written out instead of failing the line."""
+    print_as("W-1-m_1.0", "a\ud800b")
+
+    assert (tmp_path / "model_log.log").read_text().endswith("a\\ud800b\n")
+
+
+def test_blocks_and_tracebacks_are_indented(tmp_path, logs):
+    """The server's own blocks and tracebacks keep their lines, all but the first indented (F13)."""
+    logger = logging.getLogger("modelserver")
+    logger.info("Settings:\nport: 1", extra=MULTILINE)
+    logger.error("Failed", exc_info=ValueError("bad\n2024 forged"))
+    lines = (tmp_path / "ts_log.log").read_text().splitlines()
+
+    assert lines[1] == "    port: 1"
+    assert "    ValueError: bad" in [line[:19] for line in lines]
+    assert [line for line in lines if line[0] != " "] == [lines[0], lines[2]]
+
+
+def test_metrics_lines(tmp_path, logs):
+    """Metrics logs have a time and the metric."""
+    logging.getLogger("modelserver.metrics").info("A.Count:1.0")
+    logging.getLogger("modelserver.model_metrics").info("B.ms:1.0")
+
+    assert re.fullmatch(rf"{STAMP} - A\.Count:1\.0\n", (tmp_path / "ts_metrics.log").read_text())
+    assert re.fullmatch(rf"{STAMP} - B\.ms:1\.0\n", (tmp_path / "model_metrics.log").read_text())
+
+
+def test_console(tmp_path, capsys):
+    """With the console on, everything is printed too."""
+    logs = setup_logging(tmp_path, console=True)
+    for name in LOGGERS:
+        logging.getLogger(name).info("from %s", name)
+    logs.close()
+    printed = capsys.readouterr().out
+
+    assert [name for name in LOGGERS if f"from {name}\n" not in printed] == []
+
+
+def test_the_console_prints_the_brief_of_a_record(tmp_path, capsys):
+    """What other lines of the console say already is left out there, and is whole in the file."""
+    logs = setup_logging(tmp_path)
+    log = logging.getLogger("modelserver.server")
+    log.error("it failed:\nTraceback", extra={**MULTILINE, "brief": "it failed"})
+    log.info("said before", extra={"brief": ""})
+    logs.close()
+    printed = capsys.readouterr().out.splitlines()
+
+    assert [line.partition(" - ")[2] for line in printed] == ["it failed"]
+    assert "Traceback" in (tmp_path / "ts_log.log").read_text()
+    assert "said before" in (tmp_path / "ts_log.log").read_text()
+
+
+def test_console_off_prints_nothing(logs, capsys):
+    """In the background nothing is printed."""
+    logging.getLogger("modelserver").info("quiet")
+
+    assert capsys.readouterr().out == ""
+
+
+def test_no_files(tmp_path, capsys):
+    """Lines are only printed, and no folder is made."""
+    logs = setup_logging(tmp_path / "logs", files=False, console=False)
+    print_as("W-9000-m_1.0-stdout", "a line of a worker")
+    logs.close()
+
+    assert capsys.readouterr().out.endswith("a line of a worker\n")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_metrics_directory(tmp_path):
+    """Metrics logs may have a directory of their own."""
+    setup_logging(tmp_path / "a", metrics_dir=tmp_path / "b", console=False).close()
+
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
+
+
+def test_log_directories():
+    """LOG_LOCATION and METRICS_LOCATION name the directories, `logs` is the default of both."""
+    assert [str(path) for path in log_directories({})] == ["logs", "logs"]
+    assert [str(path) for path in log_directories({"LOG_LOCATION": "/l", "METRICS_LOCATION": "/m"})] == [
+        "/l",
+        "/m",
+    ]
+
+
+def test_unwritable_directory_leaves_the_console(tmp_path, capsys):
+    """Where no file can be written the server still starts and logs to the console (F56)."""
+    (tmp_path / "file").write_text("")
+    logs = setup_logging(tmp_path / "file", console=False)
+    logging.getLogger("modelserver").info("alive")
+    logs.close()
+    printed = capsys.readouterr().out
+
+    assert "alive" in printed
+    assert "Logging to the console only" in printed
+
+
+def test_full_disk_is_reported_once(tmp_path, capsys):
+    """A file that cannot be written costs no request and one report, not one per line (F56)."""
+    handler = LogFile(tmp_path / "x.log", PlainFormatter())
+    handler.stream.close()
+    record = logging.LogRecord("x", logging.INFO, __file__, 1, "line", (), None)
+    for _ in range(3):
+        handler.emit(record)
+    handler.stream = None
+    handler.close()
+
+    assert capsys.readouterr().err.count("--- Logging error ---") == 1
+
+
+def test_rotation(tmp_path, monkeypatch):
+    """A file that is full makes room, and five predecessors are kept."""
+    monkeypatch.setattr("modelserver.engine.telemetry.logs.ROTATE_BYTES", 100)
+    handler = LogFile(tmp_path / "x.log", PlainFormatter())
+    for _ in range(20):
+        handler.emit(logging.LogRecord("x", logging.INFO, __file__, 1, "line " * 10, (), None))
+    handler.close()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.log", *(f"x.log.{n}" for n in range(1, 6))]
+
+
+def test_stamps_have_milliseconds_after_a_comma():
+    """Times are ISO 8601 with a comma before the milliseconds."""
+    stamp = Stamps()
+
+    assert re.fullmatch(STAMP, stamp(1717098363.625))
+    assert stamp(1717098363.625).endswith(":03,625")
+    assert stamp(1717098364.0).endswith(":04,000")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_config_replaces_the_default(tmp_path, suffix):
+    """A dictConfig in JSON or YAML decides alone, and access lines leave their time to it."""
+    target = tmp_path / "own.log"
+    config = {
+        "handlers": {"own": {"class": "logging.FileHandler", "filename": str(target)}},
+        "loggers": {"modelserver": {"handlers": ["own"], "level": "INFO"}},
+    }
+    path = tmp_path / f"logging{suffix}"
+    path.write_text(json.dumps(config) if suffix == ".json" else yaml.safe_dump(config))
+    logs = setup_logging(tmp_path / "logs", log_config=path)
+    logging.getLogger("modelserver.server").info("hello")
+
+    assert target.read_text() == "hello\n"
+    assert logs.stamped is False
+    assert not (tmp_path / "logs").exists()
+
+
+def test_ini_config(tmp_path):
+    """The ini form of Python's logging works too."""
+    path = tmp_path / "logging.ini"
+    path.write_text(
+        "[loggers]\nkeys=root,own\n[handlers]\nkeys=file\n[formatters]\nkeys=\n"
+        "[logger_root]\nhandlers=\n[logger_own]\nqualname=modelserver\nlevel=INFO\nhandlers=file\n"
+        f"[handler_file]\nclass=FileHandler\nargs=({str(tmp_path / 'own.log')!r},)\n"
+    )
+    setup_logging(tmp_path / "logs", log_config=path)
+    logging.getLogger("modelserver").info("hello")
+
+    assert (tmp_path / "own.log").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("name", ["log4j2.xml", "log4j.properties"])
+def test_log4j_is_accepted_with_one_warning(tmp_path, name):
+    """A log4j configuration changes nothing but earns one warning."""
+    logs = setup_logging(tmp_path, console=False, log_config=tmp_path / name)
+    logs.close()
+    lines = (tmp_path / "ts_log.log").read_text().splitlines()
+
+    assert len(lines) == 1
+    assert "log4j configurations are not supported" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", "{"),
+        ("a.json", "[]"),
+        ("a.yaml", "!!python/object/apply:os.getcwd []"),
+        ("a.yaml", "handlers: {x: {class: no.such.Handler}}"),
+        ("a.ini", "nothing"),
+        ("a.toml", ""),
+        ("missing.json", None),
+        ("missing.ini", None),
+    ],
+)
+def test_bad_config(tmp_path, name, content):
+    """A configuration that cannot be used stops the start and names the file (F60)."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        setup_logging(tmp_path, log_config=path)

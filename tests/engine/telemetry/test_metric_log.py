@@ -1,0 +1,46 @@
+"""Metrics in log mode."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from modelserver.engine.telemetry.metric_log import (
+    MODEL_METRICS_LOGGER,
+    SERVER_METRICS_LOGGER,
+    LoggedCounter,
+    LoggedGauge,
+    log_model_metric,
+)
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_updates_are_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """A counter tells each increment, a gauge each value; both keep their sums."""
+    caplog.set_level("INFO", SERVER_METRICS_LOGGER)
+    counter = LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
+    gauge = LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")
+    counter.labels("Host", "h").add(2)
+    counter.labels("Host", "h").add()
+    gauge.labels("Host", "h").set(12.5)
+
+    assert counter.labels("Host", "h").value == 3
+    assert [re.sub(r"\d{9,}$", "T", line) for line in caplog.messages] == [
+        "Requests2XX.Count:2.0|#Level:Host|#hostname:h,timestamp:T",
+        "Requests2XX.Count:1.0|#Level:Host|#hostname:h,timestamp:T",
+        "CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestamp:T",
+    ]
+
+
+def test_a_handlers_metric_names_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    """Its dimensions stand before host, request and time."""
+    caplog.set_level("INFO", MODEL_METRICS_LOGGER)
+    dimensions = [("ModelName", "m"), ("Level", "Model")]
+    log_model_metric("Words", 3.0, "Count", dimensions, hostname="h", request_id="r")
+
+    (line,) = caplog.messages
+    assert re.fullmatch(
+        r"Words\.Count:3\.0\|#ModelName:m,Level:Model\|#hostname:h,requestID:r,timestamp:\d+", line
+    )

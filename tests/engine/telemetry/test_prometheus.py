@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.telemetry.prometheus import (
+    PIECE,
+    Counter,
+    Distribution,
+    Gauge,
+    Histogram,
+    Registry,
+    format_value,
+    label_name,
+    metric_name,
+)
+
+
+def rendered(registry: Registry, *names: str) -> list[str]:
+    return registry.render(names).decode().splitlines()
+
+
+def test_counter_text():
+    """A counter keeps its exact name, and its value has a decimal point."""
+    registry = Registry()
+    counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
+    counter.labels("Host", "h").add(8)
+
+    assert rendered(registry) == [
+        "# HELP Requests2XX Answers.",
+        "# TYPE Requests2XX counter",
+        'Requests2XX{Level="Host",Hostname="h"} 8.0',
+    ]
+
+
+def test_trailing_comma():
+    """The compat flag closes label lists with TorchServe's comma, and leaves samples without labels alone."""
+    registry = Registry(trailing_comma=True)
+    registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
+    registry.add(Gauge("b", "B.")).labels().set(3)
+
+    assert rendered(registry)[2::3] == ['a{x="1",} 2.0', "b 3.0"]
+
+
+def test_histogram_buckets_are_cumulative_and_inclusive():
+    """A bucket counts what is at or below its bound; +Inf counts everything."""
+    registry = Registry()
+    histogram = registry.add(Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
+    child = histogram.labels("r")
+    for value in (1, 2, 2.5, 9):
+        child.observe(value)
+
+    assert rendered(registry)[2:] == [
+        'size_bucket{m="r",le="1.0"} 1.0',
+        'size_bucket{m="r",le="2.5"} 3.0',
+        'size_bucket{m="r",le="+Inf"} 4.0',
+        'size_count{m="r"} 4.0',
+        'size_sum{m="r"} 14.5',
+    ]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
+def test_observations_counted_together(values: list[tuple[bool, float]]) -> None:
+    """They count as if each had been counted at once, also beside such, and are not kept."""
+    one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
+    for later, value in values:
+        one.observe(value)
+        (together.new.append if later else together.observe)(value)
+
+    assert (together.counts, together.new) == (one.counts, [])
+    assert together.total == pytest.approx(one.total)
+    assert together.counts == one.counts
+
+
+def many_series() -> tuple[Registry, Histogram, Counter]:
+    """A registry with some thousands of lines of text."""
+    registry = Registry()
+    histogram = registry.add(Histogram("size", "Sizes.", ("m",)))
+    counter = registry.add(Counter("calls", "Calls.", ("m",)))
+    for number in range(300):
+        histogram.labels(str(number)).observe(number)
+        counter.labels(str(number)).add(number)
+    return registry, histogram, counter
+
+
+def test_pieces_are_small_and_make_the_text():
+    """However many series there are, none has many more lines than the bound; few lines are one piece."""
+    registry, histogram, _ = many_series()
+    pieces = list(registry.pieces())
+    lines = [piece.count(b"\n") for piece in pieces]
+
+    assert b"".join(pieces) == registry.render()
+    assert len(pieces) > 4
+    assert max(lines) < PIECE + len(histogram.bounds) + 3
+    assert min(lines[:-1]) >= PIECE
+    assert len(list(registry.pieces(["calls"]))) == 1
+    assert list(registry.pieces(["other"])) == []
+
+
+def test_metrics_may_change_between_pieces():
+    """Series and metrics that come or go break nothing, and each series is as it is at one moment."""
+    registry, histogram, counter = many_series()
+    changes = registry.pieces()
+    text = next(changes)
+    for number in range(300):
+        histogram.remove(str(number))
+        histogram.labels(f"new {number}").observe(1)
+        counter.labels(str(number)).add(1000)
+    registry.remove("calls")
+    registry.add(Gauge("late", "Late.")).labels().set(1)
+    lines = (text + b"".join(changes)).decode().splitlines()
+
+    assert len(set(lines)) == len(lines)
+    assert "late" not in "".join(lines)
+    assert 'size_count{m="299"} 1.0' in lines
+    assert 'calls{m="0"} 1000.0' in lines
+
+
+def test_histogram_without_labels():
+    """A histogram without labels still labels its buckets."""
+    registry = Registry()
+    registry.add(Histogram("size", "Sizes.", bounds=(1,))).labels().observe(0.5)
+
+    assert rendered(registry)[2:] == [
+        'size_bucket{le="1.0"} 1.0',
+        'size_bucket{le="+Inf"} 1.0',
+        "size_count 1.0",
+        "size_sum 0.5",
+    ]
+
+
+def test_family_without_samples_is_announced():
+    """A metric without samples shows HELP and TYPE, unless names were asked for."""
+    registry = Registry()
+    registry.add(Counter("c", "C.", ("x",)))
+
+    assert rendered(registry) == ["# HELP c C.", "# TYPE c counter"]
+    assert rendered(registry, "c") == []
+
+
+def test_name_filter():
+    """`name[]` selects samples by name, or a whole metric."""
+    registry = Registry()
+    registry.add(Counter("c", "C.")).labels().add()
+    registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
+
+    assert rendered(registry, "c")[2:] == ["c 1.0"]
+    assert rendered(registry, "h_sum")[2:] == ["h_sum 1.0"]
+    assert len(rendered(registry, "h")) == 6
+    assert rendered(registry, "nothing") == []
+
+
+def test_label_values_are_escaped():
+    """Quotes, backslashes and line breaks in a label or help text cannot leave it (F13)."""
+    registry = Registry()
+    registry.add(Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
+
+    assert rendered(registry) == ["# HELP g a\\\\b\\nc", "# TYPE g gauge", 'g{x="\\"\\n\\\\}"} 1.0']
+
+
+def test_lone_surrogate_does_not_break_the_text():
+    """A label that is no valid Unicode is shown with a replacement."""
+    registry = Registry()
+    registry.add(Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
+
+    assert rendered(registry)[-1] == 'g{x="?"} 1.0'
+
+
+def test_series_are_bounded():
+    """Beyond the limit children work but are neither kept nor shown (F69)."""
+    counter = Counter("c", "C.", ("x",))
+    counter.max_series = 10
+    for number in range(10_000):
+        counter.labels(str(number)).add()
+
+    assert counter.series_count == 10
+    assert len(list(counter.samples())) == 10
+
+
+def test_same_labels_give_the_same_child():
+    """A child is made once, and again after its removal."""
+    counter = Counter("c", "C.", ("x",))
+    first = counter.labels("1")
+
+    assert counter.labels("1") is first
+    counter.remove("1")
+    counter.remove("never there")
+    assert counter.labels("1") is not first
+
+
+def test_wrong_number_of_label_values():
+    """A child needs a value for every label."""
+    with pytest.raises(ValueError, match="got 1 values"):
+        Counter("c", "C.", ("x", "y")).labels("1")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("a b", ()), ("1a", ()), ("", ()), ("a", ("x-y",)), ("a", ("__x",)), ("a", ("x", "x"))],
+)
+def test_bad_names_are_refused(name, labels):
+    """Names that Prometheus would refuse fail at construction."""
+    with pytest.raises(ValueError, match="name"):
+        Counter(name, "help", labels)
+
+
+@pytest.mark.parametrize("bounds", [(2, 1), (1, 1)])
+def test_bounds_must_increase(bounds):
+    """A histogram's bounds increase strictly."""
+    with pytest.raises(ValueError, match="increase"):
+        Histogram("h", "H.", bounds=bounds)
+
+
+def test_le_is_taken():
+    """A histogram has a label le of its own."""
+    with pytest.raises(ValueError, match="le"):
+        Histogram("h", "H.", ("le",))
+
+
+def test_sample_names_cannot_collide():
+    """A metric may not carry the name of another's sample; removing that one frees the name."""
+    registry = Registry()
+    registry.add(Histogram("h", "H."))
+    with pytest.raises(ValueError, match="taken by h"):
+        registry.add(Gauge("h_sum", "G."))
+    registry.remove("h")
+    registry.remove("h")
+
+    assert "h_sum" not in registry
+    registry.add(Gauge("h_sum", "G."))
+    assert "h_sum" in registry
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (8, "8.0"),
+        (0.1, "0.1"),
+        (1e16, "1.0e+16"),
+        (1.5e-7, "1.5e-07"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+        (math.nan, "NaN"),
+    ],
+)
+def test_values_have_a_decimal_point(value, text):
+    """Values read as floats everywhere, as dashboards made for TorchServe expect."""
+    assert format_value(value) == text
+
+
+def test_names_are_made_acceptable():
+    """Foreign names become names that Prometheus accepts."""
+    assert metric_name("Inference Time-1") == "Inference_Time_1"
+    assert metric_name("1st") == "_1st"
+    assert label_name("__a:b") == "_a_b"
+    assert label_name("") == "_"

@@ -1,0 +1,64 @@
+"""How much one request may bring."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from modelserver.engine.tensors.limits import MAX_REPEATED, RequestLimits
+from modelserver.engine.tensors.rest import decode_request, encode_request
+from modelserver.errors import BadRequest, PayloadTooLarge
+from modelserver.models.settings.settings import Settings
+
+
+@pytest.mark.parametrize(("instances", "repeated"), [(10_001, 0), (10_000, MAX_REPEATED // 9_999)])
+def test_small_bodies_of_much_work_are_refused(instances: int, repeated: int) -> None:
+    """Very many instances, or long parameters for many of them, are a 413 that names the limit."""
+    with pytest.raises(PayloadTooLarge, match=r"allowed"):
+        RequestLimits().check_instances(instances, repeated)
+
+
+def test_large_requests_within_the_limits_are_taken() -> None:
+    """The limits themselves are allowed."""
+    RequestLimits().check_instances(10_000, MAX_REPEATED // 10_000)
+
+
+def test_who_needs_more_sets_more() -> None:
+    """Both are settings, whose defaults these are; the errors name them."""
+    settings = Settings()
+    assert RequestLimits(settings.max_request_instances, settings.max_request_tensors) == RequestLimits()
+    wide = RequestLimits(instances=20_000, tensors=9_000)
+
+    wide.check_instances(20_000, 1)
+    wide.check_tensors("inputs", 9_000)
+    with pytest.raises(PayloadTooLarge, match="max_request_instances=20000 are allowed"):
+        wide.check_instances(20_001, 1)
+    with pytest.raises(BadRequest, match="inputs: there are 9001, max_request_tensors=9000 are allowed"):
+        wide.check_tensors("inputs", 9_001)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+@pytest.mark.parametrize("what", ["inputs", "outputs", "parameters"])
+def test_requests_are_held_to_them(what: str, count: int) -> None:
+    """A request has as many tensors and parameters as are allowed, and not one more, however few or many."""
+
+    def asked(number: int) -> bytes:
+        inputs = [
+            {"name": str(n), "shape": [1], "datatype": "INT8", "data": [1]}
+            for n in range(number if what == "inputs" else 1)
+        ]
+        outputs = [{"name": str(n)} for n in range(number if what == "outputs" else 1)]
+        parameters = {str(n): 1 for n in range(number if what == "parameters" else 1)}
+        fields = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    limits = RequestLimits(tensors=count)
+    decode_request(asked(count), None, limits=limits)
+    more = asked(count + 1)
+    told = re.escape(f"there are {count + 1}, max_request_tensors={count} are allowed")
+    with pytest.raises(BadRequest, match=told):
+        decode_request(more, None, limits=limits)
+    with pytest.raises(BadRequest, match=told):
+        encode_request(more, str(len(more)), limits)

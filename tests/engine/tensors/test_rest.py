@@ -1,0 +1,398 @@
+"""Inference requests and responses over REST."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.tensors.datatypes import DATATYPES, pack
+from modelserver.engine.tensors.rest import (
+    InferRequest,
+    RequestedOutput,
+    decode_request,
+    encode_request,
+    encode_response,
+)
+from modelserver.engine.tensors.tensor import Output, Tensor, TensorSpec
+from modelserver.engine.tensors.weight import TooHeavy
+from modelserver.errors import BadRequest
+
+
+def body(*inputs: dict[str, Any], **fields: Any) -> bytes:
+    """A request as clients write it."""
+    return json.dumps({"inputs": list(inputs), **fields}).encode()
+
+
+def an_input(**changes: Any) -> dict[str, Any]:
+    """One input of two numbers, changed; None takes a field away."""
+    fields = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2.5]} | changes
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def binary(text: bytes, *tensors: bytes) -> tuple[bytes, str]:
+    """A body with binary data, and its header."""
+    return b"".join([text, *tensors]), str(len(text))
+
+
+def tensor(name: str, values: list[Any], datatype: str = "FP32") -> Output:
+    """An output of one dimension, its bytes in several pieces."""
+    return Output(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
+
+
+# Requests
+
+
+def test_json() -> None:
+    """Elements become the bytes of their type; unknown fields are ignored."""
+    request = decode_request(body(an_input(), id="7", parameters={"a": 1}, model_name="m"), None)
+    (x,) = request.inputs
+
+    assert (x.name, x.datatype, x.shape, x.text) == ("x", "FP32", (2,), False)
+    assert bytes(x.data) == struct.pack("<2f", 1.5, 2.5)
+    assert (request.id, request.parameters, request.outputs) == ("7", {"a": 1}, None)
+
+
+def test_text() -> None:
+    """BYTES from JSON are the strings' UTF-8, and known to have been text."""
+    request = decode_request(body(an_input(datatype="BYTES", data=["ä", ""])), None)
+
+    assert bytes(request.inputs[0].data) == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
+    assert request.inputs[0].text
+
+
+def test_binary_and_json_mixed() -> None:
+    """Binary tensors follow the JSON in the order of their inputs, those in JSON take no part."""
+    first = an_input(name="a", data=None, parameters={"binary_data_size": 8, "own": "p"})
+    third = an_input(name="c", shape=[1], datatype="BYTES", data=None, parameters={"binary_data_size": 5})
+    content, length = binary(body(first, an_input(name="b"), third), b"12345678", b"\x01\0\0\0z")
+    a, b, c = decode_request(content, length).inputs
+
+    assert (bytes(a.data), a.parameters) == (b"12345678", {"own": "p"})
+    assert bytes(b.data) == struct.pack("<2f", 1.5, 2.5)
+    assert (bytes(c.data), c.text) == (b"\x01\0\0\0z", False)
+
+
+def test_an_empty_tensor() -> None:
+    """No rows are a shape like others; over the wire they are zero bytes."""
+    empty = an_input(shape=[0, 3], data=None, parameters={"binary_data_size": 0})
+    content, length = binary(body(empty))
+
+    assert decode_request(content, length).inputs[0].shape == (0, 3)
+    assert decode_request(body(an_input(shape=[0], data=[])), None).inputs[0].shape == (0,)
+
+
+def test_an_empty_tensor_of_kserve() -> None:
+    """Its client says null for the data, beside a size of 0, and sends no header."""
+    content = b'{"inputs": [{"name": "x", "shape": [0], "datatype": "FP32", "data": null, %b}]}'
+    request = decode_request(content % b'"parameters": {"binary_data_size": 0}', None)
+
+    assert (request.inputs[0].shape, bytes(request.inputs[0].data)) == ((0,), b"")
+    with pytest.raises(BadRequest, match="'x': 'data' is missing"):
+        decode_request(content % b'"parameters": {}', None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "content", "shape"),
+    [
+        (TensorSpec("x", "BYTES", (-1, 1)), b"any", (1, 1)),
+        (TensorSpec("x", "FP32", (-1, 2)), bytes(24), (3, 2)),
+        (TensorSpec("x", "FP32", (-1, -1)), bytes(12), (1, 3)),
+        (TensorSpec("x", "FP32", (1, 3)), bytes(12), (1, 3)),
+        (TensorSpec("x", "INT8", (-1, 0)), b"", (0, 0)),
+    ],
+)
+def test_raw_requests(spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> None:
+    """With a header of 0 the body is the one input; all outputs are wanted in binary."""
+    request = decode_request(content, "0", [spec])
+    (x,) = request.inputs
+
+    assert (x.name, x.datatype, x.shape, request.binary) == ("x", spec.datatype, shape, True)
+    assert bytes(x.data) == (pack("BYTES", [content]) if spec.datatype == "BYTES" else content)
+
+
+@pytest.mark.parametrize(
+    ("specs", "what"),
+    [
+        ([], "the model has 0 inputs"),
+        ([TensorSpec("x", "FP32", (-1,))] * 2, "the model has 2 inputs"),
+        ([TensorSpec("x", "FP32", (-1, -1, -1))], "'x': shape .* has several variable sizes"),
+        ([TensorSpec("x", "FP32", (-1, 2))], "'x': its shape needs 8 bytes, its data has 9"),
+    ],
+)
+def test_raw_requests_that_cannot_be_meant(specs: list[TensorSpec], what: str) -> None:
+    """The shape must follow from the signature (F9)."""
+    with pytest.raises(BadRequest, match=what):
+        decode_request(bytes(9), "0", specs)
+
+
+def test_requests_as_json_alone() -> None:
+    """For those who read no binary data; everything else stays as it came."""
+    sized = an_input(data=None, parameters={"binary_data_size": 8, "own": 1})
+    words = an_input(name="w", datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 5})
+    content, length = binary(
+        body(sized, words, id="7", outputs=[]), struct.pack("<2f", 1.5, 2), b"\x01\0\0\0\xff"
+    )
+    encoded = json.loads(encode_request(content, length))
+
+    assert encoded == {
+        "inputs": [
+            {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2.0], "parameters": {"own": 1}},
+            {"name": "w", "shape": [1], "datatype": "BYTES", "data": ["/w=="]},
+        ],
+        "id": "7",
+        "outputs": [],
+    }
+    assert encode_request(b"anything", None) == b"anything"
+
+
+def test_outputs() -> None:
+    """An output's own wish counts before the request's; an empty list asks for all."""
+    wishes = [{"name": "p", "parameters": {"binary_data": False, "k": 3}}, {"name": "q"}]
+    request = decode_request(body(an_input(), outputs=wishes, parameters={"binary_data_output": True}), None)
+
+    assert request.outputs == [RequestedOutput("p", False, {"k": 3}), RequestedOutput("q", True, {})]
+    assert request.parameters is None
+    assert [request.wants_binary(name) for name in ("p", "q", "r")] == [False, True, True]
+    assert decode_request(body(an_input(), outputs=[]), None).outputs is None
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "not an inference request"),
+        (b"[]", "not an inference request"),
+        (b'{"id": "7"}', "inputs"),
+        (b"[" * 100_000, "not an inference request"),
+        (body(), "inputs is empty"),
+        (body(an_input(name=None)), "name"),
+        (body(an_input(name=3)), "name"),
+        (body(an_input(shape=None)), "shape"),
+        (body(an_input(shape=[2.5])), "shape"),
+        (body(an_input(shape=[-2])), r"'x': shape \[-2\] has a negative size"),
+        (body(an_input(shape=[1 << 62, 1 << 62])), "more elements"),
+        (body(an_input(shape=[1 << 62] * 10_000)), "10000 sizes"),
+        (body(an_input(shape=[3])), "'x': its shape needs 12 bytes, its data has 8"),
+        (body(an_input(shape=[1])), "its shape needs 4 bytes"),
+        (body(an_input(datatype="FLOAT")), "'x': unknown datatype 'FLOAT', supported are BOOL"),
+        (body(an_input(datatype=None)), "datatype"),
+        (body(an_input(data=None)), "'x': 'data' is missing"),
+        (body(an_input(data="12")), "'x': its data is not a list"),
+        (body(an_input(datatype="INT8", data=[1, 300])), "'x': a value is out of the range of INT8"),
+        (body(an_input(datatype="BYTES", data=["a", "b", "c"])), "'x': its shape has 2 elements, its data 3"),
+        (body(an_input(), an_input()), "input 'x' is given twice"),
+        (body(an_input(parameters={"a": [1]})), "input 'x': parameter a"),
+        (body(an_input(), parameters={"a": None}), "the request: parameter a"),
+        (body(an_input(), parameters={"a": 1 << 64}), "the request: parameter a has more than 64 bits"),
+        (body(an_input(shape=[1 << 40, 0], data=[])), "'x': shape .* is too large for a tensor without"),
+        (body(an_input(), parameters={"binary_data_output": 1}), "binary_data_output"),
+        (body(an_input(), outputs=[{"name": "p"}, {"name": "p"}]), "output 'p' is asked for twice"),
+        (body(an_input(), outputs=[{"name": "p", "parameters": {"binary_data": "yes"}}]), "binary_data"),
+        (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "not an inference request"),
+        (
+            body(an_input(datatype="BYTES", shape=[1], data=["~"])).replace(b"~", b"\xff"),
+            "input 'x': .*utf-8",
+        ),
+        (
+            body(an_input(datatype="BYTES", shape=[1], data=[["~"]])).replace(b"~", b"\xff"),
+            "input 'x': .*utf-8",
+        ),
+        (body(an_input(name="~")).replace(b"~", b"\xff"), "not an inference request: .*utf-8"),
+        (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
+    ],
+)
+def test_bad_requests(content: bytes, what: str) -> None:
+    """Each is told what is wrong, by the name of its field (F9)."""
+    with pytest.raises(BadRequest, match=what):
+        decode_request(content, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (
+            body(*(an_input(name=str(n)) for n in range(5000))),
+            "inputs: there are 5000, max_request_tensors=4096 are allowed",
+        ),
+        (
+            body(an_input(), outputs=[{"name": str(n)} for n in range(5000)]),
+            "outputs: there are 5000, max_request_tensors=4096 are allowed",
+        ),
+        (
+            body(
+                an_input(parameters=dict.fromkeys(map(str, range(3000)), 1)),
+                parameters={str(n): 1 for n in range(3000)},
+            ),
+            "parameters of all: there are 6000, max_request_tensors=4096 are allowed",
+        ),
+    ],
+    ids=["inputs", "outputs", "parameters"],
+)
+def test_numbers_are_bounded(content: bytes, what: str) -> None:
+    """Each part of a request may be there so many times, whoever reads it."""
+    with pytest.raises(BadRequest, match=what):
+        decode_request(content, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        (body(an_input(shape=[6000], data=[1.0] * 6000)), None),
+        binary(
+            body(
+                an_input(datatype="BYTES", shape=[6000], data=None, parameters={"binary_data_size": 24_000})
+            ),
+            bytes(24_000),
+        ),
+    ],
+    ids=["json", "binary"],
+)
+def test_what_is_heavy_is_not_read_where_it_must_be_light(content: bytes, header: str | None) -> None:
+    """The event loop leaves what takes long to others, who read it as ever."""
+    with pytest.raises(TooHeavy):
+        decode_request(content, header, light=True)
+    assert decode_request(content, header).inputs[0].shape == (6000,)
+
+
+def test_elements_beyond_the_shape_are_not_all_counted() -> None:
+    """A shape that says less than the data has costs no more than what it says."""
+    content, header = binary(
+        body(an_input(datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 4_000_000})),
+        bytes(4_000_000),
+    )
+    began = time.process_time()
+    with pytest.raises(BadRequest, match="'x': its shape has 1 elements, its data 1001 or more"):
+        decode_request(content, header, light=True)
+
+    assert time.process_time() - began < 0.05
+
+
+SIZED = {"data": None, "parameters": {"binary_data_size": 8}}
+
+
+@pytest.mark.parametrize(
+    ("content", "header", "what"),
+    [
+        (body(an_input()), "many", "'many', a number of bytes"),
+        (body(an_input()), "-1", "a number of bytes"),
+        (body(an_input()), "٣", "a number of bytes"),
+        (body(an_input()), "9" * 30, "a number of bytes"),
+        (body(an_input()), "9999", "only"),
+        (*binary(body(an_input(**SIZED)), b"1234567"), "binary_data_size is 8, only 7 bytes are left"),
+        (*binary(body(an_input(**SIZED)), b"123456789"), "1 bytes follow the data"),
+        (*binary(body(an_input()), b"12345678"), "8 bytes follow"),
+        (*binary(body(an_input(parameters={"binary_data_size": 8})), b"12345678"), "both"),
+        (*binary(body(an_input(data=None, parameters={"binary_data_size": -8}))), "-8"),
+        (*binary(body(an_input(data=None, parameters={"binary_data_size": True}))), "True"),
+        (*binary(body(an_input(**SIZED, shape=[3])), b"12345678"), "needs 12 bytes"),
+    ],
+)
+def test_bad_binary_data(content: bytes, header: str, what: str) -> None:
+    """Lengths that do not fit are refused, whichever of them is wrong (F9)."""
+    with pytest.raises(BadRequest, match=what):
+        decode_request(content, header)
+
+
+@given(st.binary(max_size=200), st.none() | st.text(max_size=4))
+def test_any_bytes(content: bytes, header: str | None) -> None:
+    """Nothing but a clear refusal comes of what is no request."""
+    with pytest.raises(BadRequest):
+        decode_request(content, header, [])
+
+
+# Rows
+
+
+@given(st.sampled_from(sorted(DATATYPES)), st.integers(0, 5), st.lists(st.integers(0, 3), max_size=2))
+def test_rows(datatype: str, count: int, trailing: list[int]) -> None:
+    """A row is the bytes of one element of the first dimension."""
+    shape = (count, *trailing)
+    width = DATATYPES[datatype].width
+    content = numpy.arange(int(numpy.prod(shape)) * width, dtype=numpy.uint8)
+    rows = Tensor("x", datatype, shape, memoryview(content.tobytes())).rows()
+
+    assert len(rows) == count
+    width = len(content) // max(count, 1)
+    assert [bytes(row) for row in rows] == [content[n * width :][:width].tobytes() for n in range(count)]
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), min_size=2, max_size=2), max_size=5))
+def test_rows_of_bytes(values: list[list[bytes]]) -> None:
+    """Elements of any length keep to their row."""
+    flat = [element for row in values for element in row]
+    rows = Tensor("x", "BYTES", (len(values), 2), memoryview(pack("BYTES", flat))).rows()
+
+    assert [bytes(row) for row in rows] == [pack("BYTES", row) for row in values]
+
+
+def test_rows_without_elements() -> None:
+    """BYTES rows of a size of zero are empty rows."""
+    assert [bytes(row) for row in Tensor("x", "BYTES", (3, 0), memoryview(b"")).rows()] == [b""] * 3
+
+
+# Responses
+
+
+def answer(request: InferRequest, *outputs: Output) -> tuple[dict[str, Any], bytes]:
+    """The JSON of a response and what follows it."""
+    content, length = encode_response("m", "2", request, "7", outputs)
+    text = content if length is None else content[:length]
+    return json.loads(text), content[len(text) :]
+
+
+def test_json_response() -> None:
+    """In the protocol's order, without nulls where there is nothing."""
+    fields, rest = answer(InferRequest([]), tensor("p", [1.5]), tensor("q", [b"a"], "BYTES"))
+
+    assert list(fields.items()) == [
+        ("id", "7"),
+        ("model_name", "m"),
+        ("model_version", "2"),
+        (
+            "outputs",
+            [
+                {"name": "p", "shape": [1], "datatype": "FP32", "data": [1.5]},
+                {"name": "q", "shape": [1], "datatype": "BYTES", "data": ["a"]},
+            ],
+        ),
+    ]
+    assert rest == b""
+
+
+def test_binary_response() -> None:
+    """Binary outputs follow in their order, with their sizes; others stay in the JSON."""
+    request = InferRequest([], outputs=[RequestedOutput("q", False, {})], binary=True)
+    fields, rest = answer(
+        request, tensor("p", [1, 2], "INT16"), tensor("q", [3]), tensor("r", [b"z"], "BYTES")
+    )
+
+    assert [output.get("parameters") for output in fields["outputs"]] == [
+        {"binary_data_size": 4},
+        None,
+        {"binary_data_size": 5},
+    ]
+    assert rest == b"\x01\0\x02\0\x01\0\0\0z"
+
+
+def test_no_version() -> None:
+    """A server without versions names none."""
+    content, _ = encode_response("m", "", InferRequest([]), "7", [])
+
+    assert "model_version" not in json.loads(content)
+
+
+def test_what_json_has_no_form_for() -> None:
+    """Infinities and what is no number become null (F4); bytes that are no text are refused."""
+    fields, _ = answer(InferRequest([]), tensor("p", [float("nan"), float("-inf"), 1.0]))
+
+    assert fields["outputs"][0]["data"] == [None, None, 1.0]
+    with pytest.raises(
+        BadRequest, match="output 'p' has bytes that are not text: request it with binary_data"
+    ):
+        answer(InferRequest([]), tensor("p", [b"\xff"], "BYTES"))

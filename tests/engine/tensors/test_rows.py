@@ -1,0 +1,243 @@
+"""Tensors cut into rows, and answers joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.tensors.datatypes import DATATYPES, TensorError, pack
+from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
+from modelserver.engine.tensors.rows import (
+    Form,
+    InputForm,
+    OutputForm,
+    count_rows,
+    cut,
+    decode_form,
+    is_plain,
+    join_answers,
+    pack_answer,
+    separate,
+)
+from modelserver.engine.tensors.tensor import Tensor
+
+
+def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
+    """An input."""
+    return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
+
+
+X = tensor("x", "INT16", (2, 2), [1, 2, 3, 4])
+WORDS = tensor("w", "BYTES", (2,), [b"a", b"bcd"], text=True)
+
+
+def test_one_input_is_cut_without_copies() -> None:
+    """Its rows are views of the body."""
+    _, whole, rows = cut(InferRequest([X]))
+
+    assert not whole
+    assert [bytes(row) for row in rows] == [pack("INT16", [1, 2]), pack("INT16", [3, 4])]
+    assert all(isinstance(row, memoryview) and row.obj is X.data.obj for row in rows)
+
+
+def test_several_inputs_lie_side_by_side() -> None:
+    """In each row, in the order of the inputs; the form tells where one ends."""
+    extra, _, rows = cut(InferRequest([WORDS, X]))
+    form = decode_form(extra)
+
+    assert form.inputs == (InputForm("w", "BYTES", (), text=True), InputForm("x", "INT16", (2,)))
+    assert [list(map(bytes, separate(form, memoryview(row)))) for row in rows] == [
+        [b"\x01\0\0\0a", pack("INT16", [1, 2])],
+        [b"\x03\0\0\0bcd", pack("INT16", [3, 4])],
+    ]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [tensor("x", "INT8", (), [1])],
+        [tensor("x", "INT8", (0, 3), [])],
+        [X, tensor("y", "INT8", (1,), [1])],
+        [tensor("x", "INT8", (1,), [1]), tensor("y", "INT8", (), [1])],
+    ],
+    ids=["scalar", "no rows", "other counts", "one scalar"],
+)
+def test_what_has_no_rows_stays_whole(inputs: list[Tensor]) -> None:
+    """It is one row, with the shapes as they came."""
+    extra, whole, rows = cut(InferRequest(inputs))
+
+    assert whole
+    assert count_rows(inputs) == 0
+    assert [each.shape for each in decode_form(extra).inputs] == [each.shape for each in inputs]
+    assert b"".join(rows) == b"".join(each.data for each in inputs)
+
+
+def form(**fields: Any) -> bytes:
+    """The form of a request for X."""
+    return cut(InferRequest([X], **fields))[0]
+
+
+def test_equal_forms() -> None:
+    """What decides whether rows may share a batch: not the id, not the form of answers, no order of
+    parameters.
+    """
+    wish = [RequestedOutput("p", binary=True, parameters={})]
+
+    assert form(id="1", binary=True) == form(id="2")
+    assert form(parameters={"a": 1, "b": 2}) == form(parameters={"b": 2, "a": 1})
+    assert form(parameters={}) == form()
+    assert form(outputs=wish) == form(outputs=[RequestedOutput("p", binary=False, parameters={})])
+
+
+def test_forms_that_differ() -> None:
+    """Each of these keeps rows apart (F22)."""
+    forms = [
+        form(),
+        form(parameters={"a": 1}),
+        form(parameters={"a": True}),
+        form(outputs=[RequestedOutput("p", binary=False, parameters={})]),
+        form(outputs=[RequestedOutput("p", binary=False, parameters={"k": 1})]),
+        cut(InferRequest([tensor("x", "UINT16", (2, 2), [1, 2, 3, 4])]))[0],
+        cut(InferRequest([tensor("x", "INT16", (4,), [1, 2, 3, 4])]))[0],
+        cut(InferRequest([tensor("x", "INT16", (0, 2), [])]))[0],
+        cut(InferRequest([tensor("y", "INT16", (2, 2), [1, 2, 3, 4])]))[0],
+        cut(InferRequest([tensor("x", "INT16", (2, 2), [1, 2, 3, 4], parameters={"a": 1})]))[0],
+        cut(InferRequest([WORDS]))[0],
+        cut(InferRequest([tensor("w", "BYTES", (2,), [b"a", b"b"])]))[0],
+    ]
+
+    assert len(set(forms)) == len(forms)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [WORDS],
+        [tensor("other", "BYTES", (2, 1), [b"a", b"\xff"])],
+        [tensor("w", "BYTES", (1, 1, 1), [b""])],
+    ],
+)
+def test_plain_rows(inputs: list[Tensor]) -> None:
+    """One element of BYTES a row is what other protocols bring too, whatever its name and form."""
+    assert is_plain(InferRequest(inputs, id="7", parameters={}, binary=True))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InferRequest([X]),
+        InferRequest([WORDS, tensor("v", "BYTES", (2,), [b"a", b"b"])]),
+        InferRequest([tensor("w", "BYTES", (1, 2), [b"a", b"b"])]),
+        InferRequest([tensor("w", "BYTES", (2, 0), [])]),
+        InferRequest([tensor("w", "BYTES", (0,), [])]),
+        InferRequest([tensor("w", "BYTES", (), [b"a"])]),
+        InferRequest([tensor("w", "BYTES", (1,), [b"a"], parameters={"a": 1})]),
+        InferRequest([WORDS], parameters={"a": 1}),
+        InferRequest([WORDS], outputs=[RequestedOutput("p", binary=False, parameters={})]),
+    ],
+)
+def test_rows_that_are_not_plain(request_: InferRequest) -> None:
+    """Numbers, several elements or inputs, no rows, and what has parameters or names outputs (F22)."""
+    assert not is_plain(request_)
+
+
+@pytest.mark.parametrize("row", [b"", b"\x01\0\0\0", b"\x01\0\0\0ab", b"\x09\0\0\0a"])
+def test_rows_that_are_not_of_the_form(row: bytes) -> None:
+    """They are refused."""
+    with pytest.raises(TensorError):
+        separate(Form((InputForm("w", "BYTES", ()),)), memoryview(row))
+
+
+# Answers
+
+
+def answer(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> bytes:
+    """One row's, with one output."""
+    return pack_answer([(OutputForm(name, datatype, shape), pack(datatype, values))])
+
+
+@given(
+    st.sampled_from(sorted({*DATATYPES} - {"FP16", "BF16", "FP32", "BOOL"})),
+    st.lists(st.lists(st.integers(0, 100), min_size=3, max_size=3), min_size=1, max_size=5),
+)
+def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
+    """The first dimension counts them."""
+    (output,) = join_answers([answer("p", datatype, (3,), row) for row in rows], whole=False)
+
+    assert (output.name, output.datatype, output.shape) == ("p", datatype, (len(rows), 3))
+    assert bytes(output.data) == pack(datatype, [value for row in rows for value in row])
+    assert output.size == len(output.data)
+
+
+def test_several_outputs_of_any_length() -> None:
+    """Each is joined for itself."""
+    rows = [
+        pack_answer(
+            [
+                (OutputForm("w", "BYTES", ()), pack("BYTES", [word])),
+                (OutputForm("n", "INT8", (2,)), bytes([n, n])),
+            ]
+        )
+        for n, word in enumerate([b"a", b"", b"abc"])
+    ]
+    words, counts = join_answers(rows, whole=False)
+
+    assert bytes(words.data) == pack("BYTES", [b"a", b"", b"abc"])
+    assert (counts.shape, bytes(counts.data)) == ((3, 2), bytes([0, 0, 1, 1, 2, 2]))
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff\0\0\0", b"\x01\0\0\0\xc1", b"\x05\0\0\0\x91\x93\xa1p\xa0"])
+def test_damaged_answers(damaged: bytes) -> None:
+    """A worker runs what users wrote: what it sends is checked."""
+    with pytest.raises(TensorError, match="an answer is malformed"):
+        join_answers([damaged], whole=False)
+
+
+def test_a_whole_answer() -> None:
+    """Its shape is what the handler gave."""
+    (output,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
+
+    assert output.shape == (2, 1)
+
+
+def test_whole_and_broken_numbers() -> None:
+    """Python's integers and floats in one output are all FP64."""
+    (output,) = join_answers(
+        [answer("p", "INT64", (), [1]), answer("p", "FP64", (), [2.5]), answer("p", "INT64", (), [3])],
+        whole=False,
+    )
+
+    assert (output.datatype, bytes(output.data)) == ("FP64", pack("FP64", [1, 2.5, 3]))
+
+
+def test_whole_numbers_beyond_int64() -> None:
+    """Python's integers are all UINT64 beside one that needs it, unless they are negative."""
+    great = answer("p", "UINT64", (), [1 << 63])
+    (output,) = join_answers([answer("p", "INT64", (), [1]), great], whole=False)
+    (broken,) = join_answers(
+        [great, answer("p", "INT64", (), [-1]), answer("p", "FP64", (), [1])], whole=False
+    )
+
+    assert (output.datatype, bytes(output.data)) == ("UINT64", pack("UINT64", [1, 1 << 63]))
+    assert (broken.datatype, bytes(broken.data)) == ("FP64", pack("FP64", [1 << 63, -1, 1]))
+    with pytest.raises(TensorError, match="out of the range of UINT64"):
+        join_answers([great, answer("p", "INT64", (), [-1])], whole=False)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (answer("q", "INT64", (2,), [1, 2]), "different outputs: row 0 has 'p', row 1 has 'q'"),
+        (answer("p", "INT64", (1,), [1]), r"row 0 is INT64 of shape \[2\], row 1 is INT64 of shape \[1\]"),
+        (answer("p", "FP64", (1,), [1]), "output 'p' cannot be joined"),
+        (answer("p", "INT32", (2,), [1, 2]), "row 1 is INT32"),
+        (pack_answer([]), "row 1 has none"),
+    ],
+)
+def test_rows_that_do_not_fit(other: bytes, what: str) -> None:
+    """The message names what both are."""
+    with pytest.raises(TensorError, match=what):
+        join_answers([answer("p", "INT64", (2,), [1, 2]), other], whole=False)

@@ -1,0 +1,73 @@
+"""Files that are written in one step, and locks on files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine import file_locks
+from modelserver.engine.file_locks import replace_file, taken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_file_is_replaced(tmp_path: Path, synced: bool) -> None:
+    """Whole; the mode is that of the new one, and others cannot write it even where everything is allowed."""
+    path = tmp_path / "file"
+    path.write_text("before")
+    before = os.umask(0)
+    replace_file(tmp_path / "usual", b"")
+    os.umask(before)
+    assert (tmp_path / "usual").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "usual").unlink()
+    replace_file(path, b"after", mode=0o600, synced=synced)
+
+    assert path.read_bytes() == b"after"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is as before, and no part lies beside it."""
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "file"
+    path.write_text("before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"after", synced=True)
+
+    assert path.read_text() == "before"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is written all the same."""
+
+    def refuse(_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(file_locks, "sync", refuse)
+    replace_file(tmp_path / "file", b"after", synced=True)
+
+    assert (tmp_path / "file").read_bytes() == b"after"
+
+
+def test_a_lock_is_taken_once(tmp_path: Path) -> None:
+    """Until its descriptor is closed; a missing file has none."""
+    path = tmp_path / "lock"
+    assert taken(path, os.O_RDWR, fcntl.LOCK_EX) is None
+    first = taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    assert first is not None
+    assert taken(path, os.O_RDWR, fcntl.LOCK_EX) is None
+    os.close(first)
+    again = taken(path, os.O_RDWR, fcntl.LOCK_EX)
+    assert again is not None
+    os.close(again)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.ids import accept_request_id, make_uuid
+
+
+def test_made_ids_are_distinct_version_4_uuids() -> None:
+    """Our own ids are UUID4 in canonical form, each one different."""
+    ids = [make_uuid() for _ in range(5000)]
+
+    assert len(set(ids)) == 5000
+    for text in ids:
+        value = uuid.UUID(text)
+        assert str(value) == text
+        assert (value.version, value.variant) == (4, uuid.RFC_4122)
+
+
+@pytest.mark.parametrize("given_id", [b"a", b"req-1/2:3", b"~" * 128])
+def test_usable_id_of_a_client_is_kept(given_id: bytes) -> None:
+    """Printable ASCII of at most 128 characters is echoed as it came."""
+    assert accept_request_id(given_id) == given_id.decode()
+
+
+@given(
+    st.sampled_from(
+        [b"", b"x" * 129, b"a b", b"a\r\nx: y", b"a\n", b"\x1b[31m", b"\xc3\xbc", b"a\x00", b"\x7f"]
+    )
+    | st.binary(max_size=5).map(lambda b: b + b"\n")
+)
+def test_unusable_id_is_replaced(given_id: bytes) -> None:
+    """Line breaks, escapes, blanks and overlong ids never reach headers or logs (F13)."""
+    text = accept_request_id(given_id)
+
+    assert uuid.UUID(text).version == 4

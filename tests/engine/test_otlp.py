@@ -1,0 +1,40 @@
+"""The SDK as its environment variables describe it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from modelserver.engine.otlp import close_within, resource
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service is `modelserver`, or what the environment calls it."""
+    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
+    assert resource().attributes["service.name"] == "modelserver"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "digits")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "zone=a")
+    assert resource().attributes["service.name"] == "digits"
+    assert resource().attributes["zone"] == "a"
+    assert resource() == resource()
+    assert hash(resource()) == hash(resource())
+
+
+def test_the_end_is_bounded() -> None:
+    """What takes longer goes on alone."""
+    gate, ended = threading.Event(), threading.Event()
+
+    def close() -> None:
+        gate.wait(10)
+        ended.set()
+
+    began = time.monotonic()
+    close_within(0.05, close)
+    assert time.monotonic() - began < 5
+    assert not ended.is_set()
+    gate.set()
+    assert ended.wait(10)

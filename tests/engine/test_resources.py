@@ -1,0 +1,118 @@
+"""What control groups say, by trees that are laid out like the kernel's, versions 1 and 2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.resources import (
+    MemoryGroup,
+    available_memory,
+    cpu_seconds,
+    memory_group,
+    memory_kills,
+    parse_own_cgroups,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _version_2(folder: Path, limit: str, used: int, inactive: int = 0) -> None:
+    _write(folder / "memory.max", f"{limit}\n")
+    _write(folder / "memory.current", f"{used}\n")
+    _write(folder / "memory.stat", f"anon 1\ninactive_file {inactive}\n")
+
+
+def test_own_cgroups_are_read() -> None:
+    """Controllers and path of every line, colons in the path included."""
+    text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
+
+    assert parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
+
+
+def test_version_2_memory_of_the_tightest_group(tmp_path: Path) -> None:
+    """Of the own group and those above, the one with the least left; files in memory can be given back."""
+    _write(tmp_path / "own", "0::/pod/container\n")
+    _version_2(tmp_path / "fs/pod/container", "9000", 1000)
+    _version_2(tmp_path / "fs/pod", "5000", 4000, inactive=500)
+
+    assert memory_group(tmp_path / "fs", tmp_path / "own") == MemoryGroup(5000, 3500)
+
+
+@pytest.mark.parametrize("folder", ["memory/docker/x", "memory"])
+def test_version_1_memory(tmp_path: Path, folder: str) -> None:
+    """The container's own group may be shown as the controller's root; the largest number is no limit."""
+    _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
+    group = tmp_path / "fs" / folder
+    _write(group / "memory.limit_in_bytes", "4000\n")
+    _write(group / "memory.usage_in_bytes", "3000\n")
+    _write(group / "memory.stat", "inactive_file 1\ntotal_inactive_file 200\n")
+
+    assert memory_group(tmp_path / "fs", tmp_path / "own") == MemoryGroup(4000, 2800)
+
+    _write(group / "memory.limit_in_bytes", "9223372036854771712\n")
+    assert memory_group(tmp_path / "fs", tmp_path / "own") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "file"), [("0::/pod/x\n", "memory.events"), ("4:memory:/pod/x\n", "memory/memory.oom_control")]
+)
+def test_kills_for_memory(tmp_path: Path, own: str, file: str) -> None:
+    """They are counted by the process's own group, which a container may show as the root (F43)."""
+    root = tmp_path / "fs"
+    _write(tmp_path / "own", own)
+    assert memory_kills(root, tmp_path / "own") is None
+    _write(root / file, "low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills(root, tmp_path / "own") == 2
+
+    folder, name = (root / file).parent, file.rpartition("/")[2]
+    _write(folder / "pod" / name, "oom_kill 5\n")
+    (folder / "pod" / "x").mkdir()
+    assert memory_kills(root, tmp_path / "own") is None
+    _write(folder / "pod" / "x" / name, "oom_kill 1\n")
+    assert memory_kills(root, tmp_path / "own") == 1
+
+
+@pytest.mark.parametrize("own", ["0::/pod\n", "4:memory:/pod\n", "1:name=systemd:/\n", ""])
+def test_no_limit(tmp_path: Path, own: str) -> None:
+    """Missing files, ``max`` and nonsense limit nothing."""
+    _write(tmp_path / "own", own)
+    _version_2(tmp_path / "fs/pod", "max", 5)
+    _write(tmp_path / "fs/memory/pod/memory.limit_in_bytes", "many")
+
+    assert memory_group(tmp_path / "fs", tmp_path / "own") is None
+
+
+def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
+    """That of the machine or of the container; of neither, without end; never less than nothing."""
+    _write(tmp_path / "own", "0::/pod\n")
+    _write(tmp_path / "meminfo", "MemTotal: 9 kB\nMemAvailable:       8 kB\n")
+    asked = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
+    assert available_memory(*asked) == 8192
+
+    _version_2(tmp_path / "fs/pod", "5000", 4000)
+    assert available_memory(*asked) == 1000
+    assert available_memory(tmp_path / "none", *asked[1:]) == 1000
+
+    _version_2(tmp_path / "fs/pod", "5000", 6000)
+    assert available_memory(*asked) == 0
+    assert available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
+
+
+def test_seconds_of_processors(tmp_path: Path) -> None:
+    """Version 2 counts microseconds, version 1 nanoseconds; without either nobody counts."""
+    _write(tmp_path / "own", "0::/pod\n")
+    assert cpu_seconds(tmp_path / "fs", tmp_path / "own") is None
+    _write(tmp_path / "fs/pod/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
+    assert cpu_seconds(tmp_path / "fs", tmp_path / "own") == 2.5
+
+    _write(tmp_path / "own", "3:cpu,cpuacct:/pod\n")
+    _write(tmp_path / "old/cpu,cpuacct/pod/cpuacct.usage", "1500000000\n")
+    assert cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5

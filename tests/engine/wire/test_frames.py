@@ -1,0 +1,452 @@
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.wire import frames
+from modelserver.engine.wire.arena import (
+    LARGE,
+    Arena,
+    CopiedIncoming,
+    MappedIncoming,
+    Outgoing,
+    adopt,
+    create,
+)
+from modelserver.engine.wire.frames import (
+    FrameReader,
+    ProtocolError,
+    encode,
+    to_server_decoder,
+    to_worker_decoder,
+)
+from modelserver.engine.wire.messages import (
+    BODY,
+    INSTANCE,
+    MAX_FRAME,
+    Answer,
+    Load,
+    Loaded,
+    LoadFailed,
+    Measurement,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+    ToServer,
+    ToWorker,
+)
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+SECONDS = st.floats(0.0, 1e6)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
+BODIES = st.lists(st.binary(max_size=40), max_size=5)
+Framed = tuple[Any, list[bytes]]
+
+
+@st.composite
+def predicts(draw: st.DrawFn) -> Framed:
+    bodies = draw(BODIES)
+    rows = [
+        Row(
+            draw(TEXT),
+            len(body),
+            draw(st.sampled_from([BODY, INSTANCE])),
+            draw(TEXT),
+            msgspec.Raw(
+                msgspec.msgpack.encode(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))
+            ),
+            draw(st.none() | PAIRS),
+            draw(TEXT),
+            draw(st.booleans()),
+            draw(st.binary(max_size=10)),
+        )
+        for body in bodies
+    ]
+    return Predict(draw(st.integers(0, 2**60)), rows), bodies
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Framed:
+    bodies = draw(BODIES)
+    answers = [
+        Answer(
+            len(body),
+            draw(st.integers(100, 599)),
+            draw(TEXT),
+            draw(TEXT),
+            draw(st.none() | PAIRS),
+            draw(st.booleans()),
+            draw(TEXT),
+        )
+        for body in bodies
+    ]
+    measurement = st.builds(Measurement, TEXT, SECONDS, TEXT, TEXT, PAIRS, TEXT)
+    metrics = draw(st.none() | st.lists(measurement, max_size=2))
+    phases = draw(st.tuples(SECONDS, SECONDS, SECONDS))
+    return Result(draw(st.integers(0, 2**60)), answers, draw(SECONDS), phases, 3, metrics), bodies
+
+
+def alone(message: st.SearchStrategy[Any]) -> st.SearchStrategy[Framed]:
+    return message.map(lambda m: (m, []))
+
+
+LOADS = st.builds(
+    Load, TEXT, TEXT, TEXT, TEXT, st.integers(1, 512), st.none() | st.integers(0, 7), TEXT, TEXT,
+    st.booleans(), st.booleans(), st.integers(0, 2**40), TEXT, st.booleans(),
+)  # fmt: skip
+TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(Stop)), alone(st.builds(Ping)))
+TO_SERVER = st.one_of(
+    results(),
+    alone(st.builds(Loaded, st.booleans(), SECONDS)),
+    alone(st.builds(LoadFailed, TEXT, st.integers(100, 599), st.booleans(), st.dictionaries(TEXT, TEXT))),
+    alone(st.builds(Pong)),
+)
+CUTS = st.lists(st.integers(0, 2000), max_size=12)
+
+
+def feed(reader: FrameReader[Any], stream: bytes, cuts: list[int]) -> list[tuple[Any, bytes]]:
+    """The messages of a stream that arrives in the pieces between ``cuts``."""
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    received: list[tuple[Any, bytes]] = []
+    for start, end in itertools.pairwise(places):
+        received += [(message, bytes(tail)) for message, tail in reader.feed(stream[start:end])]
+    return received
+
+
+def frame(head: bytes, tail: bytes = b"", *, size: int | None = None, head_size: int | None = None) -> bytes:
+    size = len(head) + len(tail) + 4 if size is None else size
+    return struct.pack("<II", size, len(head) if head_size is None else head_size) + head + tail
+
+
+def from_worker(stream: bytes, limit: int = MAX_FRAME) -> list[tuple[Any, bytes]]:
+    return [(m, bytes(tail)) for m, tail in FrameReader(to_server_decoder, limit).feed(stream)]
+
+
+@given(st.lists(TO_WORKER, max_size=5), CUTS)
+def test_messages_to_a_worker_survive_any_chunking(sent: list[Framed], cuts: list[int]) -> None:
+    """Whatever the pieces in which a stream arrives, messages and bytes come out as they went in."""
+    stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
+
+    assert feed(FrameReader[ToWorker](to_worker_decoder), stream, cuts) == [(m, b"".join(b)) for m, b in sent]
+
+
+@given(st.lists(TO_SERVER, max_size=5), CUTS)
+def test_messages_to_the_server_survive_any_chunking(sent: list[Framed], cuts: list[int]) -> None:
+    """The same for what a worker says, down to the last field of each message."""
+    stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies))
+
+    assert feed(FrameReader[ToServer](to_server_decoder), stream, cuts) == [(m, b"".join(b)) for m, b in sent]
+
+
+def test_stream_may_come_byte_by_byte() -> None:
+    """A message is given out with its last byte, not before and not later."""
+    stream = b"".join(encode(Result(7, [Answer(3), Answer(2)], 0.5), [b"abc", b"de"]))
+    reader = FrameReader(to_server_decoder)
+
+    early = [list(reader.feed(stream[i : i + 1])) for i in range(len(stream) - 1)]
+    assert not any(early)
+    ((message, tail),) = reader.feed(stream[-1:])
+    assert isinstance(message, Result)
+    assert (message.sequence, bytes(tail)) == (7, b"abcde")
+
+
+@given(st.binary(max_size=60), CUTS)
+def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream: bytes, cuts: list[int]) -> None:
+    """Random bytes are no message of unknown shape and raise nothing but ProtocolError (F70)."""
+    try:
+        received = feed(FrameReader(to_server_decoder), stream, cuts)
+    except ProtocolError:
+        return
+    assert all(isinstance(m, (Loaded, LoadFailed, Result, Pong)) for m, _ in received)
+
+
+@given(st.binary(max_size=80))
+def test_garbage_in_the_head_is_a_protocol_error(head: bytes) -> None:
+    """A frame of honest lengths whose head is no message ends the connection (F70)."""
+    try:
+        to_server_decoder.decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        with pytest.raises(ProtocolError):
+            from_worker(frame(head))
+
+
+@given(results(), st.integers(0, 400), st.integers(0, 255))
+def test_flipped_byte_is_never_another_error(sent: Framed, place: int, value: int) -> None:
+    """A damaged frame is read, waited for, or refused; it raises nothing else (F70)."""
+    stream = bytearray(b"".join(encode(*sent)))
+    stream[place % len(stream)] = value
+    try:
+        received = from_worker(bytes(stream))
+    except ProtocolError:
+        return
+    for message, tail in received:
+        if isinstance(message, Result):
+            assert len(tail) == sum(answer.size for answer in message.answers)
+
+
+PONG = msgspec.msgpack.encode(Pong())
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(frame(PONG, size=3), id="shorter than its head's size"),
+        pytest.param(frame(PONG, head_size=len(PONG) + 1), id="head longer than the frame"),
+        pytest.param(frame(b"", size=0), id="nothing at all"),
+        pytest.param(frame(b""), id="no head"),
+        pytest.param(frame(PONG[:-1]), id="head cut short"),
+        pytest.param(frame(PONG + b"\x00"), id="more behind the head"),
+        pytest.param(frame(PONG, b"tail"), id="bytes nobody announced"),
+        pytest.param(
+            frame(msgspec.msgpack.encode(["load_failed", b"\xff", 500, False])), id="bytes for text"
+        ),
+        pytest.param(frame(b"\x94\xabload_failed\xa2\xff\xfe\xcd\x01\xf4\xc2"), id="text that is no UTF-8"),
+        pytest.param(frame(b"\xc1" * 50), id="no msgpack"),
+        pytest.param(frame(b"\x95\xa6result\x01\x90\xcb" + b"\0" * 8 + b"\x91" * 100_000), id="nested deep"),
+        pytest.param(frame(msgspec.msgpack.encode(Ping())), id="the other side's message"),
+        pytest.param(
+            frame(msgspec.msgpack.encode(Result(1, [Answer(5)], 0.0)), b"abc"), id="answer too short"
+        ),
+        pytest.param(
+            frame(msgspec.msgpack.encode(Result(1, [Answer(2)], 0.0)), b"abc"), id="answer too long"
+        ),
+        pytest.param(
+            frame(msgspec.msgpack.encode(Result(1, [Answer(-2), Answer(5)], 0.0)), b"abc"), id="negative size"
+        ),
+    ],
+)
+def test_lying_frame_is_a_protocol_error(stream: bytes) -> None:
+    """Lengths and heads that contradict each other are refused: no answer gets another one's bytes (F23)."""
+    with pytest.raises(ProtocolError):
+        from_worker(stream)
+
+
+def test_rows_that_do_not_fill_the_frame_are_refused() -> None:
+    """A worker does not accept rows whose sizes disagree with what came."""
+    head = msgspec.msgpack.encode(Predict(1, [Row("a", 2), Row("b", 2)]))
+
+    with pytest.raises(ProtocolError, match="3 bytes of rows came, 4 were announced"):
+        list(FrameReader(to_worker_decoder).feed(frame(head, b"abc")))
+
+
+def test_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+    """The announced size alone is enough to refuse: nothing of that size is ever collected (F28)."""
+    stream = b"".join(encode(Result(1, [Answer(100)], 0.0), [b"x" * 100]))
+    size = len(stream) - 4
+
+    assert len(from_worker(stream, limit=size)) == 1
+    with pytest.raises(ProtocolError, match=f"{size} bytes announced"):
+        from_worker(stream[:8], limit=size - 1)
+
+
+def test_messages_before_a_broken_frame_are_delivered() -> None:
+    """What was complete and right before the stream broke has been given out."""
+    reader = FrameReader(to_server_decoder)
+    messages = reader.feed(frame(PONG) + frame(b"\xc1"))
+
+    assert isinstance(next(messages)[0], Pong)
+    with pytest.raises(ProtocolError):
+        next(messages)
+
+
+def test_small_frames_are_one_piece_and_large_bodies_are_not_copied() -> None:
+    """Small bodies are joined for one write; large ones are handed over as the objects they are."""
+    small = encode(Result(1, [Answer(3), Answer(3)], 0.0), [b"abc", b"def"])
+    large = [b"a" * 40_000, b"b" * 40_000]
+    pieces = encode(Result(1, [Answer(40_000), Answer(40_000)], 0.0), large)
+
+    assert len(small) == 1
+    assert len(pieces) == 3
+    assert pieces[1] is large[0]
+    assert pieces[2] is large[1]
+    ((_, tail),) = from_worker(b"".join(pieces))
+    assert tail == b"".join(large)
+
+
+def test_frame_that_does_not_fit_its_length_field_is_refused() -> None:
+    """A frame of 4 GiB and more is not sent at all."""
+
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return MAX_FRAME
+
+    with pytest.raises(ProtocolError, match="over the limit"):
+        encode(Predict(1, []), [Huge()])
+
+
+def test_tail_is_a_view_of_what_arrived() -> None:
+    """Bodies are not copied on arrival."""
+    stream = b"".join(encode(Result(1, [Answer(3)], 0.0), [b"abc"]))
+
+    ((_, tail),) = FrameReader(to_server_decoder).feed(stream)
+
+    assert isinstance(tail, memoryview)
+    assert tail.obj is stream
+
+
+# Bytes in an arena
+
+
+@pytest.fixture
+def arenas() -> Any:
+    """The server's side of an arena, and the worker's."""
+    ours = create()
+    assert ours is not None
+    theirs = adopt(os.dup(ours.descriptor))
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+Arenas = tuple[Arena, Arena]
+BODY_BYTES = bytes(range(256)) * (LARGE // 256 + 1)
+
+
+def question(size: int = LARGE) -> Framed:
+    return Predict(1, [Row("a", 3), Row("b", size - 3)]), [b"abc", BODY_BYTES[3:size]]
+
+
+def answer(size: int = LARGE) -> Framed:
+    return Result(1, [Answer(3), Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
+
+
+@pytest.mark.parametrize("to_worker", [True, False])
+def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
+    """Their frame is small and one piece; they are read where they were put; then their place is free."""
+    ours, theirs = arenas
+    sent = question() if to_worker else answer()
+    sender, receiver = (ours, theirs) if to_worker else (theirs, ours)
+    decoder = to_worker_decoder if to_worker else to_server_decoder
+    reader: FrameReader[Any] = FrameReader(decoder)
+    reader.arena = receiver.incoming
+
+    for _ in range(3):
+        (piece,) = encode(*sent, sender.outgoing)
+        assert len(piece) < 200
+        assert piece.endswith(bytes(8))
+        ((message, rows),) = [(m, bytes(tail)) for m, tail in reader.feed(piece)]
+        assert (message, rows) == (sent[0], b"".join(sent[1]))
+
+
+def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
+    """Until the next message is asked for, nothing else is put there."""
+    ours, theirs = arenas
+    reader = FrameReader(to_worker_decoder)
+    reader.arena = theirs.incoming
+    messages = reader.feed(encode(*question(), ours.outgoing)[0])
+    next(messages)
+
+    assert ours.outgoing.put([b"x"], 1) != 0
+    assert next(messages, None) is None
+    assert ours.outgoing.put([b"x"], 1) == 0
+
+
+def test_only_large_rows_lie_in_the_arena(arenas: Arenas) -> None:
+    """One byte less, and the frame is the one it is without an arena."""
+    assert encode(*question(LARGE - 1), arenas[0].outgoing) == encode(*question(LARGE - 1))
+    assert len(encode(*question(LARGE), arenas[0].outgoing)) == 1
+
+
+def test_memory_of_large_frames_is_used_again() -> None:
+    """Until it is given back; what a message refers to stays as it was."""
+    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
+    memory = []
+    messages = []
+    for number in range(3):
+        row = Row("a", 200_000, headers=headers if number == 0 else msgspec.Raw(b"\x90"))
+        frame = b"".join(encode(Predict(number, [row]), [bytes([number]) * 200_000]))
+        assert list(reader.feed(frame[:1000])) == []
+        room = reader.room()
+        assert room is not None
+        room[:] = frame[1000:]
+        memory.append(room.obj)
+        for message, tail in reader.filled(len(room)):
+            messages.append(message)
+            assert bytes(tail) == bytes([number]) * 200_000
+        if number == 1:
+            reader.trim()
+
+    assert memory[0] is memory[1] is not memory[2]
+    assert isinstance(messages[0], Predict)
+    assert bytes(messages[0].rows[0].headers) == bytes(headers)
+
+
+def test_rows_without_room_travel_in_the_frame() -> None:
+    """A full arena changes nothing but the way."""
+    full = mock.Mock(Outgoing)
+    full.put.return_value = None
+
+    assert encode(*question(), full) == encode(*question())
+
+
+@given(
+    st.lists(st.one_of(predicts(), alone(st.builds(Ping))), max_size=6),
+    CUTS,
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_both_ways_mix(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
+    """Whatever is large, and whether there is room for it, everything comes out in order as it went in."""
+    file = os.memfd_create("test")
+    os.ftruncate(file, pages * 4096)
+    out = Outgoing(file, 0, pages * 4096)
+    reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
+    reader.arena = (CopiedIncoming if copied else MappedIncoming)(file, 0, pages * 4096)
+    with mock.patch.object(frames, "LARGE", 20):
+        stream = b"".join(piece for message, bodies in sent for piece in encode(message, bodies, out))
+        received = feed(reader, stream, cuts)
+    os.close(file)
+
+    assert received == [(m, b"".join(b)) for m, b in sent]
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        pytest.param(answer()[0], 1 << 26, id="beyond the end"),
+        pytest.param(answer()[0], (1 << 26) - 4096, id="over the end"),
+        pytest.param(answer()[0], (1 << 64) - 1, id="far away"),
+        pytest.param(answer()[0], 17, id="between"),
+        pytest.param(Result(1, [Answer(1 << 26)], 0.0), 0, id="longer than the arena"),
+        pytest.param(Result(1, [Answer(1 << 62)], 0.0), 0, id="longer than memory"),
+        pytest.param(Result(1, [Answer(7)], 0.0), 0, id="not large"),
+        pytest.param(Result(1, [], 0.0), 0, id="no rows"),
+        pytest.param(Pong(), 0, id="no message with rows"),
+    ],
+)
+def test_wrong_places_are_a_protocol_error(arenas: Arenas, message: Any, place: int) -> None:
+    """A worker that names what is no block of its arena is not believed (F70)."""
+    reader = FrameReader(to_server_decoder)
+    reader.arena = arenas[0].incoming
+
+    with pytest.raises(ProtocolError):
+        list(reader.feed(frame(msgspec.msgpack.encode(message), struct.pack("<Q", place))))
+
+
+def test_rows_in_an_arena_keep_to_the_limit(arenas: Arenas) -> None:
+    """What is too large for a frame is too large for the arena: it is refused before it is read (F28)."""
+    ours, theirs = arenas
+    pieces = encode(*answer(), theirs.outgoing)
+    reader = FrameReader(to_server_decoder, LARGE - 1)
+    reader.arena = ours.incoming
+
+    with pytest.raises(ProtocolError, match=f"{LARGE} bytes of rows announced, {LARGE - 1} are allowed"):
+        list(reader.feed(pieces[0]))
+
+
+def test_place_without_an_arena_is_refused(arenas: Arenas) -> None:
+    """Who has no arena knows nothing of places."""
+    with pytest.raises(ProtocolError, match="8 bytes of rows came"):
+        from_worker(encode(*answer(), arenas[1].outgoing)[0])

@@ -1,0 +1,201 @@
+"""Frames between the server and its front ends."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.wire import frontend
+from modelserver.engine.wire.frontend import (
+    PREFIX,
+    Ask,
+    Begin,
+    Call,
+    Content,
+    Done,
+    End,
+    FrameError,
+    Gone,
+    Head,
+    More,
+    Open,
+    Part,
+    Piece,
+    Ready,
+    Refused,
+    Reply,
+    Setup,
+    Taken,
+    Tokens,
+    Told,
+    Turn,
+    TurnReader,
+    from_frontend_decoder,
+    to_frontend_decoder,
+)
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+BYTES = st.binary(max_size=30)
+NUMBERS = st.integers(0, 2**40)
+PAIRS = st.lists(st.tuples(BYTES, BYTES), max_size=3)
+STATUS = st.integers(100, 999)
+ADDRESS = st.none() | st.tuples(TEXT, st.integers(0, 65535))
+Said = tuple[Any, bytes]
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Said:
+    body = draw(BYTES)
+    head = draw(st.tuples(BYTES, BYTES, TEXT, BYTES, TEXT, BYTES, NUMBERS, TEXT, st.booleans()))
+    return Ask(draw(NUMBERS), len(body), *head), body
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Said:
+    texts = draw(st.tuples(TEXT, TEXT, BYTES, BYTES, TEXT, TEXT))
+    return Call(draw(NUMBERS), *texts, draw(PAIRS), draw(ADDRESS), draw(ADDRESS)), b""
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Said:
+    body = draw(BYTES)
+    return Reply(draw(NUMBERS), len(body), draw(STATUS), draw(TEXT), draw(BYTES), draw(TEXT)), body
+
+
+def with_body(make: Any) -> st.SearchStrategy[Said]:
+    return BYTES.map(lambda body: (make(len(body)), body))
+
+
+FROM_FRONTEND = st.lists(
+    asks()
+    | calls()
+    | with_body(lambda size: Piece(3, size, True))
+    | st.sampled_from([Ready(), Gone(7), Refused(431), Taken(3, 2**40)]).map(lambda message: (message, b""))
+    | st.tuples(st.builds(Told, TEXT, st.just(20), st.just(1.5), TEXT), st.just(b"")),
+    max_size=8,
+)
+TO_FRONTEND = st.lists(
+    replies()
+    | with_body(lambda size: Part(5, size))
+    | with_body(lambda size: Content(5, size, False))
+    | st.sampled_from(
+        [
+            Open(),
+            More(1),
+            Done(2),
+            End(3, True),
+            Setup(100, 1000, True, False),
+            Setup(1, 2, False, True, ((b"a", b"b"),), ("inference",), True, (b"chain", b"key", b"")),
+            Tokens((("inference", b"x" * 32, None), ("API", b"y" * 32, 1.5))),
+        ]
+    ).map(lambda message: (message, b""))
+    | st.tuples(st.builds(Head, NUMBERS, STATUS, PAIRS), st.just(b""))
+    | st.tuples(st.builds(Begin, NUMBERS, STATUS, TEXT, BYTES, TEXT), st.just(b"")),
+    max_size=8,
+)
+
+
+def written(said: list[Said]) -> bytes:
+    turn = Turn()
+    for message, body in said:
+        turn.add(message, body)
+    return b"".join(turn.take())
+
+
+def heard(decoder: Any, pieces: list[bytes]) -> list[Said]:
+    reader: TurnReader[Any] = TurnReader(decoder, lambda place, size: bytes([place]) * size)
+    return [said for piece in pieces for said in reader.feed(piece)]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    borders = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(borders)]
+
+
+@given(st.lists(FROM_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
+def test_what_a_front_end_says_arrives(turns: list[list[Said]], places: list[int]) -> None:
+    """Every message arrives once, in order, with its own body, however the bytes are cut."""
+    data = b"".join(map(written, turns))
+
+    assert heard(from_frontend_decoder, cut(data, places)) == [said for turn in turns for said in turn]
+
+
+@given(st.lists(TO_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
+def test_what_the_server_says_arrives(turns: list[list[Said]], places: list[int]) -> None:
+    """The other way too."""
+    data = b"".join(map(written, turns))
+
+    assert heard(to_frontend_decoder, cut(data, places)) == [said for turn in turns for said in turn]
+
+
+def test_a_turn_is_one_piece() -> None:
+    """Many small messages are one write; nothing is nothing."""
+    turn = Turn()
+    for number in range(100):
+        turn.add(Part(number, 3), b"abc")
+
+    assert len(turn.take()) == 1
+    assert turn.take() == []
+
+
+def test_large_bodies_are_not_copied() -> None:
+    """A large body is a piece of its own, the very object."""
+    body = bytes(1 << 20)
+    turn = Turn()
+    turn.add(Part(1, len(body)), body)
+
+    assert turn.take()[1] is body
+
+
+def test_stored_bodies() -> None:
+    """A body that lies elsewhere is fetched from there; its neighbours' are in the frame."""
+    turn = Turn()
+    turn.add(Part(1, 2), b"ab")
+    turn.add(Part(2, 4), b"cccc", place=7)
+    turn.add(Part(3, 1), b"d")
+    data = b"".join(turn.take())
+
+    assert b"cccc" not in data
+    assert heard(to_frontend_decoder, [data]) == [
+        (Part(1, 2), b"ab"),
+        (Part(2, 4), b"\7\7\7\7"),
+        (Part(3, 1), b"d"),
+    ]
+
+
+def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one side has to say may be more than a frame has: order stays."""
+    monkeypatch.setattr(frontend, "FRAME_BYTES", 100)
+    said = [(Part(number, 40), bytes([number]) * 40) for number in range(10)]
+    data = written(said)
+
+    assert PREFIX.unpack_from(data)[1] == 120
+    assert heard(to_frontend_decoder, [data]) == said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PREFIX.pack(1 << 31 | 1, 0),
+        PREFIX.pack(3, 0) + b"abc",
+        PREFIX.pack(1, 0) + b"\xc1",
+        PREFIX.pack(5, 3) + b"\x91\x93\x18\x01\x02" + b"abc",
+        PREFIX.pack(5, 1) + b"\x91\x93\x18\x01\x02" + b"a",
+        PREFIX.pack(3, 0) + b"\x91\x91\x63",
+    ],
+    ids=["endless head", "no msgpack", "no list", "more bytes than announced", "fewer", "no such message"],
+)
+def test_nonsense(data: bytes) -> None:
+    """What is no frame is refused, not guessed at."""
+    with pytest.raises(FrameError):
+        heard(to_frontend_decoder, [data])
+
+
+def test_sides_are_kept_apart() -> None:
+    """A side takes no message that is only for the other one."""
+    with pytest.raises(FrameError):
+        heard(from_frontend_decoder, [written([(Open(), b"")])])

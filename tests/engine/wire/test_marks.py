@@ -1,0 +1,94 @@
+"""Processes are known by their marks, and only those that are meant are ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, mark_of, new_mark, server_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="there is no /proc")
+
+SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts programs with a mark, in sessions of their own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def with_mark(mark: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, MARK: mark}
+        child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=environment, start_new_session=True)
+        assert child.stdout is not None
+        child.stdout.readline()
+        started.append(child)
+        return child
+
+    yield with_mark
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def test_a_mark_is_read_back(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """It is unique, of one length, and begins like all of its server."""
+    mark, other = new_mark(), new_mark()
+
+    assert mark != other
+    assert len(mark) == len(other)
+    assert server_of(mark) == server_of(other)
+    assert mark_of(start(mark).pid) == mark
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "x", "0" * 64, new_mark() + "0"], ids=["empty", "short", "zeros", "long"]
+)
+def test_what_is_no_mark(mark: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """A variable of that name that somebody else set means nothing."""
+    child = start(mark)
+
+    assert mark_of(child.pid) == ""
+    end_orphans()
+    assert child.poll() is None
+
+
+def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """All that have its mark, and none that have another."""
+    mark, other = new_mark(), new_mark()
+    meant = [start(mark), start(mark)]
+    spared = start(other)
+
+    assert end_marked(mark) == 2
+    assert [child.wait(10) for child in meant] == [-9, -9]
+    end_orphans()
+    assert spared.poll() is None
+
+
+@pytest.mark.parametrize(
+    "server", [f"{pid:010d}.{7:020d}" for pid in (4_000_000_000, os.getpid())], ids=["nobody", "another time"]
+)
+def test_what_dead_servers_left(server: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """A server is dead if nobody has its number, or somebody who started at another time."""
+    child = start(server + new_mark()[len(server) :])
+
+    assert end_orphans() >= 1
+    assert child.wait(10) == -9
+
+
+def test_what_a_zombie_left_behind_is_ended(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """A server has ended, even if nobody has asked for its exit status yet."""
+    code = "from modelserver.engine.wire.marks import new_mark; print(new_mark())"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        left = start(server.stdout.read().strip())
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        end_orphans()
+        assert left.wait(10) == -9

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from modelserver.engine.wire.spawning import (
+    Ended,
+    FromSpawner,
+    Prepare,
+    Prepared,
+    Refused,
+    Spawn,
+    Spawned,
+    receive_report,
+    receive_request,
+    send,
+)
+
+
+@pytest.fixture
+def ends() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def test_requests_bring_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A request arrives whole with its descriptors, which programs that are started do not get."""
+    request = Spawn("/models/m", "image_classifier", ["torch"], {"A": "é\n" * 4000}, 3)
+    reading, writing = os.pipe()
+    send(ends[0], request, [reading, writing])
+    received = receive_request(ends[1])
+
+    assert received is not None
+    assert received[0] == request
+    assert [os.fstat(d).st_ino for d in received[1]] == [os.fstat(reading).st_ino] * 2
+    assert [os.get_inheritable(d) for d in received[1]] == [False, False]
+    for descriptor in (reading, writing, *received[1]):
+        os.close(descriptor)
+    for end in ends:
+        end.close()
+
+
+def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A spawner may be asked to import what a worker will need, without one."""
+    request = Prepare("/models/m", "", ["torch"])
+    send(ends[0], request)
+
+    assert receive_request(ends[1]) == (request, [])
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.parametrize("report", [Prepared(), Spawned(7), Refused("why"), Ended(7, -9)])
+def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
+    """A report is told apart by its kind; after the last one comes None."""
+    send(ends[0], report)
+    ends[0].close()
+
+    assert receive_report(ends[1]) == (report, [])
+    assert receive_report(ends[1]) is None
+    assert receive_request(ends[1]) is None
+    ends[1].close()
+
+
+def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
+    """No request is left of it, also if it had not read what it was told last."""
+    send(ends[1], Ended(7, -9))
+    ends[0].close()
+
+    assert receive_request(ends[1]) is None
+    ends[1].close()

@@ -1,0 +1,35 @@
+"""The channel of a worker whose server is a test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.engine.wire.messages import ToServer
+
+
+class Channel:
+    """Keeps what is sent, and the batches that were begun; not those of ``taken_back``."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[ToServer, list[bytes]]] = []
+        self.begun: list[int] = []
+        self.taken_back: set[int] = set()
+        self.is_closed = False
+
+    def begin(self, sequence: int) -> bool:
+        """Whether a batch may be computed."""
+        if sequence in self.taken_back:
+            return False
+        self.begun.append(sequence)
+        return True
+
+    def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:
+        """A message to the server."""
+        self.sent.append((message, list(bodies)))
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.is_closed = True

@@ -1,0 +1,99 @@
+"""Outputs as classes, and their labels."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.tensors.datatypes import pack, unpack
+from modelserver.engine.tensors.rows import OutputForm, OutputWish
+from modelserver.engine.worker.rows.classes import Labels, NotClassifiable, classified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAN = math.nan
+
+
+def classes(
+    values: Any, count: Any = 2, datatype: str = "FP32", labels: dict[str, str] | None = None
+) -> list[bytes]:
+    """The classes of a row with these values; their number is that in the shape."""
+    output = OutputForm("y", datatype, (len(values),)), pack(datatype, values)
+    form, content = classified(output, OutputWish("y", {"classification": count}), lambda: labels or {})
+    found = unpack("BYTES", memoryview(content))
+    assert form == OutputForm("y", "BYTES", (len(found),))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "best"),
+    [
+        ("INT64", [1, 5, 10, 4], [b"10:2", b"5:1"]),
+        ("UINT8", [255, 0, 255], [b"255:0", b"255:2"]),
+        ("FP32", [1.1, 3.3, 0.5, 2.4], [b"3.3:1", b"2.4:3"]),
+        ("FP32", [1 / 3, 1e-9], [b"0.33333334:0", b"1e-09:1"]),
+        ("FP32", [NAN, -math.inf, 1.0], [b"1:2", b"-inf:1"]),
+        ("FP64", [0.1, 1 / 3], [b"0.3333333333333333:1", b"0.1:0"]),
+        ("FP16", [0.5, 2.0], [b"2:1", b"0.5:0"]),
+        ("BF16", [1.0, -1.0], [b"1:0", b"-1:1"]),
+        ("FP32", [7.0], [b"7:0"]),
+        ("FP32", [], []),
+    ],
+)
+def test_the_highest_values(datatype: str, values: list[Any], best: list[bytes]) -> None:
+    """Come first, equal ones by their index and what is no number last, with no more digits than needed; a
+    shorter row has fewer.
+    """
+    assert classes(values, datatype=datatype) == best
+
+
+def test_labels() -> None:
+    """They follow the index where there is one."""
+    assert classes([0.25, 0.5, 0.125], 3, labels={"1": "töst", "0": "b:c"}) == [
+        "0.5:1:töst".encode(),
+        b"0.25:0:b:c",
+        b"0.125:2",
+    ]
+
+
+@pytest.mark.parametrize("wish", [None, {}, {"classification": 0}, {"other": 2}])
+def test_no_classes(wish: Any) -> None:
+    """Without the parameter, or with 0, the tensor is as it is."""
+    output = OutputForm("y", "BYTES", (1,)), b"x"
+    assert classified(output, OutputWish("y", wish), dict) is output
+
+
+@pytest.mark.parametrize(("datatype", "values"), [("BYTES", [b"a"]), ("BOOL", [True])])
+def test_outputs_without_classes(datatype: str, values: list[Any]) -> None:
+    """The message names the output and its datatype."""
+    with pytest.raises(NotClassifiable, match=f"output 'y': there are no classes, as it is {datatype}"):
+        classes(values, datatype=datatype)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "warns"),
+    [
+        (json.dumps({"0": "cat", "1": ["n1", "dog"]}), {"0": "cat", "1": "dog"}, False),
+        (None, {}, False),
+        ("[1]", {}, True),
+        ("{", {}, True),
+        (json.dumps({"0": 1}), {}, True),
+    ],
+    ids=["labels", "no file", "a list", "no JSON", "numbers"],
+)
+def test_labels_of_a_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, found: Any, warns: bool
+) -> None:
+    """They are read once; a file of another form is told once, and classes have none."""
+    if text is not None:
+        (tmp_path / "index_to_name.json").write_text(text)
+    labels = Labels(str(tmp_path))
+
+    assert labels() == found
+    (tmp_path / "index_to_name.json").write_text("{}")
+    assert labels() == found
+    assert len(caplog.records) == warns

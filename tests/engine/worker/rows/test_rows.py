@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.wire.messages import BODY, DESCRIBE, INSTANCE, Row
+from modelserver.engine.worker.rows.rows import (
+    Decoded,
+    decode_row,
+    load_json,
+    request_headers,
+    request_parameters,
+)
+from modelserver_handlers.envelopes import Instance
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def decode(body: bytes, content_type: str = "", *, kind: int = BODY, on: bool = True, **more: Any) -> Decoded:
+    row = Row("id", len(body), kind, content_type, **more)
+    return decode_row(row, memoryview(body), decode=on)
+
+
+def body_of(body: bytes, content_type: str = "", *, on: bool = True) -> Any:
+    data = decode(body, content_type, on=on).data
+    assert list(data) == ["body"]
+    return data["body"]
+
+
+# -- JSON
+
+
+@given(JSON_VALUES)
+def test_json_is_read_as_python_reads_it(value: Any) -> None:
+    """Both of the decoders give what the standard one gives, in value and in type."""
+    text = json.dumps(value).encode()
+
+    assert repr(load_json(text)) == repr(json.loads(text))
+
+
+@given(st.binary(max_size=30) | st.text(max_size=30).map(str.encode))
+def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
+    """What the standard decoder takes is taken, all else is a ValueError (F2)."""
+    try:
+        expected = json.loads(text)
+    except (ValueError, RecursionError):
+        with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
+            load_json(text)
+    else:
+        assert repr(load_json(text)) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"9007199254740993", 9007199254740993),
+        (b"123456789012345678901234567890", 123456789012345678901234567890),
+        (b"Infinity", math.inf),
+        (b"1e400", math.inf),
+        (b'"\\ud800"', "\ud800"),
+        (b'{"a":1,"a":2}', {"a": 2}),
+        (b'\xef\xbb\xbf{"a":1}', {"a": 1}),
+    ],
+)
+def test_unusual_json_is_read_exactly(text: bytes, value: Any) -> None:
+    """Large integers keep every digit; what Python's decoder accepts beyond the standard is accepted (F4)."""
+    assert load_json(text) == value
+
+
+def test_nan_is_read() -> None:
+    """NaN, which Python writes, is read (F4)."""
+    assert math.isnan(load_json(b"NaN"))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000 + b"]" * 100_000, b"1" * 5000, b'{"a":' * 100_000, b"", b"\0"]
+)
+def test_hostile_json_is_a_value_error(text: bytes) -> None:
+    """Nesting without end and numbers without end are refused, not crashed on (F1, F3, F4)."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
+        load_json(text)
+
+
+# -- bodies (reference 7.1, 7.2)
+
+
+def test_no_body_is_an_empty_bytearray() -> None:
+    """The key is there for every request that is no form (F1)."""
+    value = body_of(b"")
+
+    assert value == bytearray()
+    assert type(value) is bytearray
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "application/octet-stream", "image/jpeg", "Application/JSON", "a/b/c;;"]
+)
+def test_unknown_types_are_bytearrays(content_type: str) -> None:
+    """What is neither exactly JSON nor text reaches the handler as a bytearray (F8)."""
+    value = body_of(b'{"a": 1}', content_type)
+
+    assert type(value) is bytearray
+    assert value == b'{"a": 1}'
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
+def test_json_bodies_are_decoded(content_type: str) -> None:
+    """JSON is decoded, with parameters on its type or without."""
+    assert body_of(b'{"a": [1, 2.5]}', content_type) == {"a": [1, 2.5]}
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=utf-8", "text"])
+def test_text_bodies_are_strings(content_type: str) -> None:
+    """Anything that begins with text is a string."""
+    assert body_of("grün".encode(), content_type) == "grün"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"), [(b"{no json", "application/json"), (b"\xff\xfe", "text/plain")]
+)
+def test_undecodable_bodies_are_bytearrays_with_a_warning(
+    body: bytes, content_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A body that is not what its type says reaches the handler as it came, and the log says why (F2)."""
+    value = body_of(body, content_type)
+
+    assert type(value) is bytearray
+    assert value == body
+    assert content_type in caplog.text
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_decoding_can_be_turned_off(content_type: str) -> None:
+    """With decode_input_request=false every body is a bytearray."""
+    assert body_of(b"1", content_type, on=False) == bytearray(b"1")
+
+
+def test_bodies_do_not_point_into_the_frame() -> None:
+    """A handler may keep and change what it got after the next batch has arrived."""
+    frame = bytearray(b"abcdef")
+    row = Row("id", 3)
+    data = decode_row(row, memoryview(frame)[:3], decode=True).data
+
+    frame[:3] = b"xyz"
+
+    assert data["body"] == b"abc"
+
+
+# -- forms
+
+
+def test_parts_are_keys_with_their_own_types() -> None:
+    """Each part is decoded by its own content type."""
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="meta"; filename="m.json"\r\n'
+        b'Content-Type: application/json; x=y\r\n\r\n{"k": 1}\r\n'
+        b'--B\r\nContent-Disposition: form-data; name="data"\r\n\r\nraw\r\n--B--\r\n'
+    )
+
+    decoded = decode(body, "multipart/form-data; boundary=B")
+
+    assert decoded.data == {"meta": {"k": 1}, "data": bytearray(b"raw")}
+    assert type(decoded.data["data"]) is bytearray
+    assert decoded.part_types == {"meta": "application/json", "data": ""}
+
+
+def test_form_types_are_known_in_any_case() -> None:
+    """Media types of forms are compared without regard to case, as TorchServe's front end does."""
+    assert decode(b"a=1", "Application/X-WWW-Form-Urlencoded; charset=UTF-8").data == {"a": bytearray(b"1")}
+
+
+def test_curl_without_a_type_gives_the_famous_key() -> None:
+    """`curl -d '{"a":1}'` is an urlencoded form whose one field has the JSON as its name."""
+    assert decode(b'{"a":1}', "application/x-www-form-urlencoded").data == {'{"a":1}': bytearray()}
+
+
+def test_query_parameters_come_first_and_fields_win() -> None:
+    """Query parameters are extra keys; a form field of the same name overrides one."""
+    query = [("a", "query"), ("b", "ü")]
+
+    decoded = decode(b"a=form", "application/x-www-form-urlencoded", query=query)
+
+    assert decoded.data == {"a": bytearray(b"form"), "b": bytearray("ü".encode())}
+    assert decode(b"x", query=query).data["body"] == b"x"
+
+
+def test_malformed_form_is_a_value_error() -> None:
+    """A form that cannot be read is the client's fault (F7)."""
+    with pytest.raises(ValueError, match="boundary"):
+        decode(b"abc", "multipart/form-data")
+
+
+# -- V1 instances
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        (b'{"data": "x", "target": 0}', {"data": "x", "target": 0}),
+        (b"[1, 2]", {"body": [1, 2]}),
+        (b"null", {"body": None}),
+        (b"12345678901234567890123", {"body": 12345678901234567890123}),
+    ],
+)
+def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any]) -> None:
+    """An object is the handler's dict itself, any other value its body, with or without decoding."""
+    assert decode(text, kind=INSTANCE, on=False).data == data
+
+
+def test_instance_that_is_no_json_is_a_value_error() -> None:
+    """An instance whose text turns out to be broken is a ValueError (F2)."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
+        decode(b'"\xff"', kind=INSTANCE)
+
+
+# -- headers and parameters (reference 7.3)
+
+
+def test_headers_keep_case_and_the_last_of_a_name() -> None:
+    """Names come as the client wrote them, values as Latin-1, in the order of their precedence."""
+    raw = msgspec.Raw(msgspec.msgpack.encode([(b"X-Foo", b"1"), (b"X-Foo", b"2"), (b"x-bar", b"\xfc")]))
+    row = Row("id", 0, headers=raw)
+
+    assert dict(request_headers(row, {})) == {"X-Foo": "2", "x-bar": "ü"}
+
+
+def test_each_part_has_a_header_of_its_type() -> None:
+    """A part's name leads to its content type; a client's header of that name wins."""
+    decoded = decode(b'{"a": 1}', "application/json; charset=utf-8")
+    row = Row("id", 0, content_type="application/json")
+    raw = msgspec.Raw(msgspec.msgpack.encode([(b"body", b"own")]))
+
+    assert dict(request_headers(row, decoded.part_types)) == {"body": {"content-type": "application/json"}}
+    assert dict(request_headers(Row("id", 0, headers=raw), decoded.part_types)) == {"body": "own"}
+    assert dict(request_headers(row, decode(b"x").part_types)) == {"body": {"content-type": ""}}
+
+
+def test_instances_have_no_part_headers() -> None:
+    """The keys of a V1 instance are data, not parts."""
+    assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
+
+
+def test_parameters_are_the_other_fields_of_the_body() -> None:
+    """What stood beside the instances is there for the handler, numbers exact."""
+    row = Row("id", 0, INSTANCE, extra=b'{"parameters":{"seed":123456789012345678901}}')
+
+    assert request_parameters(row) == {"parameters": {"seed": 123456789012345678901}}
+    assert request_parameters(Row("id", 0)) == {}
+
+
+# -- envelopes and descriptions
+
+
+@pytest.mark.parametrize("value", [1, {"body": 2}, [None]])
+def test_instances_on_their_way_to_an_envelope(value: Any) -> None:
+    """They stay what they are, so that the envelope can tell them from bodies."""
+    body = json.dumps(value).encode()
+    found = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
+
+    assert found.data == Instance(value)
+
+
+def test_bodies_are_the_same_in_an_envelope() -> None:
+    """It is for the envelope to unfold them."""
+    row = Row("id", 3, BODY, "application/json")
+
+    assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}
+
+
+def test_descriptions_carry_nothing() -> None:
+    """The handler gets an empty row (reference 5.4)."""
+    assert decode(b"", kind=DESCRIBE).data == {}

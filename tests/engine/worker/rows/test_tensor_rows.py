@@ -1,0 +1,455 @@
+"""Rows of tensors as handlers get them, and what becomes of their answers."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from modelserver.engine.tensors.datatypes import DATATYPES, TensorError, pack, unpack
+from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
+from modelserver.engine.tensors.rows import cut, join_answers
+from modelserver.engine.tensors.tensor import Tensor
+from modelserver.engine.wire.messages import TENSORS, Answer, Load, OutputSpec, Row
+from modelserver.engine.worker.answers import Unserializable
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.rows.rows import decode_row, request_parameters
+from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
+from modelserver.engine.worker.service import Service
+from modelserver_handlers.context import Context
+from modelserver_handlers.tensor_rows import TensorRows
+
+NUMERIC = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+def tensor(name: str, datatype: str, shape: tuple[int, ...], values: list[Any], **more: Any) -> Tensor:
+    """An input."""
+    return Tensor(name, datatype, shape, memoryview(pack(datatype, values)), **more)
+
+
+def sent(*inputs: Tensor, **fields: Any) -> tuple[list[Row], bytes]:
+    """The rows of a request and their bytes."""
+    extra, _, bodies = cut(InferRequest(list(inputs), **fields))
+    rows = [Row(f"id{n}", len(body), TENSORS, extra=extra) for n, body in enumerate(bodies)]
+    return rows, b"".join(bodies)
+
+
+def got(*inputs: Tensor) -> list[Any]:
+    """What the handler gets."""
+    rows, tail = sent(*inputs)
+    return decode_rows(rows, memoryview(tail))
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker whose handler does not import torch."""
+    monkeypatch.delitem(sys.modules, "torch")
+
+
+# What handlers get
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_numbers_are_tensors(datatype: str) -> None:
+    """One input is ``data``; its rows are views of one tensor, which is there too."""
+    rows = got(tensor("x", datatype, (2, 3), [0, 1, 1, 1, 0, 1]))
+
+    assert isinstance(rows, TensorRows)
+    assert rows.tensors["x"].tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert [row["data"].tolist() for row in rows] == [[0, 1, 1], [1, 0, 1]]
+    assert rows[1]["data"].dtype == NUMERIC[datatype]
+    assert rows[1]["data"].data_ptr() == rows.tensors["x"][1].data_ptr()
+
+
+def test_a_torch_without_the_datatype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.3 torch has no UINT16 to UINT64: the error says what is needed."""
+    monkeypatch.delattr(torch, "uint16")
+
+    with pytest.raises(TensorError, match=r"tensors of UINT16 need torch 2\.3 or newer"):
+        got(tensor("x", "UINT16", (1,), [1]))
+
+
+def test_several_inputs_have_their_names() -> None:
+    """Each is stacked for itself, as if it had come alone."""
+    rows = got(tensor("a", "FP32", (2,), [1.5, 2.5]), tensor("b", "INT64", (2, 2), [1, 2, 3, 4]))
+
+    assert isinstance(rows, TensorRows)
+    assert {name: value.tolist() for name, value in rows.tensors.items()} == {
+        "a": [1.5, 2.5],
+        "b": [[1, 2], [3, 4]],
+    }
+    assert rows[1]["b"].tolist() == [3, 4]
+    assert rows.tensors["b"].is_contiguous()
+
+
+def test_tensors_are_the_handlers_own() -> None:
+    """The frame's bytes are used again; what the handler keeps is not touched by that."""
+    rows, tail = sent(tensor("x", "INT8", (2,), [1, 2]))
+    frame = bytearray(tail)
+    given = decode_rows(rows, memoryview(frame))
+    frame[:] = b"\x07\x07"
+    given[0]["data"] += 10
+
+    assert [row["data"].item() for row in given] == [11, 2]
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("datatype", sorted(NUMERIC))
+def test_arrays_without_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cannot be written to; BF16, which numpy has not, is float32."""
+    monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
+    rows = got(tensor("x", datatype, (2, 1), [0, 1]), tensor("y", "INT8", (2,), [5, 6]))
+    name = str(NUMERIC[datatype]).removeprefix("torch.").replace("bfloat16", "float32")
+
+    assert isinstance(rows, TensorRows)
+    assert rows[1]["x"].tolist() == [1]
+    assert rows[1]["x"].dtype == numpy.dtype(name)
+    assert rows.tensors["y"].tolist() == [5, 6]
+    with pytest.raises(ValueError, match="read-only"):
+        rows[1]["x"][0] = 5
+
+
+IN_A_WORKER = """
+import sys
+from modelserver.engine.tensors.rows import Form, InputForm
+from modelserver.engine.worker.rows import tensor_rows
+from modelserver.engine.wire.messages import TENSORS, Row
+from modelserver.engine.tensors import rows
+
+form = Form((InputForm("x", "UINT64", ()),))
+assert not {"numpy", "torch"} & set(sys.modules)
+got = tensor_rows.decode_rows([Row("i", 8, TENSORS, extra=rows._encode(form))], memoryview(b"\\xff" * 8))
+assert type(got[0]["data"]) is sys.modules["numpy"].uint64, got
+assert "torch" not in sys.modules
+"""
+
+
+def test_numpy_is_imported_for_the_first_row() -> None:
+    """A handler that has imported neither torch nor numpy gets arrays, so that datatypes survive."""
+    subprocess.run([sys.executable, "-c", IN_A_WORKER], check=True)
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("trailing", [(), (1,), (2, 3), (0,), (2, 0)])
+@pytest.mark.parametrize("datatype", [*NUMERIC, "BYTES", "text"])
+def test_what_is_given_back_is_what_came(
+    datatype: str, trailing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datatype, shape and bytes, for a handler without torch, of a lone input and of one of several.
+
+    But for the shape of a lone element of BYTES, which the handler gets without one.
+    """
+    monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
+    text, size = datatype == "text", math.prod(trailing)
+    if text or datatype == "BYTES":
+        datatype, row = "BYTES", pack("BYTES", ["ü".encode() if text else b"\xff"] * size)
+    else:
+        row = bytes(range(size * DATATYPES[datatype].width))
+        row = bytes(byte % 2 for byte in row) if datatype == "BOOL" else row
+    given = Tensor("x", datatype, (2, *trailing), memoryview(row * 2), text=text)
+    (_, lone), (_, one) = got(given), got(given, tensor("y", "BYTES", (2,), [b"", b"a"]))
+
+    for value in (next(iter(lone.values())), one["x"]):
+        name, shape, data = packed(bytes(value) if isinstance(value, bytearray) else value)
+        assert (name, data) == (datatype, row)
+        assert shape == (1, *trailing) or (datatype == "BYTES" and size == 1)
+
+
+def packed(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """Datatype, shape and bytes of the only output."""
+    rows, _ = sent(tensor("x", "INT8", (1,), [1]))
+    (output,) = join_answers([encode_output(value, rows[0], [])], whole=False)
+    return output.datatype, output.shape, bytes(output.data)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what came keeps the datatype, slices of it too, which may go through a pickle."""
+    monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
+    value = got(tensor("x", "BF16", (1, 2), [1.5, 2.5]))[0]["data"]
+
+    assert joined(value[1:])["output_0"] == ("BF16", (1, 1), [2.5])
+    assert joined(value * 1.001)["output_0"][0] == "FP32"
+    assert joined(value.copy())["output_0"][0] == "FP32"
+    assert pickle.loads(pickle.dumps(value)).tolist() == [1.5, 2.5]
+
+
+def test_empty_rows() -> None:
+    """Sizes of zero are kept."""
+    assert got(tensor("x", "FP32", (2, 0), []))[1]["data"].shape == (0,)
+    assert got(tensor("x", "FP32", (0, 3), []))[0]["data"].shape == (0, 3)
+    assert got(tensor("x", "BYTES", (2, 2, 0), []))[1]["data"] == [[], []]
+
+
+def test_one_text_or_blob_a_row() -> None:
+    """Binary elements are like the body of a prediction, text is text."""
+    blobs = got(tensor("x", "BYTES", (2,), [b"a", b"\xff"]))
+    texts = got(tensor("x", "BYTES", (2, 1), [b"a", "ü".encode()], text=True))
+
+    assert blobs == [{"body": bytearray(b"a")}, {"body": bytearray(b"\xff")}]
+    assert texts == [{"data": "a"}, {"data": "ü"}]
+
+
+def test_mixed_inputs() -> None:
+    """BYTES beside others, or several in a row, are lists; numbers beside them are tensors all the same."""
+    rows = got(
+        tensor("t", "BYTES", (2,), [b"a", b"b"], text=True),
+        tensor("b", "BYTES", (2, 2), [b"c", b"d", b"e", b"f"]),
+        tensor("n", "FP32", (2,), [1, 2]),
+    )
+
+    assert rows[1]["t"] == "b"
+    assert rows[1]["b"] == [b"e", b"f"]
+    assert rows[1]["n"].item() == 2
+
+
+def test_what_else_the_request_said() -> None:
+    """Is what ``context.get_request_parameters`` tells; without anything it is empty."""
+    rows, _ = sent(
+        tensor("x", "INT8", (1,), [1], parameters={"a": 1}),
+        parameters={"k": 3},
+        outputs=[RequestedOutput("p", binary=True, parameters={"d": 2})],
+    )
+    bare, tail = sent(tensor("x", "INT8", (1,), [1]))
+
+    assert request_parameters(rows[0]) == {
+        "parameters": {"k": 3},
+        "inputs": {"x": {"a": 1}},
+        "outputs": {"p": {"d": 2}},
+    }
+    assert request_parameters(bare[0]) == {}
+    assert decode_row(bare[0], memoryview(tail), decode=True).data["data"].item() == 1
+
+
+# What they return
+
+
+def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> dict[str, Any]:
+    """Datatype, shape and elements of each output of a request of one row."""
+    rows, _ = sent(tensor("x", "INT8", (1,), [1]), **fields)
+    outputs = join_answers([encode_output(value, rows[0], specs or [])], whole=False)
+    return {each.name: (each.datatype, each.shape, unpack(each.datatype, each.data)) for each in outputs}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (True, ("BOOL", (1,), [True])),
+        (7, ("INT64", (1,), [7])),
+        (1.5, ("FP64", (1,), [1.5])),
+        ("ü", ("BYTES", (1,), ["ü".encode()])),
+        (b"\xff", ("BYTES", (1,), [b"\xff"])),
+        ([1, 2], ("INT64", (1, 2), [1, 2])),
+        ([[1, 2.5], [3, 4]], ("FP64", (1, 2, 2), [1, 2.5, 3, 4])),
+        ([[1], [2, 3]], ("BYTES", (1,), [b"[[1],[2,3]]"])),
+        ([True, 1], ("BYTES", (1,), [b"[true,1]"])),
+        ([1, "a"], ("BYTES", (1,), [b'[1,"a"]'])),
+        ([], ("BYTES", (1,), [b"[]"])),
+        ((1 << 64) - 1, ("UINT64", (1,), [(1 << 64) - 1])),
+        ([[0, 1 << 63]], ("UINT64", (1, 1, 2), [0, 1 << 63])),
+        ([-1, 1 << 63], ("BYTES", (1,), [b"[-1,9223372036854775808]"])),
+        ([b"a", b"\xff"], ("BYTES", (1, 2), [b"a", b"\xff"])),
+        (["a", "b"], ("BYTES", (1,), [b'["a","b"]'])),
+        (1 << 70, ("BYTES", (1,), [str(1 << 70).encode()])),
+        ({"cat": 0.5}, ("BYTES", (1,), [b'{"cat":0.5}'])),
+        (None, ("BYTES", (1,), [b"null"])),
+        (numpy.array(["a", b"b"], object), ("BYTES", (1, 2), [b"a", b"b"])),
+        (numpy.array([[1, 2]], ">i4"), ("INT32", (1, 1, 2), [1, 2])),
+        (numpy.float16(2), ("FP16", (1,), [2])),
+        (torch.tensor(3.0, requires_grad=True), ("FP32", (1,), [3])),
+        (torch.arange(6).reshape(2, 3).T, ("INT64", (1, 3, 2), [0, 3, 1, 4, 2, 5])),
+        (torch.empty(0, 2), ("FP32", (1, 0, 2), [])),
+    ],
+    ids=repr,
+)
+def test_what_is_one_output(value: Any, expected: tuple[str, tuple[int, ...], list[Any]]) -> None:
+    """Tensors keep their datatype; Python's numbers are read as numpy reads them; the rest is JSON."""
+    assert joined(value) == {"output_0": expected}
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_every_datatype_of_torch(datatype: str) -> None:
+    """Is one of the protocol."""
+    assert joined(torch.tensor([0, 1]).to(NUMERIC[datatype])) == {"output_0": (datatype, (1, 2), [0, 1])}
+
+
+def test_several_outputs() -> None:
+    """A dict or a tuple of tensors; a dict of other things only where the signature has its keys."""
+    one, two = torch.tensor([1]), numpy.array([2], "i2")
+    specs = [OutputSpec("p", "FP32", (-1,)), OutputSpec("q", "BYTES", (-1, -1))]
+
+    assert joined({"a": one, "b": two}) == {"a": ("INT64", (1, 1), [1]), "b": ("INT16", (1, 1), [2])}
+    assert list(joined((one, two))) == ["output_0", "output_1"]
+    assert list(joined((one, two), specs)) == ["p", "q"]
+    assert joined({"q": ["a", b"b"], "p": 3}, specs) == {
+        "q": ("BYTES", (1, 2), [b"a", b"b"]),
+        "p": ("FP32", (1,), [3.0]),
+    }
+    assert list(joined({"p": 1, "r": 2}, specs)) == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "expected"),
+    [
+        (("INT8", (-1,)), 3, ("INT8", (1,), [3])),
+        (("FP16", (-1, 2)), [1, 2], ("FP16", (1, 2), [1, 2])),
+        (("INT8", (-1,)), 2.5, ("FP64", (1,), [2.5])),
+        (("FP32", (-1, 1)), 2.5, ("FP32", (1, 1), [2.5])),
+        (("INT64", (-1, 1, 2)), [1, 2], ("INT64", (1, 1, 2), [1, 2])),
+        (("INT64", (-1, 3)), [1, 2], ("INT64", (1, 2), [1, 2])),
+        (("BYTES", (-1,)), [1, 2], ("BYTES", (1,), [b"[1,2]"])),
+    ],
+)
+def test_a_signature_says_the_datatype(
+    spec: tuple[str, tuple[int, ...]], value: Any, expected: tuple[str, tuple[int, ...], list[Any]]
+) -> None:
+    """Of numbers that have none, if they can be that; and the shape, where the number of elements fits."""
+    assert joined(value, [OutputSpec("p", *spec)]) == {"p": expected}
+
+
+def test_what_has_no_form() -> None:
+    """The message names the output and what it is."""
+    for value, what in (
+        (torch.tensor([1j]), "output 'output_0': tensors of torch.complex64"),
+        (numpy.array([1j]), "arrays of complex128"),
+        (numpy.array([object()], object), "text and bytes only"),
+        (object(), "object"),
+    ):
+        with pytest.raises(Unserializable, match=what):
+            joined(value)
+    with pytest.raises(Unserializable, match="output 'p': a value is out of the range of INT8"):
+        joined(1000, [OutputSpec("p", "INT8", (-1,))])
+
+
+def test_only_what_was_asked_for() -> None:
+    """In the order asked for; an output that is not there is told by its name."""
+    asked = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
+    answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
+
+    assert list(joined(answer, outputs=asked)) == ["b", "a"]
+    with pytest.raises(UnknownOutput, match="b"):
+        joined({"a": torch.tensor([1])}, outputs=asked)
+
+
+# A batch through the service
+
+
+def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, bytes]]:
+    """The answers to the rows of a request."""
+    metrics = HandlerMetrics("m")
+    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+    service = Service(handler, context, Load("m", "1", "/", "h", 8), metrics)
+    rows, tail = sent(*inputs, **fields)
+    work = service.receive(7, rows, memoryview(tail))
+    service.run(work)
+    message, contents = work.result(0.5)
+    return list(zip(message.answers, contents, strict=True))
+
+
+FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
+
+
+def test_a_batch_that_this_torch_has_no_type_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its requests is told so, the handler is not called, and the worker lives on."""
+    monkeypatch.delattr(torch, "uint16")
+    answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
+
+    assert [(answer.status, answer.error_type) for answer, _ in answers] == [(400, "BadRequestException")] * 2
+    assert {content.partition(b", ")[0] for _, content in answers} == {
+        b"tensors of UINT16 need torch 2.3 or newer"
+    }
+
+
+def test_a_guilty_row_fails_alone() -> None:
+    """The halves of a failed batch have the halves of its tensors (F18)."""
+    calls = []
+
+    def handler(data: TensorRows, _: Context) -> list[Any]:
+        calls.append(data.tensors["x"].tolist())
+        if 3 in calls[-1]:
+            raise ValueError("three")
+        return [row["data"] for row in data]
+
+    answers = run(handler, FOUR)
+
+    assert [answer.status for answer, _ in answers] == [200, 200, 500, 200]
+    assert answers[2][1] == b"ValueError : three"
+    assert calls[:3] == [[1, 2, 3, 4], [1, 2], [3, 4]]
+
+
+def test_rows_that_were_written_to_are_not_tried_again() -> None:
+    """A second call would see what the first one has made of them."""
+    calls = []
+
+    def handler(data: TensorRows, _: Context) -> list[Any]:
+        calls.append(len(data))
+        with torch.inference_mode():
+            data.tensors["x"].mul_(2)
+        raise ValueError("as asked")
+
+    answers = run(handler, FOUR)
+
+    assert calls == [4]
+    assert [answer.status for answer, _ in answers] == [500] * 4
+
+
+def test_failures_are_told_as_kserve_does() -> None:
+    """A broken contract, an answer without a form and an output that is not there."""
+    asked = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
+
+    (few, text), *_ = run(lambda data, _: [], FOUR)
+    assert (few.status, text.startswith(b"size of prediction")) == (500, True)
+    (strange, text), *_ = run(lambda data, _: [object()] * len(data), FOUR)
+    assert (strange.status, text) == (
+        500,
+        b"Unsupported model output data type: Type is not JSON serializable: object",
+    )
+    (unknown, text), *_ = run(lambda data, _: [1] * len(data), FOUR, **asked)
+    assert (unknown.status, text) == (400, b"Unexpected inference output 'q' for model 'm'")
+
+
+@pytest.mark.parametrize("specs", [[], [OutputSpec("sum", "FP32", [-1])]])
+def test_a_row_of_several_inputs_given_back(specs: list[OutputSpec]) -> None:
+    """It is as many outputs, of whatever kind they are, with and without a signature."""
+    rows, tail = sent(
+        tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
+    )
+    answers = [
+        encode_output(value, row, specs)
+        for value, row in zip(decode_rows(rows, memoryview(tail)), rows, strict=True)
+    ]
+    outputs = {each.name: (each.datatype, each.shape) for each in join_answers(answers, whole=False)}
+
+    assert outputs["n"] == ("INT64", (2, 2))
+    assert outputs["text"][0] == "BYTES"
+
+
+def test_nothing_in_nothing_out() -> None:
+    """A request without rows has an empty answer or none: what a handler makes of nothing is no row of it."""
+    (row,), _ = sent(tensor("x", "FP32", (0, 3), []))
+    empty = join_answers([encode_output(numpy.zeros((0, 2), "f4"), row, [])], whole=True)
+
+    assert [each.shape for each in empty] == [(0, 2)]
+    for value in (7, "text", [1.0], numpy.zeros((1, 2), "f4"), {"a": 1}):
+        with pytest.raises(EmptyInput):
+            encode_output(value, row, [])

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
+from modelserver.engine.wire.messages import (
+    ASYNC,
+    GPU_BROKEN,
+    Broken,
+    Cancelled,
+    Load,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+)
+from modelserver.engine.worker.asynchronous import AsyncCalls, check_asynchronous, use_gpu_in_threads
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.service import Service
+from modelserver_handlers import current_device
+from modelserver_handlers.context import Context
+from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.simulated_gpu import SimulatedGpus
+
+    from modelserver.engine.wire.messages import ToServer, ToWorker
+
+
+class Bench:
+    """An asynchronous service in this loop, and the server's end of its connection."""
+
+    def __init__(self, handle: Any) -> None:
+        self.server, self.end = socket.socketpair()
+        self.server.setblocking(False)
+        self.answers: list[tuple[Any, bytes]] = []
+        metrics = HandlerMetrics("m")
+        self.context = Context("m", "/", None, 4, None, "0", metrics=metrics)
+        channel = ServerChannel(self.end)
+        service = Service(handle, self.context, Load("m", "1", "/", "h", 4, mode=ASYNC), metrics)
+        service.connect(channel)
+        self.send(Ping())
+        next(channel.messages())
+        self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder)
+        self.task = asyncio.create_task(AsyncCalls(service, channel).serve())
+
+    def send(self, message: ToWorker, *rows: bytes) -> None:
+        self.server.sendall(b"".join(encode(message, rows)))
+
+    def ask(self, sequence: int, body: bytes = b"1", content_type: str = "application/json") -> None:
+        self.send(Predict(sequence, [Row(f"id{sequence}", len(body), content_type=content_type)]), body)
+
+    async def receive(self) -> tuple[Any, bytes]:
+        """The next message of the worker."""
+        while not self.answers:
+            data = await asyncio.get_running_loop().sock_recv(self.server, 1 << 16)
+            self.answers += [(message, bytes(tail)) for message, tail in self._reader.feed(data)]
+        return self.answers.pop(0)
+
+    async def result(self) -> tuple[int, bool, bytes]:
+        """The next result: its batch, whether it failed, its content."""
+        while not isinstance((got := await self.receive())[0], Result):
+            pass
+        return got[0].sequence, got[0].answers[0].failed, got[1]
+
+
+@pytest.fixture
+async def bench(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Any]:
+    """Makes benches that have ended after the test."""
+    made: list[Bench] = []
+
+    def make(handle: Any) -> Bench:
+        made.append(Bench(handle))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.close()
+        await asyncio.wait_for(each.task, 10.0)
+        each.end.close()
+
+
+async def test_calls_overlap(bench: Any) -> None:
+    """Each has begun before any ends, and they end in any order."""
+    doors = {n: asyncio.Event() for n in range(10)}
+    begun: list[int] = []
+    all_begun = asyncio.Event()
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        number = data[0]["body"]
+        begun.append(number)
+        if len(begun) == 10:
+            all_begun.set()
+        await doors[number].wait()
+        return [f"{number} {context.get_request_id(0)}"]
+
+    made = bench(handle)
+    for number in range(10):
+        made.ask(number, str(number).encode())
+    await all_begun.wait()
+    for number in reversed(range(10)):
+        doors[number].set()
+        assert await made.result() == (number, False, f"{number} id{number}".encode())
+
+
+async def test_contexts_are_of_one_request(bench: Any) -> None:
+    """Headers, ids and measurements do not mix; what was attached to the context is shared."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        context.set_response_header(0, "x-id", str(context.get_request_id(0)))
+        context.metrics.add_counter("calls", data[0]["body"], 0)
+        await asyncio.sleep(0)
+        context.own = data  # type: ignore[attr-defined]
+        return [context.shared]  # type: ignore[attr-defined]
+
+    made = bench(handle)
+    made.context.shared = "all"
+    made.ask(1, b"10")
+    made.ask(2, b"20")
+    for _ in range(2):
+        message, content = await made.receive()
+        answer = message.answers[0]
+        assert (answer.headers, content) == ([("x-id", f"id{message.sequence}")], b"all")
+        assert [(m.value, m.request_id) for m in message.metrics] == [
+            (message.sequence * 10.0, f"id{message.sequence}")
+        ]
+    assert not hasattr(made.context, "own")
+
+
+async def test_declared_metrics_are_found_by_every_call(bench: Any) -> None:
+    """What initialize has declared each call finds, and its values go with that call's answer (13.6)."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        declared = context.metrics.get_metric("Declared")
+        await asyncio.sleep(0)
+        declared.add_or_update(data[0]["body"], ["kind"])
+        return ["done"]
+
+    made = bench(handle)
+    made.context.metrics.add_metric_to_cache("Declared", "count", ["Kind"])
+    made.ask(1, b"10")
+    made.ask(2, b"20")
+    for _ in range(2):
+        message, _ = await made.receive()
+        assert [(m.name, m.value, m.dimensions) for m in message.metrics] == [
+            ("Declared", message.sequence * 10.0, [("Kind", "kind")])
+        ]
+
+
+async def test_parts(bench: Any) -> None:
+    """They come before the result, each to its own request."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        for turn in range(2):
+            await asyncio.sleep(0)
+            send_intermediate_predict_response([f"p{turn}"], context.request_ids, "", 200, context)
+        return ["end"]
+
+    made = bench(handle)
+    made.ask(1)
+    made.ask(2)
+    got = [await made.receive() for _ in range(6)]
+
+    for sequence in (1, 2):
+        own = [(type(m), content) for m, content in got if m.sequence == sequence]
+        assert own == [(Parts, b"p0"), (Parts, b"p1"), (Result, b"end")]
+
+
+@pytest.mark.parametrize(
+    ("handle", "content"),
+    [
+        (lambda: 1 // 0, b"Prediction failed"),
+        (lambda: "text", b"Invalid model predict output"),
+        (list, b"number of batch response mismatched"),
+        (lambda: [object()], b"Unsupported model output data type."),
+    ],
+)
+async def test_failures(bench: Any, handle: Any, content: bytes) -> None:
+    """They are of their own request, which is answered as in any other way of calling."""
+
+    async def call(data: list[Any], context: Context) -> Any:
+        return handle() if data[0]["body"] == 0 else ["good"]
+
+    made = bench(call)
+    made.ask(0, b"0")
+    made.ask(1, b"1")
+
+    assert await made.result() == (0, True, content)
+    assert await made.result() == (1, False, b"good")
+
+
+async def test_a_broken_gpu_ends_the_process(
+    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the answer of the call that broke it; the server is informed before (F75)."""
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+
+    async def handle(data: list[Any], context: Context) -> Any:
+        gpus.fail()
+        gpus.launch()
+
+    made = bench(handle)
+    made.ask(0)
+    broken, _ = await made.receive()
+    (result, content) = await made.receive()
+    await made.task
+
+    assert isinstance(broken, Broken)
+    assert (result.answers[0].status, content) == (500, GPU_BROKEN.encode())
+    assert ends == [1]
+
+
+async def test_rejections_and_unreadable_bodies(bench: Any) -> None:
+    """context.reject, and bodies that are not what they say."""
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        context.reject(0, "not this")
+        raise ValueError
+
+    made = bench(handle)
+    made.ask(0)
+    made.ask(1, b"x", "multipart/form-data")
+    results = sorted([await made.result(), await made.result()])
+
+    assert results[0] == (0, True, b"not this")
+    assert results[1][:2] == (1, True)
+
+
+async def test_cancelled_calls(bench: Any) -> None:
+    """A client that leaves cancels its call, which may clean up; a call that cancels itself has failed."""
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        if data[0]["body"] == 2:
+            raise asyncio.CancelledError
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            seen.append(f"cancelled: {context.is_cancelled(0)}")
+        return [""]
+
+    made = bench(handle)
+    made.ask(1, b"1")
+    await begun.wait()
+    made.send(Cancelled(1, [0]))
+    made.send(Cancelled(77, [0]))
+    assert await made.result() == (1, True, b"")
+    made.ask(2, b"2")
+
+    assert await made.result() == (2, True, b"Prediction failed")
+    assert seen == ["cancelled: True"]
+
+
+async def test_stop_lets_calls_finish(bench: Any) -> None:
+    """After a stop the service ends when its last call has; pings are answered until then."""
+    door = asyncio.Event()
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        await door.wait()
+        return ["end"]
+
+    made = bench(handle)
+    made.ask(1)
+    made.send(Ping())
+    made.send(Stop())
+    assert await made.receive() == (Pong(), b"")
+    assert not made.task.done()
+    door.set()
+
+    assert await made.result() == (1, False, b"end")
+    await made.task
+
+
+async def test_plain_handlers(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that is not async is called all the same, after a warning."""
+
+    def handle(data: list[Any], context: Context) -> list[Any]:
+        return ["plain"]
+
+    with caplog.at_level(logging.WARNING):
+        check_asynchronous(handle)
+    made = bench(handle)
+    made.ask(1)
+
+    assert await made.result() == (1, False, b"plain")
+    assert "not an `async def`" in caplog.text
+
+
+async def test_ids_are_unique(bench: Any) -> None:
+    """Two requests with one id are two for a handler that hands ids on to an engine."""
+    seen: list[str | None] = []
+    met = asyncio.Event()
+
+    async def handle(data: list[Any], context: Context) -> list[Any]:
+        seen.append(context.get_request_id(0))
+        if len(seen) == 2:
+            met.set()
+        await met.wait()
+        return [context.get_request_id(0)]
+
+    made = bench(handle)
+    for sequence in (1, 2):
+        made.send(Predict(sequence, [Row("same", 0)]))
+    assert {await made.result(), await made.result()} == {(1, False, b"same"), (2, False, b"same-2")}
+    made.send(Predict(3, [Row("same", 0)]))
+
+    assert await made.result() == (3, False, b"same")
+
+
+async def test_threads_of_a_handler_use_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each enters the GPU of the process before it computes."""
+    entered: list[str] = []
+    monkeypatch.setattr(current_device, "_enter", lambda: entered.append(threading.current_thread().name))
+    use_gpu_in_threads()
+    name = await asyncio.to_thread(lambda: threading.current_thread().name)
+
+    assert entered == [name]

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from modelserver.engine.wire.arena import LARGE, create, send_with
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
+from modelserver.engine.wire.messages import (
+    Answer,
+    Cancelled,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Proceed,
+    Result,
+    Row,
+    Stop,
+)
+from modelserver.engine.worker.channel import ServerChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.engine.wire.messages import ToWorker
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_forked_processes_do_not_speak_for_the_worker(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a child of the handler's the connection is at its end, and answering ends the child (F45)."""
+    ours, theirs = ends
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with theirs.dup() as of_the_worker:
+        channel = ServerChannel(theirs)
+        channel.disown()
+
+        assert list(channel.messages()) == []
+        with pytest.raises(SystemExit):
+            channel.send(Pong())
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ours.recv(1)
+        of_the_worker.send(b"x")
+        assert ours.recv(1) == b"x"
+
+
+def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A closed channel is at its end for the server and for the thread that takes messages; twice is fine."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    waiting = threading.Thread(target=list, args=(channel.messages(),))
+    waiting.start()
+    channel.close()
+    waiting.join(5)
+    channel.close()
+
+    assert not waiting.is_alive()
+    assert ours.recv(1) == b""
+
+
+def test_messages_end_when_the_server_closes(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A worker reads all that was sent and then sees the end."""
+    ours, theirs = ends
+    ours.sendall(b"".join(encode(Ping())) + b"".join(encode(Predict(5, [Row("a", 2)]), [b"xy"])))
+    ours.sendall(b"".join(encode(Stop())))
+    ours.close()
+
+    received = [(message, bytes(tail)) for message, tail in ServerChannel(theirs).messages()]
+
+    assert received == [(Ping(), b""), (Predict(5, [Row("a", 2)]), b"xy"), (Stop(), b"")]
+
+
+def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
+    """A worker does not guess at what is no frame."""
+    ours, theirs = ends
+    ours.sendall(b"\x00" * 8)
+
+    with pytest.raises(ProtocolError):
+        next(ServerChannel(theirs).messages())
+
+
+@pytest.mark.parametrize("sizes", [[], [10, 0, 20], [3_000_000, 0, 1], [200] * 2000], ids=str)
+def test_answers_of_any_size_are_written_whole(
+    sizes: list[int], ends: tuple[socket.socket, socket.socket]
+) -> None:
+    """More pieces than one call takes, and more bytes than the socket holds, arrive complete and in order."""
+    ours, theirs = ends
+    bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
+    message = Result(1, [Answer(size) for size in sizes], 0.0)
+
+    def write() -> None:
+        channel = ServerChannel(theirs)
+        channel.send(message, bodies)
+        channel.send(Pong())
+        theirs.shutdown(socket.SHUT_WR)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader = FrameReader(to_server_decoder)
+    received = []
+    while data := ours.recv(1 << 16):
+        received += [(m, bytes(tail)) for m, tail in reader.feed(data)]
+    writer.join()
+
+    assert received == [(message, b"".join(bodies)), (Pong(), b"")]
+
+
+class Narrow:
+    """A connection that takes a few bytes per call, as a socket may."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+
+    def sendmsg(self, pieces: list[memoryview]) -> int:
+        taken = b"".join(pieces)[:7777]
+        self.received += taken
+        return len(taken)
+
+
+def test_partial_writes_are_continued() -> None:
+    """Where a write takes a part only, also of one piece, the rest follows, nothing twice."""
+    bodies = [b"a" * 50_000, b"", b"b" * 3, b"c" * 40_000]
+    connection = Narrow()
+
+    ServerChannel(connection).send(Result(1, [Answer(len(b)) for b in bodies], 0.0), bodies)  # type: ignore[arg-type]
+
+    ((_, tail),) = FrameReader(to_server_decoder).feed(bytes(connection.received))
+    assert tail == b"".join(bodies)
+
+
+def answers_in(end: socket.socket) -> list[int]:
+    """The sequences of the results that can be read now."""
+    end.setblocking(False)
+    try:
+        data = end.recv(1 << 16)
+    except BlockingIOError:
+        return []
+    finally:
+        end.setblocking(True)
+    messages = [message for message, _ in FrameReader(to_server_decoder).feed(data)]
+    return [message.sequence for message in messages if isinstance(message, Result)]
+
+
+def test_answer_does_not_wait_for_the_next_batch(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Of two batches that were read together, the first one's answer leaves before the second one runs."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    ours.sendall(b"".join(encode(Predict(1, []))) + b"".join(encode(Predict(2, []))))
+    messages = channel.messages()
+
+    for sequence in (1, 2):
+        next(messages)
+        channel.send(Result(sequence, [], 0.0))
+        assert answers_in(ours) == [sequence]
+
+
+def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What came beside the first message is read from and written to; a pong gives memory back."""
+    ours, theirs = ends
+    arena = create()
+    assert arena is not None
+    body, content = os.urandom(LARGE), os.urandom(LARGE)
+    send_with(ours, b"".join(encode(Ping())), arena)
+    ours.sendall(b"".join(encode(Predict(5, [Row("a", LARGE)]), [body], arena.outgoing)))
+    ours.shutdown(socket.SHUT_WR)
+    channel = ServerChannel(theirs)
+
+    assert [(message, bytes(tail)) for message, tail in channel.messages()] == [
+        (Ping(), b""),
+        (Predict(5, [Row("a", LARGE)]), body),
+    ]
+    channel.send(Result(5, [Answer(LARGE)], 0.0), [content])
+    received = ours.recv(1 << 20)
+    reader = FrameReader(to_server_decoder)
+    reader.arena = arena.incoming
+    assert [(m, bytes(tail)) for m, tail in reader.feed(received)] == [
+        (Result(5, [Answer(LARGE)], 0.0), content)
+    ]
+    arena.trim()
+    used = os.fstat(arena.descriptor).st_blocks
+    channel.send(Pong())
+    assert (used * 512 >= LARGE, os.fstat(arena.descriptor).st_blocks) == (True, 0)
+    arena.close()
+
+
+def test_headers_of_a_row_outlast_what_is_received_after_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """A row refers to them, and the next messages are received into the same memory."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    channel.use(None, shared=False)
+    headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
+    ours.sendall(frames(Predict(1, [Row("a", 1, headers=headers)])))
+    messages = [message for message, _ in channel.take(wait=True)]
+    for _ in range(3):
+        ours.sendall(frames(Ping()) * 20)
+        assert len(list(channel.take(wait=True))) == 20
+
+    (message,) = messages
+    assert isinstance(message, Predict)
+    assert bytes(message.rows[0].headers) == bytes(headers)
+
+
+def test_a_pong_gives_memory_back(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What is kept for large frames is given back when the worker is idle, also without an arena."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    channel.use(None, shared=False)
+    body = bytes(1_000_000)
+    frame = b"".join(encode(Predict(1, [Row("a", len(body))]), [body]))
+    sending = threading.Thread(target=ours.sendall, args=(frame,))
+    sending.start()
+    while not list(channel.take(wait=True)):
+        pass
+    sending.join()
+    kept = len(channel._reader._spare)
+    channel.send(Pong())
+
+    assert (kept, len(channel._reader._spare)) == (len(frame), 0)
+
+
+def frames(*messages: ToWorker) -> bytes:
+    """Their bytes; a batch has one byte per row."""
+    pieces = []
+    for message in messages:
+        rows = [b"x"] * len(message.rows) if isinstance(message, Predict) else []
+        pieces += encode(message, rows)
+    return b"".join(pieces)
+
+
+def test_looking_ahead(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What has come can be seen before it is taken; nothing is lost, no order changes, none is waited for."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    sent = [Predict(number, [Row("a", 1)]) for number in range(4)]
+    ours.sendall(frames(sent[0], sent[1]))
+    messages = channel.messages()
+    assert next(messages)[0] == sent[0]
+
+    assert channel.look() == [sent[1]]
+    ours.sendall(frames(Cancelled(1, [0]), sent[2])[:-3])
+    assert channel.look() == [sent[1], Cancelled(1, [0])]
+    ours.sendall(frames(sent[2])[-3:] + frames(sent[3]))
+    assert channel.look() == [sent[1], Cancelled(1, [0]), *sent[2:]]
+    ours.close()
+    assert len(channel.look()) == 4
+    assert not channel.is_open
+
+    rest = [(message, bytes(tail)) for message, tail in messages]
+    assert rest == [(sent[1], b"x"), (Cancelled(1, [0]), b""), (sent[2], b"x"), (sent[3], b"x")]
+
+
+def test_taking_what_has_come(ends: tuple[socket.socket, socket.socket]) -> None:
+    """take() gives what is there, waits only if it is to and nothing is there, and sees the end."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    ours.sendall(frames(Ping(), Predict(1, []), Predict(2, [])))
+    next(channel.messages())
+
+    assert [m for m, _ in channel.take(wait=True)] == [Predict(1, []), Predict(2, [])]
+    assert list(channel.take(wait=False)) == []
+    threading.Timer(0.05, ours.sendall, [frames(Stop())]).start()
+    assert [m for m, _ in channel.take(wait=True)] == [Stop()]
+    ours.sendall(frames(Ping()))
+    assert channel.look() == [Ping()]
+    assert [m for m, _ in channel.take(wait=True)] == [Ping()]
+    ours.close()
+    assert list(channel.take(wait=True)) == []
+    assert not channel.is_open
+
+
+def test_waiting_to_proceed(ends: tuple[socket.socket, socket.socket]) -> None:
+    """One Proceed is taken out, what comes around it stays; the end of the connection ends the wait."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+    ours.sendall(frames(Predict(1, [])))
+    messages = channel.messages()
+    next(messages)
+    ours.sendall(frames(Cancelled(1, [0]), Proceed(1), Ping(), Proceed(1)))
+    channel.await_proceed()
+    assert channel.look() == [Cancelled(1, [0]), Ping(), Proceed(1)]
+    channel.await_proceed()
+    threading.Timer(0.05, ours.close).start()
+    channel.await_proceed()
+
+    assert [message for message, _ in messages] == [Cancelled(1, [0]), Ping()]
+
+
+def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Frames of several threads do not mix, however large."""
+    ours, theirs = ends
+    channel = ServerChannel(theirs)
+
+    def send(number: int) -> None:
+        for _ in range(9):
+            channel.send(Parts(number, [0], [Answer(50_000)]), [bytes([number]) * 50_000])
+
+    threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    reader = FrameReader(to_server_decoder)
+    seen: list[tuple[int, set[int]]] = []
+    while len(seen) < 36:
+        for message, tail in reader.feed(ours.recv(1 << 16)):
+            assert isinstance(message, Parts)
+            seen.append((message.sequence, set(tail)))
+    for thread in threads:
+        thread.join()
+
+    assert sorted(sequence for sequence, _ in seen) == sorted([0, 1, 2, 3] * 9)
+    assert all(content == {sequence} for sequence, content in seen)

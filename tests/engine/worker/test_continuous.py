@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
+from modelserver.engine.wire.messages import (
+    CONTINUOUS,
+    DESCRIBE,
+    GPU_BROKEN,
+    Broken,
+    Cancelled,
+    Load,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+)
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.continuous import ContinuousBatch
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.service import Service
+from modelserver_handlers.context import Context
+from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulated_gpu import SimulatedGpus
+
+    from modelserver.engine.wire.messages import ToServer, ToWorker
+
+PATIENCE = 10.0
+Handle: TypeAlias = "Callable[[list[Any], Context], Any]"
+
+
+class Bench:
+    """A continuous batch in a thread; what a handler does to it can depend on the number of the call."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.server, self.end = socket.socketpair()
+        self.server.settimeout(PATIENCE)
+        self.received: list[tuple[ToServer, bytes]] = []
+        self.calls: list[tuple[list[str], list[Any]]] = []
+        metrics = HandlerMetrics("m")
+        self.context = Context("m", "/", None, 4, None, "0", metrics=metrics)
+
+        def entry(data: list[Any], context: Context) -> Any:
+            self.calls.append((list((context.request_ids or {}).values()), data))
+            return handle(data, context)
+
+        channel = ServerChannel(self.end)
+        service = Service(entry, self.context, Load("m", "1", "/", "h", 4, mode=CONTINUOUS), metrics)
+        service.connect(channel, channel.look)
+        # As the runtime does, which reads its model first.
+        self.send(Ping())
+        next(channel.messages())
+        self.thread = threading.Thread(target=ContinuousBatch(service, channel).serve)
+        self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder)
+
+    def start(self) -> Bench:
+        self.thread.start()
+        return self
+
+    def send(self, message: ToWorker) -> None:
+        rows = [b"7" * row.size for row in message.rows] if isinstance(message, Predict) else []
+        self.server.sendall(b"".join(encode(message, rows)))
+
+    def ask(self, sequence: int, name: str, content_type: str = "application/json") -> None:
+        self.send(Predict(sequence, [Row(name, 1, content_type=content_type)]))
+
+    def finish(self) -> list[tuple[Any, ...]]:
+        """Says stop, and returns all that came until the worker had left."""
+        self.send(Stop())
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+        self.end.close()
+        while data := self.server.recv(1 << 16):
+            self._take(data)
+        return [told(*item) for item in self.received]
+
+    def receive(self) -> tuple[ToServer, bytes]:
+        """The next message of the worker."""
+        while not self.received:
+            self._take(self.server.recv(1 << 16))
+        return self.received.pop(0)
+
+    def _take(self, data: bytes) -> None:
+        self.received += [(message, bytes(tail)) for message, tail in self._reader.feed(data)]
+
+
+def told(message: ToServer, tail: bytes) -> tuple[Any, ...]:
+    if isinstance(message, Parts):
+        return "part", message.sequence, tail
+    if isinstance(message, Result):
+        (answer,) = message.answers
+        return "failed" if answer.failed else "end", message.sequence, tail
+    return (message,)
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[Handle], Bench]]:
+    """Makes benches whose ends are closed after the test."""
+    made: list[Bench] = []
+
+    def make(handle: Handle) -> Bench:
+        made.append(Bench(handle))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.close()
+        if each.thread.ident is not None:
+            each.thread.join(PATIENCE)
+        each.end.close()
+
+
+def counting(turns: dict[str, int]) -> Handle:
+    """Each request has so many turns; its parts are numbered."""
+    taken: dict[str, int] = {}
+
+    def handle(data: list[Any], context: Context) -> Any:
+        ids = list((context.request_ids or {}).values())
+        for name in ids:
+            taken[name] = taken.get(name, 0) + 1
+        context.stopping_criteria = [lambda _, name=name: taken[name] >= turns[name] for name in ids]
+        return [f"{name}{taken[name]}" for name in ids]
+
+    return handle
+
+
+def test_requests_of_different_lengths(bench: Any) -> None:
+    """Each has its parts and its end; known ones come with an empty dict; who has ended takes no part."""
+    made = bench(counting({"a": 3, "b": 1, "c": 2}))
+    for sequence, name in enumerate("abc"):
+        made.ask(sequence, name)
+    found = made.start().finish()
+
+    assert made.calls == [
+        (["a", "b", "c"], [{"body": 7}] * 3),
+        (["a", "c"], [{}, {}]),
+        (["a"], [{}]),
+    ]
+    assert found == [
+        ("part", 0, b"a1"), ("end", 1, b"b1"), ("part", 2, b"c1"),
+        ("part", 0, b"a2"), ("end", 2, b"c2"),
+        ("end", 0, b"a3"),
+    ]  # fmt: skip
+
+
+def test_requests_join_between_calls(bench: Any) -> None:
+    """What has come while a call ran takes part in the next one."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if len(made.calls) == 2:
+            made.ask(1, "b")
+        return count(data, context)
+
+    count = counting({"a": 4, "b": 1})
+    made = bench(handle)
+    made.ask(0, "a")
+    made.start().finish()
+
+    assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "b"], ["a"]]
+
+
+def test_clients_that_leave(bench: Any) -> None:
+    """Their requests leave before the next call, and get no part of the one that ran."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if len(made.calls) == 2:
+            made.send(Cancelled(0, [0]))
+        return count(data, context)
+
+    count = counting({"a": 100, "b": 4})
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    found = made.start().finish()
+
+    assert [names for names, _ in made.calls] == [["a", "b"]] * 2 + [["b"]] * 2
+    assert ("failed", 0, b"") in found
+    assert [item for item in found if item[1] == 1] == [
+        ("part", 1, b"b1"), ("part", 1, b"b2"), ("part", 1, b"b3"), ("end", 1, b"b4")
+    ]  # fmt: skip
+
+
+def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
+    """No list, too short a list, no criterion, or one that says nothing."""
+    criteria: list[Any] = [None, [lambda _: True], [None, None], [lambda _: None] * 2]
+
+    def handle(data: list[Any], context: Context) -> Any:
+        context.stopping_criteria = criteria[len(made.calls) - 1]
+        return ["x"] * len(data)
+
+    made = bench(handle).start()
+    for number in range(4):
+        made.ask(number, "a")
+        message, tail = made.receive()
+        assert told(message, tail) == ("end", number, b"x")
+    made.finish()
+
+
+def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
+    """An exception, a broken contract, a criterion that raises: of those who are in it."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        context.stopping_criteria = None
+        names, _ = made.calls[-1]
+        if names == ["c"]:
+            return "no list"
+        if names == ["d", "e"]:
+            context.stopping_criteria = [lambda _: True, lambda _: 1 // 0]
+            return ["x", "y"]
+        raise ValueError
+
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    made.start()
+    found = [told(*made.receive())]
+    found.append(told(*made.receive()))
+    made.ask(2, "c")
+    found.append(told(*made.receive()))
+    made.server.sendall(
+        b"".join(piece for n, name in ((3, "d"), (4, "e")) for piece in encode(Predict(n, [Row(name, 0)])))
+    )
+    found += made.finish()
+
+    assert found[:2] == [("failed", 0, b"Prediction failed"), ("failed", 1, b"Prediction failed")]
+    assert found[2] == ("failed", 2, b"Invalid model predict output")
+    assert found[3:] == [("end", 3, b"x"), ("failed", 4, b"Prediction failed")]
+
+
+def test_a_broken_gpu_fails_all_that_took_part(
+    bench: Any, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are answered, then the process ends (F75)."""
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+
+    def handle(data: list[Any], context: Context) -> Any:
+        gpus.fail()
+        gpus.launch()
+
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    made.start()
+    broken, _ = made.receive()
+    found = [told(*made.receive()), told(*made.receive())]
+    made.thread.join(PATIENCE)
+
+    assert isinstance(broken, Broken)
+    assert found == [("failed", 0, GPU_BROKEN.encode()), ("failed", 1, GPU_BROKEN.encode())]
+    assert ends == [1]
+
+
+def test_headers_stay_from_call_to_call(bench: Any) -> None:
+    """Status and headers that are set in the first call belong to the request, wherever it stands later."""
+    seen: list[Any] = []
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if len(made.calls) == 1:
+            context.set_response_header(1, "x-b", "B")
+            context.set_response_status(202, idx=1)
+        position = 1 if len(data) == 2 else 0
+        seen.append(context.get_response_headers(position))
+        return count(data, context)
+
+    count = counting({"a": 1, "b": 2})
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    made.start()
+    messages = [made.receive()[0]]
+    made.finish()
+
+    assert seen == [{"x-b": "B"}] * 2
+    assert messages
+
+
+def test_parts_within_a_call(bench: Any) -> None:
+    """send_intermediate_predict_response works here too; for nobody, the call is left."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send_intermediate_predict_response(["x"] * len(data), context.request_ids, "", 200, context)
+        if len(made.calls) == 2:
+            made.send(Cancelled(0, [0]))
+            send_intermediate_predict_response(["y"], context.request_ids, "", 200, context)
+            raise AssertionError("nobody waits")
+        return count(data, context)
+
+    count = counting({"a": 3})
+    made = bench(handle)
+    made.ask(0, "a")
+
+    assert made.start().finish() == [
+        ("part", 0, b"x"), ("part", 0, b"a1"), ("part", 0, b"x"), ("failed", 0, b"")
+    ]  # fmt: skip
+
+
+def test_bodies_that_cannot_be_read(bench: Any) -> None:
+    """They are answered 400 and take part in nothing."""
+    made = bench(counting({}))
+    made.ask(0, "a", "multipart/form-data")
+    ((kind, sequence, _),) = made.start().finish()
+
+    assert (kind, sequence, made.calls) == ("failed", 0, [])
+
+
+def test_signs_of_life_and_the_end(bench: Any) -> None:
+    """Pings are answered between calls; the end of the connection is the end."""
+    turn = counting({"a": 10**9})
+
+    def unhurried(data: list[Any], context: Context) -> Any:
+        # Nobody reads the parts after the pong: they must not fill the socket before the end is seen.
+        time.sleep(0.01)
+        return turn(data, context)
+
+    made = bench(unhurried)
+    made.ask(0, "a")
+    made.send(Ping())
+    made.start()
+    while made.receive()[0] != Pong():
+        pass
+    made.server.shutdown(socket.SHUT_WR)
+    made.thread.join(PATIENCE)
+
+    assert not made.thread.is_alive()
+
+
+def test_rejected_requests(bench: Any) -> None:
+    """context.reject ends a request with its own error, others go on."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if len(made.calls) == 2:
+            context.reject(0, "too long", 413)
+        return count(data, context)
+
+    count = counting({"a": 5, "b": 3})
+    made = bench(handle)
+    made.ask(0, "a")
+    made.ask(1, "b")
+    found = made.start().finish()
+
+    assert ("failed", 0, b"too long") in found
+    assert found[-1] == ("end", 1, b"b3")
+
+
+def test_descriptions(bench: Any) -> None:
+    """Whoever asks the handler to describe itself is answered between two calls, by a call of its own."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if context.get_request_header(0, "describe") == "True":
+            return ["described"]
+        return count(data, context)
+
+    count = counting({"a": 2})
+    made = bench(handle)
+    made.ask(0, "a")
+    made.send(Predict(1, [Row("d", 0, DESCRIBE)]))
+
+    assert made.start().finish() == [("end", 1, b"described"), ("part", 0, b"a1"), ("end", 0, b"a2")]
+    assert [names for names, _ in made.calls] == [["d"], ["a"], ["a"]]
+
+
+def test_ids_are_unique(bench: Any) -> None:
+    """Clients choose ids, and instances share theirs: a handler that keeps state by id mixes nothing up."""
+    seen: list[list[str]] = []
+
+    def handle(data: list[Any], context: Context) -> Any:
+        seen.append(list((context.request_ids or {}).values()))
+        context.stopping_criteria = [lambda _: len(seen) == 2] * len(data)
+        return ["x"] * len(data)
+
+    made = bench(handle)
+    for sequence in range(3):
+        made.ask(sequence, "same")
+    made.start().finish()
+
+    assert seen == [["same", "same-1", "same-2"]] * 2

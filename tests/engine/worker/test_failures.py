@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.worker.failures import explain_failure, print_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_long_and_broken_texts_are_cut(tmp_path: Path) -> None:
+    """A megabyte of text does not become an answer to a registration; a text that fails is left out (F44)."""
+
+    class Strange(Exception):
+        """Cannot be told."""
+
+        def __str__(self) -> str:
+            raise ValueError
+
+    told = explain_failure(ValueError("x" * 1_000_000), tmp_path)
+
+    assert told.startswith("ValueError: xxx")
+    assert told.endswith("x… (1000012 characters)")
+    assert len(told) < 5000
+    assert explain_failure(Strange(), tmp_path) == "Strange"
+
+
+def test_cause_names_the_line_in_the_archive(tmp_path: Path) -> None:
+    """The reason of a failed load says what and, in the archive's own code, where (F40)."""
+    (tmp_path / "code").mkdir()
+    path = tmp_path / "code" / "handler.py"
+    path.write_text("def load():\n    return helper()\n\ndef helper():\n    int('x')\n")
+    scope: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        scope["load"]()
+
+    text = explain_failure(caught.value, tmp_path)
+    assert text.startswith("ValueError: invalid literal")
+    assert text.endswith("(code/handler.py, line 5, in helper)")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RuntimeError("no memory"), "RuntimeError: no memory"),
+        (KeyError(), "KeyError"),
+        (SyntaxError("bad", ("h.py", 3, 1, "x")), "SyntaxError: bad (h.py, line 3)"),
+        (ValueError("\ud800"), "ValueError: ?"),
+        (ValueError("\x1b[1mbold\x1b[0m"), "ValueError: bold"),
+    ],
+)
+def test_cause_outside_the_archive_is_one_line(error: Exception, text: str, tmp_path: Path) -> None:
+    """Without a line in the archive the cause is type and message, as text that can be sent."""
+    assert explain_failure(error, tmp_path) == text
+
+
+def test_printed_failure_shows_the_authors_frames_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback in the log has the lines of user code and no line of the server or of the import system."""
+    import modelserver.engine.worker.failures as ours
+
+    scope: dict[str, Any] = {}
+    source = "def handle():\n    1 / 0\n"
+    exec(compile(source, str(tmp_path / "handler.py"), "exec"), scope)
+    wrapper: dict[str, Any] = {"handle": scope["handle"]}
+    exec(compile("def call():\n    handle()\n", ours.__file__, "exec"), wrapper)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        wrapper["call"]()
+    print_failure(caught.value)
+
+    printed = capsys.readouterr().err
+    assert "handler.py" in printed
+    assert "ZeroDivisionError: division by zero" in printed
+    assert ours.__file__ not in printed
+
+
+def test_failure_that_cannot_be_told_is_printed_anyway(capsys: pytest.CaptureFixture[str]) -> None:
+    """An exception whose own text fails does not stop the report."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    print_failure(Mute())
+
+    assert "Mute" in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""What an error says about the GPU, and what it holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from tests.simulated_gpu import GIB, cuda_error
+
+from modelserver.engine.worker.gpu import free_memory, is_broken_by, ran_out, release
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
+
+OF_A_GPU = [
+    cuda_error(),
+    RuntimeError("CUDA driver error: unspecified launch failure"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle )`"),
+    RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:3384, unhandled cuda error"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+]
+OF_ITS_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+]
+
+
+def because_of(cause: Exception) -> Exception:
+    """An error of a handler that wraps another one."""
+    error = ValueError("no prediction")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("error", OF_A_GPU, ids=str)
+def test_a_gpu_is_tried_after_its_errors(gpus: SimulatedGpus, error: Exception) -> None:
+    """It is broken if a tiny kernel fails as well, whoever wraps the error; otherwise only that call was."""
+    before = is_broken_by(error), is_broken_by(because_of(error))
+    gpus.fail()
+
+    assert before == (False, False)
+    assert (is_broken_by(error), is_broken_by(because_of(error))) == (True, True)
+
+
+@pytest.mark.parametrize("error", [*OF_ITS_MEMORY, ValueError("no number"), MemoryError()], ids=repr)
+def test_a_gpu_is_not_tried_after_other_errors(gpus: SimulatedGpus, error: Exception) -> None:
+    """Neither after those of its memory: nothing waits for its work."""
+    gpus.fail()
+
+    assert not is_broken_by(error)
+    assert "synchronize" not in gpus.calls
+
+
+def test_a_full_gpu_is_not_broken(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the tiny kernel has no memory."""
+
+    def full(_device: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", full)
+
+    assert not is_broken_by(cuda_error())
+
+
+def test_each_gpu_in_use_is_tried(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that hold tensors, not only the current one, and no others: that would take memory there."""
+    tried: list[int] = []
+    gpus.count = 3
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: GIB if number else 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", tried.append)
+
+    assert not is_broken_by(cuda_error())
+    assert tried == [1, 2]
+
+
+@pytest.mark.parametrize("error", OF_ITS_MEMORY, ids=repr)
+def test_exhausted_memory_is_recognised(error: Exception) -> None:
+    """By what torch, cuBLAS and CUDA say, whoever wraps it."""
+    assert ran_out(error)
+    assert ran_out(because_of(error))
+    assert not any(ran_out(other) for other in [*OF_A_GPU, MemoryError(), ValueError("CUDA")])
+
+
+def test_causes_in_a_circle_end() -> None:
+    """Handlers may link errors in any way."""
+    error = ValueError("a")
+    error.__context__ = because_of(error)
+
+    assert not ran_out(error)
+
+
+def test_a_failed_call_holds_nothing_after_its_release(gpus: SimulatedGpus) -> None:
+    """What its frames and those of its cause refer to is freed, and torch's cache is emptied."""
+
+    def compute() -> None:
+        activations = gpus.hold(GIB)
+        gpus.allocate(gpus.memory)
+        del activations
+
+    def handle() -> None:
+        pixels = gpus.hold(GIB)
+        try:
+            compute()
+        except RuntimeError as error:
+            raise ValueError("no prediction") from error
+        del pixels
+
+    with pytest.raises(ValueError, match="no prediction") as caught:
+        handle()
+    held = gpus.allocated
+    release(caught.value)
+
+    assert (held, gpus.allocated) == (2 * GIB, 0)
+    assert gpus.calls.count("empty_cache") == 1
+
+
+def test_caches_are_kept_after_other_errors(gpus: SimulatedGpus) -> None:
+    """Only where memory was exhausted they are needed."""
+    release(ValueError("no number"))
+
+    assert "empty_cache" not in gpus.calls
+
+
+def test_free_memory_is_of_a_gpu_in_use(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words; there is none before torch has used one, or without torch, which is not imported."""
+    gpus.allocate(GIB)
+    said = [free_memory()]
+    gpus.contexts.clear()
+    said.append(free_memory())
+    monkeypatch.delitem(sys.modules, "torch")
+    said.append(free_memory())
+
+    assert said == ["79.00 of 80.00 GiB are free", "", ""]
+    assert not is_broken_by(OF_A_GPU[1])
+    assert "torch" not in sys.modules

@@ -1,0 +1,205 @@
+"""What a handler's author is told about the usual mistakes."""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import sys
+from functools import partial
+from importlib import metadata
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.simulated_gpu import cuda_error
+
+from modelserver.engine.wire.messages import BODY, INSTANCE, TENSORS
+from modelserver.engine.worker.hints import hint_for
+from modelserver.engine.worker.work import check_contract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    """What calling it raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any
+        call()
+    return caught.value
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    """A call that raises it."""
+
+    def call() -> object:
+        raise error
+
+    return call
+
+
+class BaseHandler:
+    """As far as the hints know it."""
+
+    initialized = False
+    context: Any = None
+    model: Any = None
+
+
+class Forgetful(BaseHandler):
+    """Its own initialize does not call the one above."""
+
+    def directory(self) -> str:
+        """What initialize would have made possible."""
+        return str(self.context.system_properties["model_dir"])
+
+    def compute(self) -> object:
+        """Without a network."""
+        return self.model(1)
+
+
+class Demanding:
+    """Takes other arguments than it is given."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def handle(self, data: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: __import__("no_such_package.part"), "the package no_such_package is missing"),
+        (lambda: {"data": 1}["body"], 'under "data" or "body"'),
+        (lambda: check_contract([1], 2), "one answer for each request"),
+        (lambda: check_contract({}, 1), "handle must return a list"),
+        (lambda: check_contract({}, 1, "predict"), "predict must return a list"),
+        (lambda: __import__("no_such_package"), f"`{sys.executable} -m pip install`"),
+        (Forgetful().directory, "super().initialize(context)"),
+        (Forgetful().compute, "super().initialize(context)"),
+        (lambda: __import__("json").loads({"a": 1}), "decoded the JSON of the body already"),
+        (lambda: bytearray(b"{}")["data"], "Content-Type: application/json"),  # type: ignore[call-overload]
+        (raising(cuda_error()), "CUDA_LAUNCH_BLOCKING=1"),
+        (raising(cuda_error()), "an index out of range"),
+        (
+            raising(cuda_error("CUDA error: an illegal memory access was encountered")),
+            "outside of its tensors",
+        ),
+        (
+            raising(cuda_error("CUDA error: no kernel image is available for execution")),
+            "another architecture",
+        ),
+        (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
+    ],
+)
+def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
+    """Each has a sentence that says what to do."""
+    assert words in hint_for(raised(call), BODY)
+
+
+def test_arguments_that_a_handler_does_not_take() -> None:
+    """Those that the server calls it with are told, if it was the server that called."""
+    ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
+    for call, words in (
+        ("Demanding()", "what it needs is read in initialize(self, context)"),
+        ("Demanding('x').handle([], None)", "as handle(self, data, context)"),
+    ):
+        assert words in hint_for(raised(partial(eval, call, ours)))
+        assert hint_for(raised(partial(eval, call, {**ours, "__name__": "own"}))) == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "content_type", "words"),
+    [
+        (
+            lambda: operator.getitem("text", "x"),  # type: ignore[misc]
+            "text/plain; charset=utf-8",
+            "the client sent `Content-Type: text/plain`",
+        ),
+        (lambda: "text".get("x"), "Text/CSV", "the client sent `Content-Type: text/csv`"),  # type: ignore[attr-defined]
+        (lambda: io.BytesIO("text"), "text/plain", "files as application/octet-stream"),  # type: ignore[arg-type]
+        (lambda: io.BytesIO({}), "application/json", "decoded the JSON of the body already"),  # type: ignore[arg-type]
+        (lambda: json.loads(5), "application/json", "decoded the JSON of the body already"),  # type: ignore[arg-type]
+        (lambda: json.loads(None), "", 'under "data" or "body"'),  # type: ignore[arg-type]
+        (lambda: json.loads(None), "multipart/form-data; boundary=b", "the client sent a form"),  # type: ignore[arg-type]
+        (lambda: None.get("x"), "multipart/form-data", "the client sent a form"),  # type: ignore[attr-defined]
+        (lambda: operator.getitem(None, "x"), "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[call-overload]
+        (lambda: {}["body"], "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[index]
+    ],
+)
+def test_wrong_content_types(call: Callable[[], object], content_type: str, words: str) -> None:
+    """What the client sent the content as is named."""
+    assert words in hint_for(raised(call), BODY, content_type)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.nn.Linear(4, 2)(torch.zeros(1, 3)),
+        lambda: torch.nn.Conv2d(3, 1, 3)(torch.zeros(1, 1, 8, 8)),
+        lambda: torch.nn.Conv2d(3, 1, 3)(torch.zeros(8)),
+        lambda: torch.zeros(3) + torch.zeros(4),
+        lambda: torch.zeros(6).view(4),
+        lambda: torch.stack([torch.zeros(2), torch.zeros(3)]),
+        lambda: torch.cat([torch.zeros(1, 2), torch.zeros(1, 3)]),
+    ],
+    ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
+)
+def test_inputs_of_a_wrong_shape(call: Callable[[], object]) -> None:
+    """What torch says of shapes is about what preprocess makes."""
+    assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: {}["instances"],  # type: ignore[index]
+        lambda: {"instances": 1}["body"],
+        lambda: operator.getitem([1, 2], "instances"),  # type: ignore[call-overload]
+        lambda: (1).get("instances"),  # type: ignore[attr-defined]
+        lambda: operator.getitem(1, "instances"),  # type: ignore[call-overload]
+    ],
+)
+@pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
+def test_handlers_that_read_the_whole_body(call: Callable[[], object], kind: int) -> None:
+    """Where the body was split, the way out is named."""
+    assert "split_instances=false" in hint_for(raised(call), kind)
+    assert "split_instances" not in hint_for(raised(call), BODY)
+
+
+def test_torch_and_torchvision_that_are_missing() -> None:
+    """They are the environment's, not an archive's; torchvision must not bring another torch."""
+    torch, torchvision = (
+        hint_for(ModuleNotFoundError("no", name=name)) for name in ("torch", "torchvision.models")
+    )
+
+    assert f"`{sys.executable} -m pip install torch torchvision`" in torch
+    assert f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`" in torchvision
+
+
+def test_a_whole_model_that_torch_refuses() -> None:
+    """The state dict is the way, or to trust the file."""
+    refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
+
+    assert "torch.save(model.state_dict(), path)" in refused
+    assert "weights_only=False" in refused
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: int("x"),
+        lambda: {}["size"],  # type: ignore[index]
+        lambda: None.shape,  # type: ignore[attr-defined]
+        lambda: "a" + 1,  # type: ignore[operator]
+        lambda: "text".get("x"),  # type: ignore[attr-defined]
+        lambda: None.get("x"),  # type: ignore[attr-defined]
+        lambda: io.BytesIO({}),  # type: ignore[arg-type]
+    ],
+)
+def test_no_guesses(call: Callable[[], object]) -> None:
+    """Other exceptions have no hint."""
+    assert hint_for(raised(call), BODY) == ""

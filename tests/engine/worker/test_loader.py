@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.worker.failures import explain_failure
+from modelserver.engine.worker.loader import BUILT_IN_PACKAGE, HandlerExited, HandlerNotUsable, load_handler
+from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
+from modelserver_handlers import BUILT_IN
+from modelserver_handlers.context import BatchState, Context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Write = Callable[[str], str]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("archive_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(model_dir: Path) -> Write:
+    """Writes a handler module of a fresh name and returns the name."""
+
+    def module(source: str) -> str:
+        name = f"archive_{next(_numbers)}"
+        (model_dir / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        return name
+
+    return module
+
+
+CLASS = """
+class Echo:
+    def initialize(self, context):
+        self.context = context
+    def handle(self, data, context):
+        return [self.context, *data]
+"""
+FUNCTIONS = """
+calls = []
+def handle(data, context):
+    calls.append((data, context))
+    return data
+def other(data, context):
+    return ["other"]
+Number = 5
+"""
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.py", "some/folder/{}.py", "{}:Echo", "{}.py:Echo", "{}:missing"])
+def test_class_is_found_in_every_form_of_the_name(form: str, model_dir: Path, write: Write) -> None:
+    """With or without .py, a folder or the class's name, the module's one class handles (reference 12.2)."""
+    loaded = load_handler(form.format(write(CLASS)), model_dir)
+
+    loaded.initialize("context")
+    assert loaded.entry([1], None) == ["context", 1]
+    assert type(loaded.instance).__name__ == "Echo"
+    assert not loaded.built_in
+
+
+def test_module_level_function_is_called_once_without_data_at_load(model_dir: Path, write: Write) -> None:
+    """Function style: initialize is one call with no data; each batch is a call with data."""
+    name = write(FUNCTIONS)
+    loaded = load_handler(name, model_dir)
+    calls: list[Any] = sys.modules[name].calls
+
+    assert calls == []
+    loaded.initialize("context")
+    assert calls == [(None, "context")]
+    assert loaded.entry([1], "context") == [1]
+    assert loaded.instance is None
+
+
+def test_function_may_be_named(model_dir: Path, write: Write) -> None:
+    """After a colon another function than handle can be asked for."""
+    assert load_handler(f"{write(FUNCTIONS)}:other", model_dir).entry([], None) == ["other"]
+
+
+def test_initialize_may_be_missing(model_dir: Path, write: Write) -> None:
+    """A class without initialize needs none."""
+    loaded = load_handler(
+        write("class A:\n    def handle(self, data, context):\n        return data\n"), model_dir
+    )
+
+    assert loaded.initialize(None) is None
+
+
+def test_handle_may_be_any_callable(model_dir: Path, write: Write) -> None:
+    """Handlers may put an object in the place of the method when they are made (reference 12.2)."""
+    source = "class A:\n    def __init__(self):\n        self.handle = lambda data, context: ['object']\n"
+
+    assert load_handler(write(source), model_dir).entry([], None) == ["object"]
+
+
+def test_imported_classes_do_not_count(model_dir: Path, write: Write) -> None:
+    """Only classes defined in the module are candidates."""
+    source = "from pathlib import Path\nfrom collections import OrderedDict\n" + CLASS
+
+    assert type(load_handler(write(source), model_dir).instance).__name__ == "Echo"
+
+
+def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: Write) -> None:
+    """Of several classes the only one that can handle is taken."""
+    loaded = load_handler(write("class Helper:\n    pass\n" + CLASS), model_dir)
+
+    assert type(loaded.instance).__name__ == "Echo"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"Expected only one class in custom service code or a function entry point \[\]"),
+        (CLASS + CLASS.replace("Echo", "Second"), r"Expected only one class .* \['Echo', 'Second'\]"),
+        ("class A:\n    pass\n", "Expect handle method in class A"),
+        ("handle = 5\n", "Expected only one class"),
+    ],
+    ids=["nothing", "two handlers", "no handle method", "handle is a number"],
+)
+def test_modules_without_a_clear_handler_are_not_usable(
+    source: str, message: str, model_dir: Path, write: Write
+) -> None:
+    """The messages are TorchServe's (F40)."""
+    with pytest.raises(HandlerNotUsable, match=message):
+        load_handler(write(source), model_dir)
+
+
+def test_unknown_module_is_named(model_dir: Path) -> None:
+    """A handler that is nowhere is reported by its name (F40)."""
+    with pytest.raises(HandlerNotUsable, match="'archive_nowhere' is neither in the archive nor a built-in"):
+        load_handler("archive_nowhere.py", model_dir)
+
+
+def test_missing_dependency_is_reported_as_itself(model_dir: Path, write: Write) -> None:
+    """An import that fails inside the user's module is not taken for a missing handler (F40)."""
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load_handler(write("import archive_dependency\n"), model_dir)
+
+    assert caught.value.name == "archive_dependency"
+
+
+def test_missing_dependency_of_an_installed_handler_is_reported_as_itself(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler module found elsewhere on the path is not called unknown for what it lacks (F40)."""
+    elsewhere = tmp_path_factory.mktemp("site")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    (elsewhere / "archive_installed.py").write_text("import archive_dependency\n")
+    importlib.invalidate_caches()
+
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load_handler("archive_installed", model_dir)
+
+    assert caught.value.name == "archive_dependency"
+
+
+def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write) -> None:
+    """A syntax error or an exception at import is what the caller gets (F40)."""
+    with pytest.raises(SyntaxError):
+        load_handler(write("def broken(:\n"), model_dir)
+    with pytest.raises(ZeroDivisionError):
+        load_handler(write("1 / 0\n"), model_dir)
+
+
+@pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
+def test_handlers_of_torchserve_alone_have_a_way_out(handler: str, model_dir: Path) -> None:
+    """A name that archives may give but the server does not have is answered with what there is instead."""
+    with pytest.raises(
+        HandlerNotUsable, match=r"built-in handler \(base_handler.* Instead of TorchServe's: "
+    ):
+        load_handler(handler, model_dir)
+
+
+def test_the_archiver_offers_the_handlers_that_load() -> None:
+    """All of them and no others."""
+    assert set(BUILT_IN_HANDLERS) == BUILT_IN.keys()
+
+
+def test_built_in_handlers_are_found_by_name(model_dir: Path) -> None:
+    """The name of a built-in handler is enough, and it is known to be ours."""
+    loaded = load_handler("image_classifier", model_dir)
+
+    assert loaded.built_in
+    assert type(loaded.instance).__module__ == f"{BUILT_IN_PACKAGE}.image_classifier"
+
+
+@pytest.mark.parametrize(
+    "form", ["ts.torch_handler.image_classifier", "image_classifier.py", "x/image_classifier"]
+)
+def test_built_in_handlers_are_found_under_other_names(form: str, model_dir: Path) -> None:
+    """By TorchServe's full name too, with a suffix or a folder (reference 12.2)."""
+    loaded = load_handler(form, model_dir)
+
+    assert loaded.built_in
+    assert type(loaded.instance).__name__ == "ImageClassifier"
+
+
+@pytest.mark.parametrize(
+    ("source", "when", "place"),
+    [
+        ("import sys\n\nsys.exit(3)\n", "imported", "line 3, in <module>"),
+        (
+            "import sys\nclass A:\n    def __init__(self):\n        sys.exit(3)\n    handle = None\n",
+            "created",
+            "line 4, in __init__",
+        ),
+        (
+            "import sys\nclass A:\n    def initialize(self, c):\n        sys.exit(3)\n    handle = None\n",
+            "initialised",
+            "line 4, in initialize",
+        ),
+        (
+            "import sys\ndef handle(data, context):\n    sys.exit(3)\n",
+            "initialised",
+            "line 3, in handle",
+        ),
+    ],
+    ids=["import", "constructor", "initialize", "function"],
+)
+def test_exit_while_loading_is_a_failure_with_a_place(
+    source: str, when: str, place: str, model_dir: Path, write: Write
+) -> None:
+    """sys.exit in each place is told with the step and the line, instead of ending the process (F45)."""
+    name = write(source)
+    with pytest.raises(
+        HandlerExited, match=rf"The handler called sys\.exit\(3\) while it was {when}"
+    ) as caught:
+        load_handler(name, model_dir).initialize(None)
+
+    assert explain_failure(caught.value, model_dir).endswith(f"({name}.py, {place})")
+
+
+def test_the_original_import_error_wins_over_the_built_in_lookup(model_dir: Path, write: Write) -> None:
+    """A from-import of what is not there is reported as itself, where TorchServe looks elsewhere (F40)."""
+    with pytest.raises(ImportError, match="cannot import name 'nothing_of_that_name' from 'json'"):
+        load_handler(write("from json import nothing_of_that_name\n"), model_dir)
+
+
+def test_module_of_the_archive_wins_over_a_built_in_handler(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive may carry its own image_classifier."""
+    monkeypatch.delitem(sys.modules, "image_classifier", raising=False)
+    (model_dir / "image_classifier.py").write_text(CLASS)
+    importlib.invalidate_caches()
+
+    loaded = load_handler("image_classifier", model_dir)
+
+    assert type(loaded.instance).__name__ == "Echo"
+    assert not loaded.built_in
+    monkeypatch.delitem(sys.modules, "image_classifier")
+
+
+def test_package_that_only_begins_like_ours_is_not_built_in(model_dir: Path) -> None:
+    """A user's module whose name continues ours is the user's."""
+    name = f"{BUILT_IN_PACKAGE}_of_somebody"
+    (model_dir / f"{name}.py").write_text(CLASS)
+    importlib.invalidate_caches()
+
+    assert not load_handler(name, model_dir).built_in
+    del sys.modules[name]
+
+
+def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -> None:
+    """A handler derived from a built-in one is the user's own."""
+    source = "from modelserver_handlers.base import BaseHandler\nclass Mine(BaseHandler):\n    pass\n"
+
+    assert not load_handler(write(source), model_dir).built_in
+
+
+def test_handler_file_outside_of_the_archive(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An absolute path names that very file, whatever the archive has of this name, and its neighbours can be
+    imported; one that is not there is named.
+    """
+    place = tmp_path_factory.mktemp("outside")
+    (place / "archive_outside.py").write_text(
+        "from archive_neighbour import ANSWER\n\nclass Service:\n"
+        "    def handle(self, data, context):\n        return [ANSWER]\n"
+    )
+    (place / "archive_neighbour.py").write_text("ANSWER = 42\n")
+    (model_dir / "archive_outside.py").write_text("raise RuntimeError\n")
+    before = list(sys.path)
+    try:
+        for name in ("archive_outside.py:handle", "archive_outside:handle"):
+            assert load_handler(f"{place}/{name}", model_dir).entry([], None) == [42]
+        with pytest.raises(HandlerNotUsable, match=rf"The handler file {place}/none\.py does not exist"):
+            load_handler(f"{place}/none.py:handle", model_dir)
+    finally:
+        sys.path[:] = before
+
+
+SHOUT = "def shout(text: str) -> str:\n    return text.upper()\n"
+DATA_CLASS = "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (SHOUT, ":shout"),
+        (SHOUT, ""),
+        (SHOUT + "def _clean(text: str) -> str: ...\ndef join(a: str, b: str) -> str: ...\n", ""),
+        (DATA_CLASS + SHOUT, ""),
+        (SHOUT.replace("shout", "predict") + SHOUT.replace("upper", "lower"), ""),
+        (SHOUT.replace("shout", "handle"), ""),
+        (CLASS + SHOUT, ":shout"),
+    ],
+)
+def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path, write: Write) -> None:
+    """By its name, or as the only one, or the one called predict, of a module without handler classes."""
+    loaded = load_handler(f"{write(source)}.py{name}", model_dir)
+
+    loaded.initialize(Context("m", "/", None, 8, None, "0"))
+    loaded.instance.context._ms_begin(BatchState(["1"], properties=[{}]))
+    assert loaded.entry([{"body": "a"}], loaded.instance.context) == ["A"]
+    assert not loaded.built_in
+
+
+def test_several_annotated_functions(model_dir: Path, write: Write) -> None:
+    """They are named, with how to say which one is meant."""
+    name = write(SHOUT + SHOUT.replace("shout", "whisper"))
+
+    with pytest.raises(HandlerNotUsable, match=rf"\(shout, whisper\): .* {name}.py:shout"):
+        load_handler(f"{name}.py", model_dir)
+
+
+def test_a_class_with_a_misspelt_method_is_no_helper(model_dir: Path, write: Write) -> None:
+    """The message is about the class, although there is a function that could be served."""
+    name = write("class Iris:\n    def handel(self, data, context): ...\n" + SHOUT)
+
+    with pytest.raises(HandlerNotUsable, match=r"in class Iris.*; handel looks like handle, misspelt"):
+        load_handler(f"{name}.py", model_dir)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (CLASS.replace("initialize", "initialise"), "Echo.initialise is never called: is it initialize"),
+        (
+            "import modelserver\nclass M(modelserver.Handler):\n def laod(self): ...\n predict = print\n",
+            "M.laod is never called: is it load, misspelt?",
+        ),
+    ],
+)
+def test_methods_that_are_never_called(source: str, said: str, model_dir: Path, write: Write) -> None:
+    """A warning names those that look like ones that would be."""
+    context = Context("m", "/", None, 8, None, "0")
+
+    load_handler(write(source), model_dir).initialize(context)
+
+    assert said in "".join(context._ms_warnings)
+
+
+OWN_INITIALIZE = """
+import torch
+from modelserver_handlers.base import BaseHandler
+class Own(BaseHandler):
+    def initialize(self, context):
+        self.precision = torch.get_float32_matmul_precision()
+    def handle(self, data, context):
+        return [self.precision]
+"""
+
+
+@pytest.mark.parametrize(("gpu_id", "precision"), [(0, "high"), (None, "highest")])
+def test_tf32_is_allowed_on_gpus_as_in_torchserve(
+    gpu_id: int | None, precision: str, write: Write, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class derived from BaseHandler finds it so in its own ``initialize``, and CUDA has not started."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    loaded = load_handler(write(OWN_INITIALIZE), model_dir)
+    context = Context("m", "/", None, 8, gpu_id, "0")
+    try:
+        loaded.initialize(context)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+    assert loaded.entry([None], context) == [precision]
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import enum
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
+from modelserver.engine.wire.messages import Measurement, Result
+from modelserver.engine.worker.metrics import HandlerMetrics
+
+DEFAULTS = [("ModelName", "m"), ("Level", "Model")]
+
+
+class MetricTypes(enum.Enum):
+    GAUGE = "gauge"
+
+
+@pytest.fixture
+def metrics() -> HandlerMetrics:
+    made = HandlerMetrics("m")
+    made.request_ids = {0: "id-0", 1: "id-1"}
+    return made
+
+
+def one(metrics: HandlerMetrics) -> Measurement:
+    collected = metrics.collect()
+    assert collected is not None
+    (measurement,) = collected
+    return measurement
+
+
+def dimension(name: Any, value: Any) -> SimpleNamespace:
+    return SimpleNamespace(name=name, value=value)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "unit", "kind"),
+    [
+        ("add_metric", (3, "images"), "images", "counter"),
+        ("add_counter", (3,), "Count", "counter"),
+        ("add_time", (3,), "Milliseconds", "gauge"),
+        ("add_size", (3,), "Megabytes", "gauge"),
+        ("add_percent", (3,), "Percent", "gauge"),
+    ],
+)
+def test_defaults_of_each_kind(
+    metrics: HandlerMetrics, method: str, arguments: tuple[Any, ...], unit: str, kind: str
+) -> None:
+    """Units, kinds and default dimensions are those of TorchServe (reference 13.6)."""
+    getattr(metrics, method)("name", *arguments)
+
+    assert one(metrics) == Measurement("name", 3.0, unit, kind, DEFAULTS, "id-0,id-1")
+
+
+def test_error_counter_has_its_own_level(metrics: HandlerMetrics) -> None:
+    """An error is counted under Level:Error."""
+    metrics.add_error("failures", 1)
+
+    measurement = one(metrics)
+    assert measurement.kind == "counter"
+    assert measurement.dimensions == [("ModelName", "m"), ("Level", "Error")]
+
+
+def test_own_dimensions_come_first_and_replace_defaults(metrics: HandlerMetrics) -> None:
+    """Defaults follow what was given and do not repeat a given name."""
+    metrics.add_counter("n", 1, dimensions=[dimension("Level", "Mine"), dimension("Size", 3)])
+
+    assert one(metrics).dimensions == [("Level", "Mine"), ("Size", "3"), ("ModelName", "m")]
+
+
+@pytest.mark.parametrize(("idx", "request_id"), [(None, "id-0,id-1"), (0, "id-0"), (1, "id-1"), (7, "")])
+def test_position_names_the_request(metrics: HandlerMetrics, idx: int | None, request_id: str) -> None:
+    """A position tags the metric with its request, none with all of the batch."""
+    metrics.add_counter("n", 1, idx)
+
+    assert one(metrics).request_id == request_id
+
+
+@pytest.mark.parametrize("kind", [MetricTypes.GAUGE, "gauge", "GAUGE"])
+def test_kind_is_an_enum_or_a_text(metrics: HandlerMetrics, kind: Any) -> None:
+    """The metric type may be TorchServe's enumeration or its value."""
+    metrics.add_metric("n", 1, "s", metric_type=kind)
+
+    assert one(metrics).kind == "gauge"
+
+
+@pytest.mark.parametrize(("method", "unit"), [("add_time", "min"), ("add_size", "TB"), ("add_size", "mb")])
+def test_unknown_units_are_refused(metrics: HandlerMetrics, method: str, unit: str) -> None:
+    """Times and sizes have a few units each, others raise ValueError and count nothing."""
+    with pytest.raises(ValueError, match=r"^[Tt]he unit for .* metric .* one of"):
+        getattr(metrics, method)("n", 1, unit=unit)
+
+    assert metrics.collect() is None
+
+
+@pytest.mark.parametrize(
+    ("method", "unit", "name"), [("add_time", "s", "Seconds"), ("add_size", "B", "Bytes")]
+)
+def test_units_have_their_long_names(metrics: HandlerMetrics, method: str, unit: str, name: str) -> None:
+    """A unit is sent by the name that TorchServe's workers print (reference 13.6)."""
+    getattr(metrics, method)("n", 1, unit=unit)
+
+    assert one(metrics).unit == name
+
+
+@pytest.mark.parametrize("name", ["HandlerTime", "PredictionTime"])
+def test_metrics_of_every_model_keep_their_unit(metrics: HandlerMetrics, name: str) -> None:
+    """Those that TorchServe's own metrics.yaml lists have the unit that it says (reference 15.3)."""
+    metrics.add_time(name, 1.5)
+
+    assert one(metrics).unit == "ms"
+
+
+def test_collecting_empties(metrics: HandlerMetrics) -> None:
+    """What was collected is not collected again."""
+    metrics.add_counter("a", 1)
+    metrics.add_counter("b", 1)
+
+    collected = metrics.collect()
+
+    assert collected is not None
+    assert [m.name for m in collected] == ["a", "b"]
+    assert metrics.collect() is None
+
+
+def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
+    """No name, unit or dimension of a handler makes a message that the server would refuse."""
+    metrics.add_metric(5, True, None, dimensions=[dimension(1, None)])  # type: ignore[arg-type]
+    metrics.add_counter("\ud800", 2, dimensions=[dimension("\udcff", "ü")])
+    stream = b"".join(encode(Result(1, [], 0.0, metrics=metrics.collect())))
+
+    ((result, _),) = FrameReader(to_server_decoder).feed(stream)
+
+    assert isinstance(result, Result)
+    assert result.metrics is not None
+    first, second = result.metrics
+    assert (first.name, first.value, first.unit, first.dimensions[0]) == ("5", 1.0, "unit", ("1", "None"))
+    assert (second.name, second.dimensions[0]) == ("?", ("?", "ü"))
+
+
+def test_each_thread_tags_with_the_batch_it_began() -> None:
+    """While one batch is computed, what the preparation of the next one measures has the next one's ids."""
+    metrics = HandlerMetrics("m")
+    metrics.request_ids = {0: "running"}
+
+    def prepare() -> None:
+        metrics.request_ids = {0: "next"}
+        metrics.add_counter("prepared", 1)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    thread.join()
+    metrics.add_counter("computed", 1)
+
+    collected = metrics.collect()
+    assert collected is not None
+    assert [(m.name, m.request_id) for m in collected] == [("prepared", "next"), ("computed", "running")]
+
+
+def test_thread_of_a_handler_sees_the_latest_batch() -> None:
+    """A thread that began no batch tags with the one begun last."""
+    metrics = HandlerMetrics("m")
+    metrics.request_ids = {0: "latest"}
+    thread = threading.Thread(target=metrics.add_counter, args=("n", 1))
+    thread.start()
+    thread.join()
+
+    assert one(metrics).request_id == "latest"

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from tests.engine.worker.channels import Channel
+from tests.simulated_gpu import GIB
+
+from modelserver.engine.wire.messages import (
+    Broken,
+    Cancelled,
+    Fitting,
+    Load,
+    Parts,
+    Ping,
+    Pong,
+    Predict,
+    Result,
+    Row,
+    Stop,
+    ToServer,
+    ToWorker,
+)
+from modelserver.engine.worker.loader import LoadedHandler
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
+from modelserver.engine.worker.service import Service
+from modelserver_handlers import current_device
+from modelserver_handlers.context import Context
+from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
+
+PATIENCE = 10.0  # seconds after which a test gives up on another thread
+
+
+class Halves:
+    """A handler of two halves that notes who was prepared and computed, in which order."""
+
+    pipelined: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.prepared = {name: threading.Event() for name in "abcd"}
+        self.wait_for: dict[str, str] = {}
+
+    def _ms_prepare(self, data: list[Any], context: Context) -> list[str]:
+        names = [row["body"].decode() for row in data]
+        self.events.append(f"prepare {''.join(names)} {context.get_request_id(0)}")
+        for name in names:
+            if name in self.prepared:
+                self.prepared[name].set()
+        if "poison" in names:
+            raise ValueError("bad row")
+        return names
+
+    def _ms_complete(self, prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+        awaited = self.wait_for.get(prepared[0])
+        if awaited is not None:
+            assert self.prepared[awaited].wait(PATIENCE)
+        self.events.append(f"complete {''.join(prepared)} {context.get_request_id(0)}")
+        context.metrics.add_counter("computed", 1)
+        if "late" in prepared:
+            raise ValueError("bad row")
+        return [name.upper() for name in prepared]
+
+    def handle(self, data: list[Any], context: Context) -> list[Any]:
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
+
+
+Serve = Callable[..., list[tuple[ToServer, list[bytes]]]]
+
+
+@pytest.fixture
+def handler() -> Halves:
+    return Halves()
+
+
+def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: int = 0) -> Service:
+    """Sends batches, as (sequence, names), or messages through a pipeline to the channel."""
+    metrics = HandlerMetrics("m")
+    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+    service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+    service.most_rows = most_rows
+
+    def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+        for batch in batches:
+            if isinstance(batch, tuple):
+                sequence, names = batch
+                rows = [Row(f"id-{name}", len(name)) for name in names]
+                yield Predict(sequence, rows), memoryview("".join(names).encode())
+            else:
+                yield batch, memoryview(b"")
+
+    service.connect(channel)  # type: ignore[arg-type]
+    Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+    return service
+
+
+@pytest.fixture
+def serve(handler: Halves) -> Serve:
+    """Sends batches through a pipeline; returns what it answered."""
+
+    def run(batches: list[Any], taken_back: Sequence[int] = ()) -> list[tuple[ToServer, list[bytes]]]:
+        channel = Channel()
+        channel.taken_back = set(taken_back)
+        send_through(handler, batches, channel)
+        return channel.sent
+
+    return run
+
+
+def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
+    """Batch a cannot end before b was prepared, and both are answered in order (design, section 6)."""
+    handler.wait_for["a"] = "b"
+
+    sent = serve([(1, ["a"]), (2, ["b"])])
+
+    assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
+    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
+
+
+def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
+    """Neither if it was taken back before it was prepared nor after; what follows is."""
+    sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
+
+    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]
+    assert [event for event in handler.events if event.startswith("complete")] == ["complete c id-c"]
+
+
+def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halves) -> None:
+    """While a runs, b is ready and c may be in the making; d waits, so that memory is bounded."""
+    handler.wait_for["a"] = "c"
+
+    serve([(1, ["a"]), (2, ["b"]), (3, ["c"]), (4, ["d"])])
+
+    assert handler.events.index("complete a id-a") < handler.events.index("prepare d id-d")
+
+
+def test_each_half_sees_its_own_batch(serve: Serve, handler: Halves) -> None:
+    """Request ids and metrics are those of the batch at hand in both threads."""
+    handler.wait_for["a"] = "b"
+
+    sent = serve([(1, ["a"]), (2, ["b"])])
+
+    assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
+    measured = [
+        m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()
+    ]
+    assert measured == ["id-a", "id-b"]
+
+
+@pytest.mark.parametrize("bad", ["poison", "late"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_failing_row_of_either_half_fails_alone(serve: Serve, bad: str, position: int) -> None:
+    """A row that fails preparing or computing is isolated, and the next batch is served (F18)."""
+    names = ["x", "y"]
+    names.insert(position, bad)
+
+    (first, bodies), (second, _) = serve([(1, names), (2, ["z"])])
+
+    assert isinstance(first, Result)
+    assert isinstance(second, Result)
+    assert [answer.failed for answer in first.answers] == [name == bad for name in names]
+    assert [body for answer, body in zip(first.answers, bodies, strict=True) if not answer.failed] == [
+        b"X",
+        b"Y",
+    ]
+    assert not second.answers[0].failed
+
+
+def test_order_of_pings_and_batches_is_kept(serve: Serve) -> None:
+    """A ping behind a batch is answered after it."""
+    sent = serve([Ping(), (1, ["a"]), Ping()])
+
+    assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
+
+
+def test_stop_ends_after_what_came_before(serve: Serve) -> None:
+    """What was sent before the stop is answered, what follows is not."""
+    sent = serve([(1, ["a"]), Stop(), (2, ["b"])])
+
+    assert [message.sequence for message, _ in sent if isinstance(message, Result)] == [1]
+
+
+def test_unreadable_batch_is_answered_without_the_handler(serve: Serve, handler: Halves) -> None:
+    """A batch without any row to compute still is answered."""
+    row = Row("id", 1, content_type="multipart/form-data")
+
+    def messages() -> Iterator[tuple[ToWorker, memoryview]]:
+        yield Predict(1, [row]), memoryview(b"x")
+
+    metrics = HandlerMetrics("m")
+    context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+    channel = Channel()
+    service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
+    Pipeline(handler, service, channel).serve(messages())  # type: ignore[arg-type]
+
+    ((message, _),) = channel.sent
+    assert isinstance(message, Result)
+    assert [answer.status for answer in message.answers] == [400]
+    assert handler.events == []
+
+
+def loaded(instance: Any) -> LoadedHandler:
+    return LoadedHandler(lambda data, context: data, lambda context: None, instance, built_in=False)
+
+
+class Heir(Halves):
+    pass
+
+
+class Insisting(Halves):
+    pipelined: ClassVar[bool] = True
+
+
+class Undecided:
+    pipelined = True
+
+
+@pytest.mark.parametrize(
+    ("instance", "answer"),
+    [(Halves(), True), (Heir(), False), (Insisting(), True), (Undecided(), False), (None, False)],
+)
+def test_only_the_class_that_promises_is_pipelined(instance: Any, answer: bool) -> None:
+    """A parent's promise does not bind its children, and a promise needs both halves."""
+    assert can_prefetch(loaded(instance)) is answer
+
+
+class OnGpu:
+    """The first half takes 1/8 GiB for a row, or breaks the GPU, the second 2 GiB."""
+
+    pipelined: ClassVar[bool] = True
+
+    def __init__(self, gpus: SimulatedGpus) -> None:
+        self.gpus = gpus
+        self.prepared: list[int] = []
+
+    def _ms_prepare(self, data: list[Any], context: Context) -> Any:
+        self.prepared.append(len(data))
+        if any(row["body"] == b"poison" for row in data):
+            self.gpus.fail()
+        return self.gpus.hold(len(data) * GIB // 8)
+
+    def _ms_complete(self, prepared: Any, data: list[Any], context: Context) -> list[Any]:
+        activations = self.gpus.hold(len(data) * 2 * GIB)
+        assert activations is not prepared
+        return [b"fine"] * len(data)
+
+    def handle(self, data: list[Any], context: Context) -> list[Any]:
+        return self._ms_complete(self._ms_prepare(data, context), data, context)
+
+
+@pytest.fixture
+def on_gpu(gpus: SimulatedGpus) -> OnGpu:
+    return OnGpu(gpus)
+
+
+def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu: OnGpu, leaves: type[BaseException]) -> None:
+    """The batch gets 500, and the process ends (F75)."""
+    channel = Channel()
+
+    with pytest.raises(leaves):
+        send_through(on_gpu, [(1, ["a", "poison"])], channel)
+    (broken, _), (result, _) = channel.sent
+
+    assert isinstance(broken, Broken)
+    assert [answer.status for answer in result.answers] == [500, 500]  # type: ignore[union-attr]
+    assert channel.is_closed
+
+
+def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
+    """One that exhausts the GPU's memory is halved, without what was prepared of it, which is freed. Later
+    ones are split before they are prepared.
+    """
+    on_gpu.gpus.memory = 9 * GIB
+    channel = Channel()
+    send_through(on_gpu, [(1, list("abcdefgh"))], channel)
+    service = send_through(on_gpu, [(2, list("abcdefgh"))], channel, most_rows=4)
+
+    results = [message for message, _ in channel.sent if isinstance(message, Result)]
+    assert [{answer.status for answer in result.answers} for result in results] == [{200}, {200}]
+    assert Fitting(4) in [message for message, _ in channel.sent]
+    assert on_gpu.prepared == [8, 4, 4, 4, 4]
+    assert service.most_rows == 4
+
+
+def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:
+    """The second half may stream; it hears of clients that left as soon as the first thread has read it."""
+    handler.wait_for["a"] = "b"
+    complete = handler._ms_complete
+
+    def streaming(prepared: list[str], data: list[Any], context: Context) -> list[Any]:
+        # Preparing b comes after the cancellation of a in the stream of messages.
+        answers = complete(prepared, data, context)
+        handler.events.append(f"{prepared[0]} cancelled: {context.is_cancelled(0)}")
+        send_intermediate_predict_response(["part"], context.request_ids, "", 200, context)
+        return answers
+
+    handler._ms_complete = streaming  # type: ignore[method-assign]
+    sent = serve([(1, ["a"]), Cancelled(1, [0]), (2, ["b"])])
+
+    assert "a cancelled: True" in handler.events
+    assert "b cancelled: False" in handler.events
+    assert [m.sequence for m, _ in sent if isinstance(m, Parts)] == [2]
+    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]
+
+
+def test_the_preparing_thread_uses_the_gpu(
+    serve: Serve, handler: Halves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It enters the GPU of the process once, before it prepares anything."""
+    monkeypatch.setattr(
+        current_device, "_enter", lambda: handler.events.append(threading.current_thread().name)
+    )
+    serve([(1, ["a"]), (2, ["b"])])
+
+    assert handler.events[:2] == ["prepare", "prepare a id-a"]
+    assert handler.events.count("prepare") == 1

@@ -1,0 +1,71 @@
+"""What a rank above 0 says."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.wire.frames import FrameReader, to_server_decoder
+from modelserver.engine.wire.messages import Answer, Broken, Loaded, LoadFailed, Parts, Pong, Result
+from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.ranks import excused, keep_answers_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
+    """The worker's channel, and the server's end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ServerChannel(theirs), ours
+
+
+def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> None:
+    """That it has loaded, lives and is done is told; what came out, in parts or whole, is not."""
+    channel, server = ends
+    keep_answers_back(channel)
+    channel.send(Loaded(seconds=1.0))
+    channel.send(Parts(3, [0], [Answer(2)]), [b"xy"])
+    channel.send(Result(3, [Answer(5)], 0.25, calls=4), [b"large"])
+    channel.send(Pong())
+    channel.send(LoadFailed("no"))
+    channel.send(Broken("why"))
+    reader = FrameReader(to_server_decoder)
+    heard = [(message, bytes(tail)) for message, tail in reader.feed(server.recv(4096))]
+
+    assert heard == [
+        (Loaded(seconds=1.0), b""),
+        (Result(3, [], 0.25), b""),
+        (Pong(), b""),
+        (LoadFailed("no"), b""),
+        (Broken("why"), b""),
+    ]
+
+
+def test_failures_are_told(ends: tuple[ServerChannel, socket.socket]) -> None:
+    """Of a batch with a failure, one is told, without its text."""
+    channel, server = ends
+    keep_answers_back(channel)
+    channel.send(Result(3, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])
+    reader = FrameReader(to_server_decoder)
+
+    assert [message for message, _ in reader.feed(server.recv(4096))] == [
+        Result(3, [Answer(0, failed=True)], 0.25)
+    ]
+
+
+@pytest.mark.parametrize("returned", [None, [], "text", [1], [1, 2, 3], iter([1, 2])])
+def test_followers_need_not_answer(returned: object) -> None:
+    """Handlers that return something on rank 0 only are no failures elsewhere."""
+    assert excused(lambda _data, _context: returned)([{}, {}], None) == [b"", b""]
+
+
+def test_followers_may_answer() -> None:
+    """What they return is treated as at rank 0, so that streams take the same steps."""
+    answers = [1, 2]
+
+    assert excused(lambda _data, _context: answers)([{}, {}], None) is answers

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.engine.worker.channels import Channel
+
+from modelserver.engine.wire.messages import (
+    ASYNC,
+    CONTINUOUS,
+    Answer,
+    Broken,
+    Cancelled,
+    Load,
+    Ping,
+    Pong,
+    Predict,
+    Row,
+    Stop,
+)
+from modelserver.engine.worker.answers import OCTETS
+from modelserver.engine.worker.loader import HandlerNotUsable
+from modelserver.engine.worker.runtime import (
+    check_device,
+    device_of,
+    is_permanent,
+    load_service,
+    read_config,
+    read_manifest,
+    serve,
+)
+from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
+
+if TYPE_CHECKING:
+    from tests.simulated_gpu import SimulatedGpus
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model directory in which a service may be loaded: what that changes in the process is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "runtime_handler", raising=False)
+    return tmp_path
+
+
+HANDLER = """
+from pathlib import Path
+class Echo:
+    def initialize(self, context):
+        assert context.get_request_id() is None
+        self.seen = [
+            Path.cwd(), context.manifest, context.model_yaml_config,
+            context.system_properties, context.metrics,
+        ]
+    def handle(self, data, context):
+        context.metrics.add_counter("calls", 1)
+        return [bytes(row["body"]) + context.get_request_id(i).encode() for i, row in enumerate(data)]
+"""
+
+
+def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:
+    """The handler sees its directory, manifest and configuration from initialize on (reference 12.1)."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    (model_dir / "MAR-INF").mkdir()
+    (model_dir / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "own"}}')
+    (model_dir / "c.yaml").write_text("a: 1\n")
+    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, config_file="c.yaml", server_version="9")
+
+    loaded, service = load_service(load)
+
+    cwd, manifest, config, properties, metrics = loaded.instance.seen
+    assert cwd == Path(os.path.realpath(model_dir))
+    assert sys.path[0] == str(model_dir)
+    assert manifest == {"model": {"modelName": "own"}}
+    assert config == {"a": 1}
+    assert properties["model_dir"] == str(model_dir)
+    assert (properties["batch_size"], properties["gpu_id"], properties["server_version"]) == (4, None, "9")
+    assert metrics.model_name == "m"
+
+    channel = Channel()
+    rows = [Row("one", 1), Row("two", 2)]
+    messages = [(Ping(), memoryview(b"")), (Predict(3, rows), memoryview(b"abb")), (Stop(), memoryview(b""))]
+    serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)  # type: ignore[arg-type]
+
+    (pong, _), (result, bodies) = channel.sent
+    assert pong == Pong()
+    assert result.sequence == 3  # type: ignore[union-attr]
+    assert result.answers == [Answer(4, 200, OCTETS), Answer(5, 200, OCTETS)]  # type: ignore[union-attr]
+    assert bodies == [b"aone", b"bbtwo"]
+    assert [m.request_id for m in result.metrics] == ["one,two"]  # type: ignore[union-attr]
+    assert result.handler_time > 0.0  # type: ignore[union-attr]
+
+
+def test_manifest_may_be_missing(tmp_path: Path) -> None:
+    """An archive without a manifest has none; a broken one is an error."""
+    assert read_manifest(tmp_path) is None
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
+    with pytest.raises(json.JSONDecodeError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
+)
+def test_config_is_a_mapping_or_empty(tmp_path: Path, text: str, config: dict[str, Any]) -> None:
+    """Handlers always get a dict."""
+    (tmp_path / "c.yaml").write_text(text)
+
+    assert read_config(tmp_path, "c.yaml") == config
+    assert read_config(tmp_path, "") == {}
+
+
+def test_config_is_read_by_the_safe_loader(tmp_path: Path) -> None:
+    """A tag that would make an object is an error (F60)."""
+    import yaml
+
+    (tmp_path / "c.yaml").write_text("a: !!python/object/apply:os.getcwd []\n")
+
+    with pytest.raises(yaml.YAMLError):
+        read_config(tmp_path, "c.yaml")
+
+
+@pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
+def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str) -> None:
+    """Where requests join and leave one by one there is nothing that an envelope could unpack."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    load = Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, envelope="body", mode=mode)
+
+    with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
+        load_service(load)
+
+
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("import modelserver\nclass H(modelserver.Handler):\n    def predict(self, rows): ...\n", "predict"),
+        ("def shout(rows: list[str]) -> list[str]: ...\n", "shout"),
+        ("def handle(data, context): ...\n", "handle"),
+    ],
+)
+def test_what_the_author_wrote_is_known(model_dir: Path, source: str, method: str) -> None:
+    """Messages about its answers name it."""
+    (model_dir / "runtime_handler.py").write_text(source)
+
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+
+    assert service.method == method
+
+
+def test_a_batch_that_was_taken_back_is_not_run(model_dir: Path) -> None:
+    """The handler does not see it, and nothing is answered."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    channel = Channel()
+    channel.taken_back = {3}
+    messages = [(Predict(3, [Row("one", 1)]), b"a"), (Predict(4, [Row("two", 1)]), b"b")]
+    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
+
+    assert [bodies for _, bodies in channel.sent] == [[b"btwo"]]
+
+
+def test_cancellations_between_batches_change_nothing(model_dir: Path) -> None:
+    """They may come after the answer that they were for."""
+    (model_dir / "runtime_handler.py").write_text(HANDLER)
+    _, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    channel = Channel()
+    messages = [
+        (Predict(3, [Row("one", 1)]), b"a"),
+        (Cancelled(3, [0]), b""),
+        (Predict(4, [Row("two", 1)]), b"b"),
+    ]
+    serve(((message, memoryview(tail)) for message, tail in messages), service, channel)  # type: ignore[arg-type]
+
+    assert [bodies for _, bodies in channel.sent] == [[b"aone"], [b"btwo"]]
+
+
+POISONED = """
+class Poisoned:
+    gpus = None
+
+    def handle(self, data, context):
+        if data[0]["body"] == b"p":
+            self.gpus.fail()
+        self.gpus.launch()
+        return ["fine"]
+"""
+
+
+def test_a_process_whose_gpu_is_broken_ends_after_its_answer(
+    model_dir: Path, gpus: SimulatedGpus, leaves: type[BaseException]
+) -> None:
+    """What waits for it has not begun, so that it can run elsewhere (F75)."""
+    (model_dir / "runtime_handler.py").write_text(POISONED)
+    loaded, service = load_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4))
+    loaded.instance.gpus = gpus
+    channel = Channel()
+    service.connect(channel)  # type: ignore[arg-type]
+    messages = [(Predict(n, [Row("id", 1)]), memoryview(body)) for n, body in enumerate((b"a", b"p", b"b"))]
+
+    with pytest.raises(leaves):
+        serve(iter(messages), service, channel)  # type: ignore[arg-type]
+    (first, _), (broken, _), (second, _) = channel.sent
+
+    assert isinstance(broken, Broken)
+    assert [result.answers[0].status for result in (first, second)] == [200, 500]  # type: ignore[union-attr]
+    assert channel.begun == [0, 1]
+    assert channel.is_closed
+
+
+FORKS = """
+import os, signal, sys
+from modelserver.engine.worker.runtime import be_left_alone, let_forked_processes_end
+
+be_left_alone()
+let_forked_processes_end()
+SIGTERM = {signal.SIGTERM}
+
+def blocked():
+    return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+def forked(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def end():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def supervise():
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    os._exit(forked(end))
+
+def nest():
+    os._exit(-forked(end))
+
+end()
+print("child", forked(end))
+print("grandchild", forked(nest))
+print("grandchild of a supervisor", forked(supervise))
+print("worker", blocked())
+signal.pthread_sigmask(signal.SIG_BLOCK, SIGTERM)
+print("child of a handler that blocks", forked(lambda: os._exit(blocked())))
+print("handler that blocks", blocked())
+"""
+
+
+def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
+    """Whoever forks may block SIGTERM or react to it, and so do its children; the worker stays as it was."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+
+    assert ran.stdout.splitlines() == [
+        "child -15",
+        "grandchild 15",
+        "grandchild of a supervisor 7",
+        "worker False",
+        "child of a handler that blocks 1",
+        "handler that blocks True",
+    ]
+
+
+def test_workers_import_little() -> None:
+    """What few workers need is imported by those alone: each of hundreds of starts would pay for it."""
+    code = "import sys, modelserver.engine.worker.runtime; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert not {"asyncio", "importlib.metadata", "numpy", "torch", "yaml"} & set(run.stdout.split())
+
+
+def test_mistakes_are_not_tried_again() -> None:
+    """Loading again cannot help where the model's code is wrong, or a file that it reads is not YAML."""
+    import yaml
+
+    mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
+    assert [error for error in mistakes if not is_permanent(error("no"))] == []
+    assert not is_permanent(OSError("no"))
+    assert is_permanent(ModelLoadError("no weights"))
+
+
+def test_a_gpu_that_cannot_be_used_is_tried_again() -> None:
+    """It may come back, unlike what is wrong with an archive."""
+    assert not is_permanent(GpuNotUsable("no"))
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("cpu", "cpu"),
+        ("cuda:1", "cuda:1"),
+        (SimpleNamespace(type="cuda"), "namespace(type='cuda')"),
+        (None, ""),
+        ("upstairs", ""),
+        (7, ""),
+        (SimpleNamespace(type=int), ""),
+    ],
+)
+def test_handlers_say_where_their_model_is(device: Any, name: str) -> None:
+    """By their attribute ``device``, as torch names devices; others say nothing."""
+    assert device_of(SimpleNamespace(device=device)) == name
+    assert device_of(None) == ""
+
+
+def test_a_model_must_be_on_the_gpu_if_one_is_required() -> None:
+    """A handler that chose the CPU although it was assigned a GPU fails to load, if its device tells."""
+    load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
+    on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
+
+    with pytest.raises(GpuNotUsable, match=r"GPU 1 was assigned .* deviceType: cpu in model-config.yaml"):
+        check_device(on_cpu, load)
+    for handler, fine in (
+        (on_gpu, load),
+        (None, load),
+        (on_cpu, msgspec.structs.replace(load, gpu_required=False)),
+        (on_cpu, msgspec.structs.replace(load, gpu_id=None)),
+    ):
+        check_device(handler, fine)

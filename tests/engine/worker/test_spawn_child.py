@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from modelserver.engine.worker.spawn_child import exit_code
+
+IN_A_CHILD = """
+import os, sys
+from modelserver.engine.worker import spawn_child
+{before}
+pid = os.fork()
+if pid == 0:
+    {inside}
+    sys.stdout.flush()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def run(before: str, inside: str, **environment: str) -> str:
+    """What a fork of a process of its own prints."""
+    script = IN_A_CHILD.format(before=before, inside=inside)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("said", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
+)
+def test_exit_code(said: object, code: int) -> None:
+    """sys.exit means to a fork what it means to an interpreter."""
+    assert exit_code(said) == code
+
+
+def test_the_environment_is_replaced() -> None:
+    """Also for programs that are started from there, and for the local time."""
+    inside = (
+        "import time; kept = {'PATH': os.environ['PATH']};"
+        " spawn_child.replace_environment({**kept, 'NEW': '1', 'TZ': 'UTC-7'});"
+        " print(sorted(os.environ), time.timezone, flush=True); os.system('echo $OLD-$NEW')"
+    )
+
+    assert run("", inside, OLD="1", TZ="UTC").splitlines() == ["['NEW', 'PATH', 'TZ'] -25200", "-1"]
+
+
+def test_the_command_of_another_length_is_left_alone() -> None:
+    """The process list never shows half of a command."""
+    inside = (
+        "from pathlib import Path; line = lambda: Path('/proc/self/cmdline').read_bytes(); old = line();"
+        " spawn_child.show_command('m' * 4000, '7', '8'); print(line() == old)"
+    )
+
+    assert run("", inside) == "True"
+
+
+@pytest.mark.slow
+def test_torch_is_as_fresh_in_a_fork() -> None:
+    """Random numbers differ from one fork to the next; threads are as many as they should be."""
+    before = "import torch, numpy.random as n"
+    inside = (
+        "show = lambda: print(torch.rand(1).item(), n.rand(), flush=True);"
+        " os.waitpid(os.fork() or (spawn_child.reseed(), show(), os._exit(0)), 0); "
+        " spawn_child.set_threads(1);"
+        " print(torch.rand(1).item(), n.rand(), torch.get_num_threads(), torch.cuda.is_initialized());"
+        " torch.randn(999, 999) @ torch.randn(999, 999); print(len(os.listdir('/proc/self/task')))"
+    )
+    inner, outer, threads = run(before, inside, OPENBLAS_NUM_THREADS="1").splitlines()
+
+    assert set(inner.split()).isdisjoint(outer.split())
+    assert outer.split()[2:] == ["1", "False"]
+    assert threads == "1"

@@ -1,0 +1,170 @@
+"""The process that forks workers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.engine.pools.test_spawner import _HEAVY, Conversation, preloaded
+
+from modelserver.engine.pools import spawner as spawner_module
+from modelserver.engine.pools.spawner import Spawner, can_fork, why_not
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.messages import Load, Loaded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
+
+
+@pytest.fixture
+async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawner]:
+    """A spawner that takes a light module for a heavy one."""
+    monkeypatch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY}))
+    made = Spawner()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("file", ["codeop.py", "codeop/__init__.py"])
+async def test_modules_of_the_model_come_first(spawner: Spawner, tmp_path: Path, file: str) -> None:
+    """Where the spawner has loaded a module of a name that the model uses too, the model gets its own."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine = True\n")
+    (tmp_path / "h.py").write_text(
+        f"import {_HEAVY}\ndef handle(data, context):\n    import codeop; codeop.mine\n"
+    )
+    # It loads codeop.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "h.py").write_text(f"import {_HEAVY}, code\ndef handle(data, context):\n    return data\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modelserver.engine.pools.preloading.HEAVY", frozenset({_HEAVY, "code"}))
+        before = await Conversation(spawner).start(other)
+    talk = await Conversation(spawner).start(tmp_path)
+    outcome, _ = await talk.next()
+
+    assert before.parent() != os.getpid()
+    assert talk.parent() == os.getpid()
+    assert isinstance(outcome, Loaded)
+    for each in (before, talk):
+        each.process.kill()
+        await each.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "1 thread",
+        ),
+        ("import os\nos.pipe()", "descriptors"),
+        ("raise ValueError('broken')", "ValueError while importing preloaded"),
+    ],
+)
+async def test_an_unfit_spawner_refuses(
+    spawner: Spawner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+    reason: str,
+) -> None:
+    """With threads or strange descriptors it does not fork; workers start plainly, and one line says why."""
+    model = preloaded(monkeypatch, tmp_path, source)
+    caplog.set_level("INFO", "modelserver.workers")
+    for _ in range(2):
+        talk = await Conversation(spawner).start(model)
+        outcome, _ = await talk.next()
+        assert isinstance(outcome, Loaded)
+        assert talk.parent() == os.getpid()
+        talk.process.kill()
+        await talk.process.wait()
+
+    (line,) = [r.getMessage() for r in caplog.records if "not forked" in r.getMessage()]
+    assert reason in line
+
+
+def spec(**fields: Any) -> WorkerSpec:
+    return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
+
+
+def test_who_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with another Python, nor with variables that count before anything is imported."""
+    for name in spawner_module.THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    assert why_not(spec(extra_environment={"CUDA_VISIBLE_DEVICES": "1"})) == ""
+    assert "Python of their own" in why_not(spec(python="/usr/bin/python3"))
+    assert "install_py_dep_per_model" in why_not(spec(extra_environment={"PYTHONPATH": "/m/packages"}))
+    assert "LD_PRELOAD must" in why_not(spec(extra_environment={"LD_PRELOAD": "x.so"}))
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert "one and the same" in why_not(spec())
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "5")
+    assert why_not(spec()) == ""
+    for name in spawner_module.THREAD_VARIABLES:
+        monkeypatch.setenv(name, "4,2")
+    assert "one and the same" in why_not(spec())
+
+
+# A driver that has no GPU, and writes down that it is asked.
+_DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+static void note(const char *name) {
+    FILE *file = fopen(getenv("CALLS_OF_DRIVER"), "a");
+    fprintf(file, "%s\\n", name);
+    fclose(file);
+}
+int cuDriverGetVersion(int *version) { note("cuDriverGetVersion"); *version = 20000; return 0; }
+int cuInit(unsigned flags) { note("cuInit"); return 100; }
+"""
+_CONTROL = """
+def calls():
+    with open(os.environ["CALLS_OF_DRIVER"]) as file:
+        return file.read().split()
+
+imports = calls()
+torch.cuda.is_available()
+print(torch.version.cuda, len(imports), len(calls()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_imports_leave_the_gpu_alone(tmp_path: Path) -> None:
+    """Those of torch, torchvision and all built-in handlers start no thread, hold no descriptor and make no
+    call of NVIDIA's driver, as asking whether there is a GPU would: a child can still use it.
+    """
+    from benchmarks.gpu_probes import IMPORTS
+    from benchmarks.servers import ROOT
+
+    (tmp_path / "driver.c").write_text(_DRIVER)
+    (tmp_path / "calls").touch()
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    variables = {
+        "CALLS_OF_DRIVER": str(tmp_path / "calls"),
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "OPENBLAS_NUM_THREADS": "1",  # as the spawner's
+    }
+    command = [sys.executable, "-W", "ignore", "-c", IMPORTS + _CONTROL]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    cuda, imports, control = done.stdout.split()
+    if cuda == "None":
+        pytest.skip("this torch is for processors only")
+    assert int(imports) == 0
+    assert int(control) > 0

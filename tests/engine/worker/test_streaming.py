@@ -1,0 +1,434 @@
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.engine.wire.messages import BODY, Answer, Cancelled, Load, Parts, Row
+from modelserver.engine.worker.answers import OCTETS, TEXT
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.service import Service
+from modelserver.engine.worker.streaming import WINDOW
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.streaming import send_intermediate_predict_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelserver.engine.worker.work import Work
+
+
+class Bench:
+    """A service around a handler, with what it sends; ``arriving`` is what the server says meanwhile."""
+
+    def __init__(self, handler: Callable[[list[Any], Context], Any], **load: Any) -> None:
+        self.sent: list[tuple[Any, list[bytes]]] = []
+        self.arriving: list[Any] = []
+        self.calls = 0
+        metrics = HandlerMetrics("m")
+        self.context = Context("m", "/", None, 8, None, "0", metrics=metrics)
+
+        def entry(data: list[Any], context: Context) -> Any:
+            self.calls += 1
+            return handler(data, context)
+
+        self.service = Service(entry, self.context, Load("m", "1", "/", "h", 8, **load), metrics)
+        self.service.connect(self, lambda: self.arriving)
+
+    def send(self, message: Any, bodies: Sequence[bytes] = ()) -> None:
+        self.sent.append((message, list(bodies)))
+
+    def run(self, count: int, kind: int = BODY, accept: str = "") -> Work:
+        """A batch of rows with the bodies 0, 1, …"""
+        headers = msgspec.Raw(msgspec.msgpack.encode([(b"Accept", accept.encode())] if accept else []))
+        rows = [Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
+        work = self.service.receive(7, rows, memoryview("".join(map(str, range(count))).encode()))
+        self.service.run(work)
+        return work
+
+    def parts(self) -> dict[int, list[bytes]]:
+        """The parts that each row got."""
+        found: dict[int, list[bytes]] = {}
+        for message, bodies in self.sent:
+            for row, body in zip(message.rows, bodies, strict=True):
+                found.setdefault(row, []).append(body)
+        return found
+
+
+def send(context: Context, *parts: Any) -> None:
+    send_intermediate_predict_response(list(parts), context.request_ids, "Intermediate", 200, context)
+
+
+def states() -> int:
+    """How many calls are remembered anywhere."""
+    return sum(type(each) is BatchState for each in gc.get_objects())
+
+
+def answers(work: Work) -> list[tuple[int, bool, bytes]]:
+    return [(answer[0].status, answer[0].failed, answer[1]) for answer in work.answers if answer is not None]
+
+
+@pytest.fixture(autouse=True)
+def quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Failures print tracebacks."""
+
+
+def test_parts_go_out_in_one_message_per_step() -> None:
+    """Each row gets its part; the head of its answer comes with the first one only."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        context.set_response_status(202, idx=1)
+        context.set_response_header(1, "content-type", "text/x")
+        send(context, "a0", {"b": 0})
+        send(context, "a1", "b1")
+        return ["a2", "b2"]
+
+    bench = Bench(handle)
+    work = bench.run(2)
+
+    assert [(m.sequence, m.rows) for m, _ in bench.sent] == [(7, [0, 1]), (7, [0, 1])]
+    assert bench.sent[0][0].answers == [Answer(2, 200, TEXT), Answer(12, 202, "text/x")]
+    assert bench.sent[1][0].answers == [Answer(2), Answer(2)]
+    assert [content for _, _, content in answers(work)] == [b"a2", b"b2"]
+    assert bench.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "first", "content_type"),
+    [
+        ("text/event-stream", "data: a\n\n", "text/event-stream"),
+        ("text/html, Text/Event-Stream;q=0.9", b": hello\n\n", "text/event-stream"),
+        ("text/event-stream", "a", TEXT),
+        ("*/*", "data: a\n\n", TEXT),
+        ("", b"data: a\n\n", OCTETS),
+    ],
+)
+def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any, content_type: str) -> None:
+    """Parts in the form of events are sent as such to a client that accepts these; other parts are not."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send(context, first)
+        return ["end"]
+
+    bench = Bench(handle)
+    bench.run(1, accept=accept)
+
+    assert bench.sent[0][0].answers[0].content_type == content_type
+
+
+def test_requests_are_found_by_their_ids() -> None:
+    """A handler may name some requests only, at places of its own; unknown ones are passed over."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send_intermediate_predict_response(["x", "y"], {0: "id2", 1: "nobody"}, "", 200, context)
+        send_intermediate_predict_response(["p", "q"], {1: "id1"}, "", 200, context)
+        return [""] * 3
+
+    bench = Bench(handle)
+    bench.run(3)
+
+    assert bench.parts() == {2: [b"x"], 1: [b"q"]}
+
+
+def test_a_code_is_an_error_of_its_requests() -> None:
+    """Other codes than 200 end the answers of the named requests with the message."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send_intermediate_predict_response(["x"], {1: "id1"}, "no more", 503, context)
+        send(context, "a", "b")
+        return ["a", "b"]
+
+    bench = Bench(handle)
+
+    assert answers(bench.run(2)) == [(200, False, b"a"), (503, True, b"no more")]
+    assert bench.parts() == {0: [b"a"]}
+
+
+def test_a_part_without_a_form_fails_its_row_alone() -> None:
+    """What cannot be encoded, or is too large, is that request's error; the others get their parts."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send(context, object(), "b", "x" * 11)
+        return ["a", "b", "c"]
+
+    bench = Bench(handle, max_response_size=10)
+    work = bench.run(3)
+
+    assert bench.parts() == {1: [b"b"]}
+    assert [(status, failed) for status, failed, _ in answers(work)] == [
+        (503, True), (200, False), (500, True)
+    ]  # fmt: skip
+
+
+def test_what_has_sent_parts_is_not_tried_again() -> None:
+    """A call that fails after a part fails all its rows; before, it is cut in halves as usual."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        if bench.streams:
+            send(context, *"abcd"[: len(data)])
+        raise ValueError
+
+    bench = Bench(handle)
+    bench.streams = True  # type: ignore[attr-defined]
+    assert [failed for _, failed, _ in answers(bench.run(4))] == [True] * 4
+    assert bench.calls == 1
+    bench.streams = False  # type: ignore[attr-defined]
+    bench.run(4)
+    assert bench.calls == 8
+
+
+def test_cancelled_rows_get_no_parts() -> None:
+    """Those whose clients are gone are passed over, and the handler may ask who they are."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        before = context.is_cancelled(1)
+        bench.arriving.append(Cancelled(7, [1]))
+        send(context, "a", "b")
+        bench.seen = [before, context.is_cancelled(0), context.is_cancelled(1)]  # type: ignore[attr-defined]
+        return ["", ""]
+
+    bench = Bench(handle)
+    bench.run(2)
+
+    assert bench.parts() == {0: [b"a"]}
+    assert bench.seen == [False, False, True]  # type: ignore[attr-defined]
+
+
+def test_a_call_for_nobody_is_left() -> None:
+    """When all clients are gone the call ends through its finally blocks, past `except Exception`."""
+    passed: list[str] = []
+
+    def handle(data: list[Any], context: Context) -> Any:
+        bench.arriving.append(Cancelled(7, [0, 1]))
+        try:
+            send(context, "a", "b")
+        except Exception:  # noqa: BLE001 - as handlers do
+            passed.append("except")
+        finally:
+            passed.append("finally")
+        passed.append("after")
+
+    bench = Bench(handle)
+    work = bench.run(2)
+
+    assert passed == ["finally"]
+    assert (bench.sent, bench.calls) == ([], 1)
+    assert [failed for _, failed, _ in answers(work)] == [True, True]
+
+
+def test_a_call_with_threads_is_let_run() -> None:
+    """Leaving it would let them compute beside the next batch: it goes on, as in TorchServe."""
+    release = threading.Event()
+
+    def handle(data: list[Any], context: Context) -> Any:
+        thread = threading.Thread(target=release.wait)
+        thread.start()
+        bench.arriving.append(Cancelled(7, [0]))
+        send(context, "a")
+        release.set()
+        thread.join()
+        return ["end"]
+
+    bench = Bench(handle)
+
+    assert answers(bench.run(1))[0][1:] == (False, b"end")
+
+
+def test_parts_after_the_end_are_dropped() -> None:
+    """A thread that outlives its call cannot speak into another one."""
+    kept: list[Any] = []
+
+    def handle(data: list[Any], context: Context) -> Any:
+        kept.append(context._ms_state)
+        return ["end"]
+
+    bench = Bench(handle)
+    bench.run(1)
+    kept[0].stream.send({0: "late"})
+
+    assert bench.sent == []
+
+
+def test_nothing_waits_for_the_garbage_collector() -> None:
+    """A batch that is over holds no cycle: large bodies go away at once."""
+    bench = Bench(lambda data, _: data)
+    bench.run(2)
+    gc.collect()
+    gc.disable()
+    try:
+        before = states()
+        for _ in range(5):
+            bench.run(2)
+        after = states()
+    finally:
+        gc.enable()
+
+    assert after == before
+
+
+def test_cancellations_of_other_batches_are_ignored() -> None:
+    """Past ones and unknown ones."""
+    bench = Bench(lambda data, context: ["a"] * len(data))
+    work = bench.run(1)
+    bench.service.finish(work, 0.0)
+    bench.service.cancel(Cancelled(7, [0]))
+
+    assert work.cancelled == frozenset()
+
+
+def test_outside_of_a_call() -> None:
+    """There is nobody to send a part to."""
+    context = Context("m", "/", None, 8, None, "0")
+    with pytest.raises(RuntimeError, match="only while the server calls the handler"):
+        send(context, "a")
+    assert not context.is_cancelled(0)
+
+
+def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process with another LOCAL_RANK than 0 nothing is sent (reference 13.2)."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        send(context, "a")
+        return ["b"]
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    bench = Bench(handle)
+    bench.run(1)
+
+    assert bench.sent == []
+
+
+def test_a_call_waits_for_its_clients() -> None:
+    """After each window of bytes the server is asked, and nothing is sent before it says so."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        for _ in range(5):
+            send(context, "x" * (WINDOW // 4), "y" * (WINDOW // 4))
+        return ["", ""]
+
+    bench = Bench(handle)
+    waits: list[int] = []
+    bench.service.connect(bench, lambda: bench.arriving, lambda: waits.append(len(bench.sent)))
+    bench.run(2)
+
+    assert waits == [2, 4]
+    assert [message.wait for message, _ in bench.sent] == [False, True, False, True, False]
+
+
+# Generators
+
+
+def test_generators_take_turns() -> None:
+    """What they yield are parts; what one returns is the last part."""
+
+    def count(name: str, turns: int) -> Any:
+        for turn in range(turns):
+            yield f"{name}{turn}"
+        return f"{name}!" if turns > 1 else None
+
+    bench = Bench(lambda data, context: [count("a", 3), "plain", count("c", 1)])
+    work = bench.run(3)
+
+    assert [m.rows for m, _ in bench.sent] == [[0, 2], [0], [0]]
+    assert bench.parts() == {0: [b"a0", b"a1", b"a2"], 2: [b"c0"]}
+    assert [content for _, _, content in answers(work)] == [b"a!", b"plain", b""]
+
+
+def test_a_failing_generator_fails_alone() -> None:
+    """Its neighbours go on."""
+
+    def failing() -> Any:
+        yield "a"
+        raise ValueError
+
+    bench = Bench(lambda data, context: [failing(), (part for part in "xyz")])
+    work = bench.run(2)
+
+    assert bench.parts() == {0: [b"a"], 1: [b"x", b"y", b"z"]}
+    assert [(status, failed) for status, failed, _ in answers(work)] == [(503, True), (200, False)]
+
+
+def test_generators_of_clients_that_left_are_closed() -> None:
+    """Each at its next turn, and all of them when nobody is left."""
+    closed: list[str] = []
+
+    def endless(name: str) -> Any:
+        try:
+            while True:
+                yield name
+        finally:
+            closed.append(name)
+
+    def other() -> Any:
+        yield "1"
+        bench.arriving.append(Cancelled(7, [0]))
+        yield "2"
+        yield "3"
+
+    bench = Bench(lambda data, context: [endless("a"), other()])
+    bench.run(2)
+    assert closed == ["a"]
+    assert bench.parts()[1] == [b"1", b"2", b"3"]
+
+
+def test_generators_are_closed_when_nobody_is_left() -> None:
+    """All of them, at once."""
+    closed: list[str] = []
+
+    def endless(name: str) -> Any:
+        try:
+            for turn in itertools.count():
+                if turn == 3:
+                    bench.arriving.append(Cancelled(7, [0, 1]))
+                yield name
+        finally:
+            closed.append(name)
+
+    bench = Bench(lambda data, context: [endless("b"), endless("c")])
+    bench.run(2)
+
+    assert sorted(closed) == ["b", "c"]
+    assert bench.parts() == {0: [b"b"] * 3, 1: [b"c"] * 3}
+
+
+# Order
+
+STEPS = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=12)
+
+
+@given(steps=STEPS, leaving=st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=3))
+def test_every_row_gets_its_parts_in_order(steps: list[list[bool]], leaving: dict[int, int]) -> None:
+    """Whatever is sent to whom, and whoever leaves when: each gets its own, in order, until it left."""
+
+    def handle(data: list[Any], context: Context) -> Any:
+        for step, chosen in enumerate(steps):
+            if step in leaving:
+                bench.arriving.append(Cancelled(7, [leaving[step]]))
+            ids = {idx: f"id{idx}" for idx in range(4) if chosen[idx]}
+            send_intermediate_predict_response([f"{idx}.{step}" for idx in range(4)], ids, "", 200, context)
+        return [f"{idx}." for idx in range(4)]
+
+    bench = Bench(handle)
+    bench.run(4)
+    left = {row: step for step, row in sorted(leaving.items(), reverse=True)}
+    expected = {
+        row: parts
+        for row in range(4)
+        if (parts := [
+            f"{row}.{step}".encode()
+            for step, chosen in enumerate(steps)
+            if chosen[row] and step < left.get(row, len(steps))
+        ])
+    }  # fmt: skip
+
+    assert bench.parts() == expected
+    assert all(isinstance(message, Parts) for message, _ in bench.sent)
+    for message, bodies in bench.sent:
+        assert [answer.size for answer in message.answers] == [len(body) for body in bodies]
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Parts) == message

@@ -1,0 +1,61 @@
+"""A hub and machines of this machine: agents as plain processes, connected over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+import uvloop
+
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
+from modelserver.ext.cluster.processes import ProcessPlacer
+from modelserver.surface.tls.throwaway import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of the server, where connections behave differently."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop of Python, or of the kind that the server has."""
+    made = request.param()
+    yield made
+    # Transports close in the loop's next turns.
+    made.run_until_complete(asyncio.sleep(0.02))
+    made.close()
+
+
+@pytest.fixture
+def bound() -> socket.socket:
+    """A socket on loopback that does not listen yet."""
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    return made
+
+
+@pytest.fixture(params=["plain", "tls", "local"])
+async def cluster(
+    request: pytest.FixtureRequest, bound: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Cluster]:
+    """Machines connected in each of the three ways."""
+    kind = request.param
+    certificate = make_certificate(["127.0.0.1"]) if kind == "tls" else None
+    if kind != "local":
+        monkeypatch.setenv(LOCAL_SOCKET, "0")
+    monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
+    hub = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
+    await hub.open()
+    placer = ProcessPlacer()
+    yield Cluster(hub, placer, placement_timeout=30.0, lost_after=4.0)
+    await placer.close()
+    hub.close()

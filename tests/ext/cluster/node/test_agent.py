@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.waiting import gone, is_alive
+
+from modelserver import __version__
+from modelserver.engine.wire.cluster import (
+    MAX_MESSAGE,
+    Alive,
+    ArchiveTicket,
+    Condition,
+    Ended,
+    Heard,
+    Kill,
+    Output,
+    Present,
+    Recall,
+    Refused,
+    Start,
+    Started,
+    WantArchive,
+    from_agent_decoder,
+)
+from modelserver.engine.wire.frames import FrameReader, encode
+from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.node import agent as agent_module
+from modelserver.ext.cluster.node.agent import Agent
+from modelserver.ext.cluster.packing import Packer
+from modelserver.ext.cluster.sending import ArchiveSender
+from modelserver.surface.tls.throwaway import make_certificate
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    import msgspec
+
+    from modelserver.engine.wire.greeting import Invitation
+
+_LEASE = 30.0
+
+
+class PlayedServer(asyncio.Protocol):
+    """The server's end of an agent's connection."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._frames = FrameReader(from_agent_decoder, MAX_MESSAGE)
+        self.send_archive: Callable[[int], None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message, _ in self._frames.feed(data):
+            if isinstance(message, WantArchive) and self.send_archive is not None:
+                self.send_archive(message.offset)
+            else:
+                self.messages.put_nowait(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(None)
+
+    def say(self, message: msgspec.Struct) -> None:
+        self.transport.write(b"".join(encode(message)))
+
+    async def next(self, *kinds: type) -> Any:
+        """The next message of these kinds."""
+        while True:
+            message = await asyncio.wait_for(self.messages.get(), 15)
+            if isinstance(message, kinds):
+                return message
+
+
+class Stage:
+    """A server that is played; the worker's program is a shell script of the test."""
+
+    def __init__(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hub, self.server = hub, PlayedServer()
+        self.invitation: Invitation = hub.invite(lambda: self.server)
+        self._folder = folder
+        self._monkeypatch = monkeypatch
+
+    def program(self, script: str) -> Path:
+        """What runs instead of a worker's Python."""
+        path = self._folder / "worker.sh"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    async def run(self, script: str, lease: float = _LEASE) -> asyncio.Task[None]:
+        """An agent in this process that has been told to start such a worker."""
+        self._monkeypatch.setattr(sys, "executable", str(self.program(script)))
+        task = asyncio.create_task(Agent(self.invitation, "n1").run())
+        await self.server.next(Present)
+        self.server.say(await self.start(lease))
+        return task
+
+    async def start(self, lease: float = _LEASE) -> Start:
+        """A start with a model of one file, which the agent gets when it asks for it."""
+        model = self._folder / "model"
+        model.mkdir(exist_ok=True)
+        (model / "h.py").write_text("")
+        packed = await Packer().pack(model)
+        self.server.send_archive = lambda offset: self.server.say(
+            ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
+        )
+        load, worker = Load("m", "1", "/m", "h", 1), self.hub.invite(PlayedServer)
+        own = {"SEEN": "1"}
+        return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
+
+    async def output_until_end(self) -> tuple[bytes, bytes, Ended]:
+        """Everything that the worker prints, and how it ends."""
+        got = [b"", b""]
+        while not isinstance(message := await self.server.next(Output, Ended), Ended):
+            got[message.is_error] += message.data
+        return got[0], got[1], message
+
+
+@pytest.fixture(params=["plain", "tls"])
+async def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: socket.socket
+) -> AsyncIterator[Stage]:
+    monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
+    monkeypatch.setenv("MODELSERVER_NODE_CACHE", str(tmp_path / "cache"))
+    hub = Hub(bound, "127.0.0.1", certificate=make_certificate([]) if request.param == "tls" else None)
+    await hub.open()
+    made = Stage(hub, tmp_path, monkeypatch)
+    yield made
+    hub.close()
+    if hasattr(made.server, "transport"):
+        made.server.transport.abort()
+    await asyncio.sleep(0.02)
+
+
+plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
+
+
+async def test_a_worker_from_start_to_end(stage: Stage) -> None:
+    """The agent says who it is, what the worker is and prints, how it is, and how it ended."""
+    task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
+    started = await stage.server.next(Started)
+    assert (Path(started.model_dir).parent.name, started.pid > 0) == ("cache", True)
+    stage.server.say(Alive(7))
+    out, errors, ended = await stage.output_until_end()
+    assert (out, errors) == (b"out 1\n", b"err\n")
+    assert ended == Ended(3, 0, False)
+    await asyncio.wait_for(task, 5)
+    await stage.server.lost
+
+
+@plainly
+async def test_it_presents_itself(stage: Stage) -> None:
+    """Its versions come first, so that a server of another one can refuse it."""
+    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
+    present = await stage.server.next(Present)
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert (present.version, present.python, present.node) == (__version__, python, "n1")
+    stage.server.say(Alive(1))
+    assert await stage.server.next(Heard) == Heard(1)
+    stage.server.transport.abort()
+    await asyncio.wait_for(task, 5)
+
+
+@plainly
+async def test_a_worker_that_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal from elsewhere is told, with whether memory was the cause; one from here is no such thing."""
+    monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
+    task = await stage.run("kill -9 $$")
+    assert (await stage.server.next(Ended)) == Ended(-9, 0, True)
+    await task
+
+
+async def test_kill_ends_the_worker(stage: Stage) -> None:
+    """The server's word is enough, whatever the worker does."""
+    task = await stage.run("trap '' TERM INT; while :; do sleep 1; done")
+    started = await stage.server.next(Started)
+    # The next of these comes in two seconds.
+    assert isinstance(await stage.server.next(Condition), Condition)
+    stage.server.say(Recall(1))
+    assert await stage.server.next(Recalled) == Recalled(0, 1)
+    stage.server.say(Kill())
+    assert await stage.server.next(Ended) == Ended(-9, 0, False)
+    await gone(started.pid)
+    await task
+
+
+@plainly
+async def test_kill_before_the_start(stage: Stage) -> None:
+    """It is not forgotten while the worker is being started."""
+    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
+    stage._monkeypatch.setattr(sys, "executable", str(stage.program("sleep 60")))
+    await stage.server.next(Present)
+    stage.server.transport.write(b"".join(encode(await stage.start()) + encode(Kill())))
+    assert (await stage.server.next(Ended)).code == -9
+    await task
+
+
+@plainly
+async def test_descendants_end_with_the_worker(stage: Stage) -> None:
+    """Also those in sessions of their own, before the server learns of the end."""
+    task = await stage.run("setsid sleep 61 & setsid sh -c 'sleep 62; :' & echo $!; sleep 0.2")
+    out, _, ended = await stage.output_until_end()
+    assert ended.code == 0
+    assert not is_alive(int(out))
+    await task
+
+
+@plainly
+async def test_a_worker_that_cannot_be_started(stage: Stage) -> None:
+    """The reason is told as a refusal."""
+    stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
+    await stage.server.next(Present)
+    stage.server.say(await stage.start())
+    assert "/nowhere/python" in (await stage.server.next(Refused)).reason
+    await asyncio.wait_for(task, 5)
+
+
+@plainly
+@pytest.mark.parametrize(
+    "said", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1)))]
+)
+async def test_a_server_that_speaks_nonsense(stage: Stage, said: bytes) -> None:
+    """Its worker is ended: what cannot be understood may be anything."""
+    task = await stage.run("sleep 60")
+    started = await stage.server.next(Started)
+    stage.server.transport.write(said)
+    await asyncio.wait_for(task, 10)
+    await gone(started.pid)
+
+
+async def test_a_lost_server(stage: Stage) -> None:
+    """Without its connection, an agent ends its worker and itself, within moments."""
+    task = await stage.run("sleep 60")
+    started = await stage.server.next(Started)
+    stage.server.transport.abort()
+    await asyncio.wait_for(task, 5)
+    await gone(started.pid)
+
+
+@plainly
+async def test_a_silent_server(stage: Stage) -> None:
+    """After the lease the worker is ended; words of the server renew it."""
+    task = await stage.run("sleep 60", lease=0.8)
+    started = await stage.server.next(Started)
+    for number in range(6):
+        stage.server.say(Alive(number))
+        await asyncio.sleep(0.2)
+    assert not task.done()
+    await asyncio.wait_for(task, 5)
+    await gone(started.pid)
+
+
+@plainly
+async def test_a_server_that_is_silent_from_the_beginning(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is told nothing does not stay for ever."""
+    monkeypatch.setattr(agent_module, "_LEASE", 0.3)
+    await asyncio.wait_for(Agent(stage.invitation, "n1").run(), 5)
+
+
+@pytest.mark.slow
+@plainly
+async def test_an_agent_that_was_stopped_listens_first(stage: Stage) -> None:
+    """The time in which it did not run is no silence of the server."""
+    task = await stage.run("sleep 60", lease=1.0)
+    await stage.server.next(Started)
+    time.sleep(1.5)  # noqa: ASYNC251 - as if it had been stopped
+    await asyncio.sleep(0.2)
+    stage.server.say(Alive(1))
+    await asyncio.sleep(0.5)
+    assert not task.done()
+    await asyncio.wait_for(task, 5)
+
+
+@plainly
+async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
+    """That is how it is told to go when its place is given back."""
+    task = await stage.run("sleep 60")
+    started = await stage.server.next(Started)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    await gone(started.pid)
+    assert (await stage.server.next(Ended)).code == -9
+
+
+@plainly
+async def test_a_worker_learns_nothing_of_the_tickets(stage: Stage) -> None:
+    """Neither the agent's nor the worker's secret is in its environment or its arguments."""
+    task = await stage.run("tr '\\0' '\\n' < /proc/$$/environ; tr '\\0' ' ' < /proc/$$/cmdline")
+    out, _, _ = await stage.output_until_end()
+    assert b"MODELSERVER_WORKER=" in out
+    for hidden in (stage.invitation.secret, stage.invitation.ticket):
+        assert hidden.hex().encode() not in out
+        assert hidden not in out
+    assert b'secret":' not in out
+    await task
+
+
+@pytest.mark.slow
+@plainly
+async def test_a_flood_of_output_is_slowed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that prints more than the limit has to wait; while the server takes nothing, it stands."""
+    monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1 << 20)
+    task = await stage.run("yes 0123456789")
+    await stage.server.next(Started)
+    stage.server.messages = asyncio.Queue()
+    await asyncio.sleep(1.0)
+    got = 0
+    while not stage.server.messages.empty():
+        message = stage.server.messages.get_nowait()
+        got += len(message.data) if isinstance(message, Output) else 0
+    assert 1 << 17 < got < 4 << 20
+    stage.server.say(Kill())
+    await stage.server.next(Ended)
+    await task
+
+
+# -- agents as processes
+
+_AGENT = """
+import sys
+from modelserver.engine.worker.parent import die_with
+sys.executable, agent, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
+die_with(parent)
+from modelserver.ext.cluster.node.agent import run
+run(sys.stdin.readline(), agent)
+"""
+
+
+@pytest.fixture
+def process(stage: Stage) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts an agent's process whose workers are such a script."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(script: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _AGENT, str(stage.program(script)), "n1", str(os.getpid())]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert child.stdin is not None
+        child.stdin.write(stage.invitation.text().encode() + b"\n")
+        child.stdin.close()
+        made.append(child)
+        return child
+
+    yield start
+    for child in made:
+        child.kill()
+        child.wait()
+
+
+async def keep_alive(server: PlayedServer) -> None:
+    """As a server does."""
+    for number in range(10_000):
+        server.say(Alive(number))
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+@plainly
+async def test_sigterm_ends_everything_in_order(
+    stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    """An agent that is asked to go ends its worker and that one's descendants, and says so."""
+    child = process("setsid sleep 60 & echo $!; sleep 60")
+    await stage.server.next(Present)
+    stage.server.say(await stage.start())
+    started = await stage.server.next(Started)
+    descendant = int((await stage.server.next(Output)).data)
+    child.send_signal(signal.SIGTERM)
+    assert (await stage.server.next(Ended)).code == -9
+    await gone(child.pid, started.pid, descendant)
+
+
+@pytest.mark.slow
+@plainly
+async def test_stopping_and_going_on(stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """An agent that was stopped, for shorter or longer than its lease, serves on if its server does."""
+    child = process("sleep 60")
+    await stage.server.next(Present)
+    stage.server.say(await stage.start(lease=1.2))
+    started = await stage.server.next(Started)
+    beating = asyncio.create_task(keep_alive(stage.server))
+    for pause in (0.8, 2.0):
+        child.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(pause)
+        child.send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.7)
+        assert is_alive(started.pid)
+    beating.cancel()
+    await gone(child.pid, started.pid)
+
+
+@pytest.mark.slow
+@plainly
+async def test_a_killed_agent(
+    stage: Stage,
+    process: Callable[[str], subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    """What its worker has left behind is ended by the next agent of this machine."""
+    child = process("setsid sleep 60 & echo $!; sleep 60")
+    await stage.server.next(Present)
+    stage.server.say(await stage.start())
+    await stage.server.next(Started)
+    descendant = int((await stage.server.next(Output)).data)
+    child.kill()
+    await asyncio.wait_for(stage.server.lost, 5)
+    child.wait()
+    assert is_alive(descendant)
+    stage.server = PlayedServer()
+    stage.invitation = stage.hub.invite(lambda: stage.server)
+    task = await stage.run("true")
+    # Before its own worker starts.
+    await stage.server.next(Started)
+    assert not is_alive(descendant)
+    await task
+
+
+@pytest.mark.slow
+@plainly
+async def test_secrets_are_not_seen_from_outside(
+    stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    """Arguments and environment of an agent's process, which others may read, have nothing of a ticket."""
+    child = process("sleep 60")
+    await stage.server.next(Present)
+    for name in ("cmdline", "environ"):
+        seen = Path(f"/proc/{child.pid}/{name}").read_bytes()  # noqa: ASYNC240
+        for hidden in (stage.invitation.secret, stage.invitation.ticket):
+            assert hidden.hex().encode() not in seen
+            assert hidden not in seen
+        assert b"ticket" not in seen

@@ -1,0 +1,702 @@
+"""The archives of a node: fetched once, whole or not at all, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.ext.cluster.node import archives
+from modelserver.ext.cluster.node.archives import ArchiveCache, ArchiveFailed, TransferFailed
+from modelserver.models.environments import environment_store as store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+MIB = 1 << 20
+
+
+def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    """One entry of an archive."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """An archive."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as opened:
+        for info, content in members:
+            opened.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+def model(seed: int = 0, large: int = 3 * MIB) -> bytes:
+    """A model's archive: a large file, small ones, a program and a link."""
+    return tar(
+        member("handler.py", f"SEED = {seed}\n".encode()),
+        member("weights.pt", bytes([seed]) * large),
+        member("bin", type=tarfile.DIRTYPE, mode=0o755),
+        member("bin/run.sh", b"#!/bin/sh\n", mode=0o755),
+        member("link", type=tarfile.SYMTYPE, linkname="bin/run.sh"),
+    )
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass
+class Server:
+    """Sends an archive, and counts who asked from which offset."""
+
+    data: bytes
+    asked: list[int] = field(default_factory=list)
+
+    async def fetch(self, offset: int) -> AsyncIterator[bytes]:
+        self.asked.append(offset)
+        for start in range(offset, len(self.data), MIB // 2):
+            await asyncio.sleep(0)
+            yield self.data[start : start + MIB // 2]
+
+
+async def hold(cache: ArchiveCache, data: bytes) -> archives.Held:
+    """What a worker of the model gets."""
+    return await cache.hold(digest(data), len(data), Server(data).fetch)
+
+
+def names(root: Path) -> list[str]:
+    """What a cache has, by kind."""
+    return sorted(path.name.partition("-")[0] for path in root.iterdir() if not path.name.endswith(".lock"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files of a directory."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where archives are kept."""
+    return tmp_path / "archives"
+
+
+@pytest.fixture(autouse=True)
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once."""
+    monkeypatch.setattr(archives, "_BACKOFF", 0.0)
+
+
+async def test_a_second_worker_fetches_nothing(root: Path) -> None:
+    """The first fetches, unpacks, and has the files with their modes and links; the second finds them."""
+    told: list[str] = []
+    data, cache = model(), ArchiveCache(root)
+    server = Server(data)
+    first = await cache.hold(digest(data), len(data), server.fetch, told.append)
+    second = await ArchiveCache(root).hold(digest(data), len(data), server.fetch, told.append)
+
+    assert server.asked == [0]
+    assert told == [f"Fetching the model's files, {len(data)} bytes"]
+    for held in (first, second):
+        assert content(held.path)["weights.pt"] == bytes(3 * MIB)
+        assert os.access(held.path / "bin" / "run.sh", os.X_OK)
+        assert os.readlink(held.path / "link") == "bin/run.sh"
+    assert first.path != second.path
+    await first.release()
+    await first.release()
+    await second.release()
+    assert names(root) == ["archive"]
+
+
+async def test_a_workers_directory_is_its_own(root: Path) -> None:
+    """A handler may write there; large files are one on the disk, to which only a superuser can write."""
+    data, cache = model(), ArchiveCache(root)
+    first, second = await hold(cache, data), await hold(cache, data)
+    (first.path / "handler.py").write_text("changed")
+    (first.path / "new").mkdir()
+    (first.path / "bin" / "run.sh").unlink()
+    third = await hold(cache, data)
+
+    for held in (second, third):
+        assert sorted(content(held.path)) == ["bin/run.sh", "handler.py", "link", "weights.pt"]
+        assert (held.path / "handler.py").read_text() == "SEED = 0\n"
+    weights = [held.path / "weights.pt" for held in (first, second, third)]
+    assert len({path.stat().st_ino for path in weights}) == 1
+    assert weights[0].stat().st_mode & 0o777 == 0o444
+
+
+async def test_links_stay_links(root: Path) -> None:
+    """To a folder, or to what is not there; nothing is followed."""
+    data = tar(
+        member("bin", type=tarfile.DIRTYPE, mode=0o755),
+        member("bin/run.sh", b"#!/bin/sh\n"),
+        member("folder", type=tarfile.SYMTYPE, linkname="bin"),
+        member("nowhere", type=tarfile.SYMTYPE, linkname="missing"),
+    )
+    held = await hold(ArchiveCache(root), data)
+
+    assert [os.readlink(held.path / name) for name in ("folder", "nowhere")] == ["bin", "missing"]
+    assert (held.path / "folder" / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
+async def test_files_are_copied_where_links_are_impossible(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems have no links."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    held = await hold(ArchiveCache(root), model())
+
+    assert (held.path / "weights.pt").stat().st_nlink == 1
+    assert content(held.path)["weights.pt"] == bytes(3 * MIB)
+
+
+async def test_a_changed_archive_is_fetched_anew(root: Path) -> None:
+    """A superuser's handler that writes into a large file in place spoils it for nobody who comes later."""
+    data, cache = model(), ArchiveCache(root)
+    first = await hold(cache, data)
+    os.chmod(first.path / "weights.pt", 0o600)
+    with (first.path / "weights.pt").open("r+b") as file:
+        file.write(b"changed")
+    server = Server(data)
+    second = await cache.hold(digest(data), len(data), server.fetch)
+
+    assert server.asked == [0]
+    assert content(second.path)["weights.pt"] == bytes(3 * MIB)
+    assert content(first.path)["weights.pt"].startswith(b"changed")
+    assert names(root) == ["archive", "archive", "files", "files"]
+    await first.release()
+    await hold(ArchiveCache(root, len(data)), data)
+    assert names(root).count("archive") == 1
+
+
+# Transfers
+
+
+def torn(data: bytes, *ends: Callable[[], None]) -> Server:
+    """A server whose first connections end like this after a MiB each."""
+
+    class Torn(Server):
+        async def fetch(self, offset: int) -> AsyncIterator[bytes]:
+            if len(self.asked) >= len(ends):
+                async for piece in super().fetch(offset):
+                    yield piece
+                return
+            self.asked.append(offset)
+            yield self.data[offset : offset + MIB // 2]
+            yield self.data[offset + MIB // 2 : offset + MIB]
+            ends[len(self.asked) - 1]()
+
+    return Torn(data)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def end() -> None:
+        raise error
+
+    return end
+
+
+async def test_torn_transfers_go_on(root: Path) -> None:
+    """Whether a connection breaks or ends early, the next one gets the rest."""
+    data = model()
+    server = torn(data, raising(ConnectionResetError("reset")), lambda: None)
+    held = await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+
+    assert server.asked == [0, MIB, 2 * MIB]
+    assert content(held.path)["weights.pt"] == bytes(3 * MIB)
+
+
+async def test_a_server_that_falls_silent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while without a byte another connection is asked for the rest."""
+    monkeypatch.setattr(archives, "_PATIENCE", 0.05)
+    data, asked = model(), []
+
+    async def fetch(offset: int) -> AsyncIterator[bytes]:
+        asked.append(offset)
+        yield data[offset : offset + 2 * MIB]
+        if len(asked) == 1:
+            await asyncio.sleep(100)
+        yield data[offset + 2 * MIB :]
+
+    await ArchiveCache(root).hold(digest(data), len(data), fetch)
+
+    assert asked == [0, 2 * MIB]
+
+
+async def test_a_server_that_cannot_be_reached(root: Path) -> None:
+    """After several failures the last one is told; what has arrived is there for the next attempt."""
+    data, cache = model(large=8 * MIB), ArchiveCache(root)
+    server = torn(data, *[raising(ConnectionResetError("Connection reset by peer"))] * 5)
+    words = f"could not be fetched, 5 times: Connection reset by peer, after {5 * MIB} of {len(data)} bytes"
+    with pytest.raises(TransferFailed, match=words):
+        await cache.hold(digest(data), len(data), server.fetch)
+    again = Server(data)
+    held = await cache.hold(digest(data), len(data), again.fetch)
+
+    assert again.asked == [5 * MIB]
+    assert content(held.path)["weights.pt"] == bytes(8 * MIB)
+
+
+async def test_what_the_connection_says_otherwise_is_final(root: Path) -> None:
+    """If there is a reason not to try again, such as that the model is gone, the caller gets it at once."""
+    data = model()
+    server = torn(data, raising(ArchiveFailed("the model is gone")))
+
+    with pytest.raises(ArchiveFailed, match="the model is gone"):
+        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+    assert server.asked == [0]
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("sent", [model(1), model() + b"more", model(large=2 * MIB) + bytes(2 * MIB)])
+async def test_other_content(root: Path, sent: bytes) -> None:
+    """It is fetched once more and then refused; nothing of it is unpacked or stays."""
+    data = model()
+    server = Server(sent)
+
+    with pytest.raises(ArchiveFailed, match="2 times: what arrived has another SHA-256"):
+        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+    assert server.asked == [0, 0]
+    with pytest.raises(TransferFailed):
+        await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+
+
+async def test_other_content_once(root: Path) -> None:
+    """The second time may be right, as when the beginning was left by a disk that lost power."""
+    data = model()
+    place = root / f"archive-{digest(data)}"
+    cache = ArchiveCache(root)
+    place.mkdir()
+    (place / "archive.tar").write_bytes(b"\0" * MIB + b"\1")
+    server = Server(data)
+    held = await cache.hold(digest(data), len(data), server.fetch)
+
+    assert server.asked == [MIB + 1, 0]
+    assert content(held.path)["weights.pt"] == bytes(3 * MIB)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc", "A" * 64, "0" * 63, f"{'0' * 64}/"])
+async def test_digests_are_names(root: Path, name: str) -> None:
+    """Nothing else becomes a path."""
+    with pytest.raises(ArchiveFailed, match="is not a SHA-256"):
+        await ArchiveCache(root).hold(name, 1, Server(b"").fetch)
+
+
+# Evil archives
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([member("/tmp/evil", b"x")], "leads elsewhere"),
+        ([member("../evil", b"x")], "leads elsewhere"),
+        ([member("a/../../evil", b"x")], "leads elsewhere"),
+        ([member("out", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "cannot be unpacked.*absolute path"),
+        ([member("out", type=tarfile.SYMTYPE, linkname="../x")], "cannot be unpacked.*outside"),
+        (
+            [member("in", type=tarfile.SYMTYPE, linkname="sub"), member("in/evil", b"x")],
+            "'in/evil' in the model's archive leads elsewhere",
+        ),
+        ([member("in", type=tarfile.SYMTYPE, linkname="sub"), member("in", b"x")], "leads elsewhere"),
+        ([member("a", b"x"), member("hard", type=tarfile.LNKTYPE, linkname="a")], "no file or directory"),
+        ([member("device", type=tarfile.CHRTYPE)], "no file or directory"),
+        ([member("device", type=tarfile.BLKTYPE)], "no file or directory"),
+        ([member("pipe", type=tarfile.FIFOTYPE)], "no file or directory"),
+    ],
+)
+async def test_evil_members(root: Path, members: list[tuple[tarfile.TarInfo, bytes]], words: str) -> None:
+    """An archive is not trusted for its digest: what leads elsewhere or is no file is refused, in words."""
+    data = tar(member("good", b"x"), *members)
+
+    with pytest.raises(ArchiveFailed, match=words):
+        await hold(ArchiveCache(root), data)
+    assert names(root) == []
+    assert not (root.parent / "evil").exists()
+
+
+async def test_no_archive_at_all(root: Path) -> None:
+    """Bytes with the right digest that are no archive, or the beginning of one."""
+    for data in (b"no archive" * 100, model()[: 2 * MIB]):
+        with pytest.raises(ArchiveFailed, match="The model's archive cannot be unpacked"):
+            await hold(ArchiveCache(root), data)
+    assert names(root) == []
+
+
+def test_modes_are_the_nodes(tmp_path: Path) -> None:
+    """No file is writable, set-user-ID or open to others because the archive says so."""
+    data = tar(member("a", b"x", mode=0o6777), member("b", b"x", mode=0), member("d", type=tarfile.DIRTYPE))
+    (tmp_path / "tar").write_bytes(data)
+    archives._unpack(tmp_path / "tar", tmp_path / "files")
+
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "files").iterdir()}
+    assert modes == {"a": 0o555, "b": 0o444, "d": 0o700}
+
+
+# Several processes
+
+SCRIPT = """
+import asyncio, sys, time
+from pathlib import Path
+from modelserver.models.environments import environment_store as store
+from modelserver.ext.cluster.node import archives
+data = Path(sys.argv[2]).read_bytes()
+
+def stop(*_):
+    print("here", flush=True)
+    time.sleep(1000)
+
+async def fetch(offset):
+    print("fetching", offset, flush=True)
+    for start in range(offset, len(data), 1 << 19):
+        yield data[start : start + (1 << 19)]
+        BETWEEN
+
+PATCH
+async def main():
+    held = await archives.ArchiveCache(Path(sys.argv[1])).hold(sys.argv[3], len(data), fetch)
+    print("held", held.path, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def process(
+    root: Path, data: bytes, patch: str = "", between: str = "pass"
+) -> Iterator[subprocess.Popen[str]]:
+    """Another process of the node that holds the archive."""
+    (root.parent / "data").write_bytes(data)
+    code = SCRIPT.replace("PATCH", textwrap.dedent(patch)).replace("BETWEEN", between)
+    command = [sys.executable, "-c", code, str(root), str(root.parent / "data"), digest(data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def line(started: subprocess.Popen[str]) -> str:
+    assert started.stdout is not None
+    return started.stdout.readline().strip()
+
+
+@pytest.mark.parametrize(
+    ("patch", "between", "then"),
+    [
+        ("", "if start >= 2 << 20: stop()", [2 * MIB]),
+        pytest.param("archives._unpack = stop", "pass", [], marks=pytest.mark.slow),
+        ("archives._sync = stop", "pass", [0]),
+        pytest.param("archives.store.complete = stop", "pass", [0], marks=pytest.mark.slow),
+        ("archives._copy = stop", "pass", None),
+    ],
+    ids=["fetching", "verified", "unpacked", "synced", "in use"],
+)
+async def test_a_killed_process_leaves_nothing_half(
+    root: Path, patch: str, between: str, then: list[int] | None
+) -> None:
+    """Killed at any step, it holds nothing up and its half-made files are not used; what had arrived is."""
+    data, waits = model(), asyncio.Event()
+    with process(root, data, patch, between) as other:
+        assert line(other) == "fetching 0"
+        assert line(other) == "here"
+        server = Server(data)
+        held = asyncio.create_task(
+            ArchiveCache(root).hold(
+                digest(data), len(data), server.fetch, lambda text: waits.set() if "Waiting" in text else None
+            )
+        )
+        if then is not None:
+            await asyncio.wait_for(waits.wait(), 20)
+        other.kill()
+        other.wait()
+        found = await asyncio.wait_for(held, 20)
+
+    assert server.asked == (then or [])
+    assert content(found.path) == {
+        "handler.py": b"SEED = 0\n",
+        "weights.pt": bytes(3 * MIB),
+        "bin/run.sh": b"#!/bin/sh\n",
+        "link": b"#!/bin/sh\n",
+    }
+    await found.release()
+    await (await hold(ArchiveCache(root), data)).release()
+    assert names(root) == ["archive"]
+    assert sorted(path.name for path in (root / f"archive-{digest(data)}").glob("*")) == [
+        "asked",
+        "complete",
+        "files",
+    ]
+
+
+@pytest.mark.slow
+async def test_processes_killed_at_any_moment(root: Path) -> None:
+    """Whoever comes next has all files as they are, again and again."""
+    data, moments = model(large=8 * MIB), random.Random(1)
+    for _ in range(25):
+        with process(root, data, between="await asyncio.sleep(0.005)") as other:
+            line(other)
+            await asyncio.sleep(moments.uniform(0, 0.3))
+            other.kill()
+            other.wait()
+        held = await hold(ArchiveCache(root), data)
+        assert content(held.path)["weights.pt"] == bytes(8 * MIB)
+        await held.release()
+        assert names(root) == ["archive"]
+        shutil.rmtree(root / f"archive-{digest(data)}")
+
+
+async def test_the_disk_has_all_before_the_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive whose mark outlives a loss of power is whole: its files and folders were synced before."""
+    synced: list[str] = []
+    sync, complete = os.fsync, store.complete
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def marked(place: Path, *rest: Any) -> None:
+        synced.append("mark")
+        complete(place, *rest)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(store, "complete", marked)
+    data = model()
+    await hold(ArchiveCache(root), data)
+
+    files = root / f"archive-{digest(data)}" / "files"
+    paths = ["", "handler.py", "weights.pt", "bin", "bin/run.sh"]
+    assert synced[-1] == "mark"
+    assert set(synced[:-1]) == {str(files / path) for path in paths}
+
+
+async def test_two_processes_fetch_once(root: Path) -> None:
+    """Who asks while another process fetches waits for that, and both have the files."""
+    data = model()
+    with process(root, data, between="await asyncio.sleep(0.02)") as other:
+        assert line(other) == "fetching 0"
+        server = Server(data)
+        held = await ArchiveCache(root).hold(digest(data), len(data), server.fetch)
+        word, _, path = line(other).partition(" ")
+
+        assert word == "held"
+        assert server.asked == []
+        assert content(held.path) == content(Path(path))
+
+
+async def test_many_in_one_process_fetch_once(root: Path) -> None:
+    """It is the same within a process, also if the one that fetches is cancelled."""
+    data, server = model(), Server(model())
+    cache, begun = ArchiveCache(root), asyncio.Event()
+
+    def tell(text: str) -> None:
+        if "Fetching" in text:
+            begun.set()
+
+    tasks = [asyncio.create_task(cache.hold(digest(data), len(data), server.fetch, tell)) for _ in range(8)]
+    await begun.wait()
+    tasks[0].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+
+    held = [one for one in found if isinstance(one, archives.Held)]
+    assert len(held) >= 7
+    assert len(server.asked) <= 2
+    for one in held:
+        await one.release()
+    assert names(root) == ["archive"]
+
+
+# Bounds
+
+
+async def test_the_least_recently_used_give_way(root: Path) -> None:
+    """Beyond the limit, those that no worker uses are removed."""
+    one, two, three = model(1), model(2), model(3)
+    cache = ArchiveCache(root, 2 * len(one))
+    for data in (one, two, one):
+        await (await hold(cache, data)).release()
+    await (await hold(cache, three)).release()
+
+    kept = [(root / f"archive-{digest(data)}").exists() for data in (one, two, three)]
+    assert kept == [True, False, True]
+
+
+async def test_what_is_held_stays(root: Path) -> None:
+    """In this or another process; if nothing else can give way, the error has all figures."""
+    one, two, three = model(1), model(2), model(3)
+    cache = ArchiveCache(root, 2 * len(one))
+    mine = await hold(cache, one)
+    with process(root, two) as other:
+        assert line(other) == "fetching 0"
+        assert line(other).startswith("held")
+        words = (
+            rf"{len(three)} bytes are needed, 0 of {2 * len(one)} \(MODELSERVER_NODE_CACHE_SIZE\) are free"
+        )
+        with pytest.raises(ArchiveFailed, match=words):
+            await hold(cache, three)
+        assert names(root) == ["archive", "archive", "files", "files"]
+        other.kill()
+        other.wait()
+    await hold(cache, three)
+
+    assert content(mine.path)["weights.pt"] == bytes([1]) * 3 * MIB
+    assert names(root) == ["archive", "archive", "files", "files"]
+
+
+async def test_what_is_being_fetched_counts(root: Path) -> None:
+    """Two that arrive at once are not more than the limit together."""
+    one, two = model(1), model(2)
+    cache = ArchiveCache(root, 2 * len(one) - 1)
+    with process(root, one, between="stop()") as other:
+        assert line(other) == "fetching 0"
+        assert line(other) == "here"
+        with pytest.raises(ArchiveFailed, match=rf"{len(two)} bytes are needed, {len(one) - 1} of"):
+            await hold(cache, two)
+        other.kill()
+        other.wait()
+
+    await hold(cache, two)
+    assert names(root) == ["archive", "files"]
+
+
+async def test_no_room_on_the_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others give way first; then it says how much is needed and free, and nothing is fetched."""
+    one, two = model(1), model(2)
+    cache = ArchiveCache(root)
+    await (await hold(cache, one)).release()
+    free = len(two)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    server = Server(two)
+
+    with pytest.raises(
+        ArchiveFailed,
+        match=rf"no room .* {2 * len(two)} bytes are needed, packed and unpacked, {free} are free",
+    ):
+        await cache.hold(digest(two), len(two), server.fetch)
+    assert server.asked == []
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("step", ["write", "unpack", "furnish"])
+async def test_a_disk_that_fills(root: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whatever step it is full, the words are the same, and nothing stays that takes room."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    where = "_Part.write" if step == "write" else f"_{step}"
+    monkeypatch.setattr(f"modelserver.ext.cluster.node.archives.{where}", full)
+    server = Server(model())
+
+    with pytest.raises(ArchiveFailed, match="There is no room for the model's files on the disk of"):
+        await ArchiveCache(root).hold(digest(server.data), len(server.data), server.fetch)
+    assert server.asked == [0]
+    assert names(root) == (["archive"] if step == "furnish" else [])
+
+
+# The folder
+
+
+def test_the_folder_is_made_private(root: Path) -> None:
+    """Models may be secret."""
+    ArchiveCache(root)
+
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o755, 0o701])
+def test_a_folder_open_to_others(root: Path, mode: int) -> None:
+    """What others can change or read is refused, with the mode that it has."""
+    root.mkdir()
+    root.chmod(mode)
+
+    with pytest.raises(ArchiveFailed, match=rf"closed to others \(mode 700\): .* has mode {mode:o}"):
+        ArchiveCache(root)
+
+
+def test_a_folder_of_another_user(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, with both users."""
+    root.mkdir(mode=0o700)
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+
+    with pytest.raises(ArchiveFailed, match=rf"must belong to user {owner + 1} .* belongs to {owner}"):
+        ArchiveCache(root)
+
+
+def test_a_file_instead_of_a_folder(root: Path) -> None:
+    """It cannot be used, in words."""
+    root.touch()
+
+    with pytest.raises(ArchiveFailed, match="cannot be used: File exists"):
+        ArchiveCache(root)
+
+
+def test_the_environment_names_folder_and_limit(tmp_path: Path) -> None:
+    """By default the folder is in the user's cache, with 20 GiB; what cannot be is refused in words."""
+    caches = {"XDG_CACHE_HOME": str(tmp_path)}
+    default = ArchiveCache.of_node(caches)
+    set_ = ArchiveCache.of_node(
+        {archives.ROOT: str(tmp_path / "mine"), "MODELSERVER_NODE_CACHE_SIZE": "1000"}
+    )
+
+    assert (default._root, default._limit) == (tmp_path / "modelserver" / "archives", 20 << 30)
+    assert (set_._root, set_._limit) == (tmp_path / "mine", 1000)
+    for size in ("0", "-1", "20GiB"):
+        with pytest.raises(ArchiveFailed, match=f"MODELSERVER_NODE_CACHE_SIZE={size}: a positive number"):
+            ArchiveCache.of_node({**caches, archives.LIMIT: size})
+    for nowhere in ({"MODELSERVER_CACHE": "off"}, {archives.ROOT: "relative"}):
+        with pytest.raises(ArchiveFailed, match="set MODELSERVER_NODE_CACHE to an absolute path"):
+            ArchiveCache.of_node(nowhere)
+
+
+@pytest.mark.slow
+async def test_memory_is_level(root: Path) -> None:
+    """300 MB arrive, are verified, unpacked and held without growth of the process."""
+    info, _ = member("weights.pt")
+    info.size = 300_000_000
+    rest = bytes(-info.size % 512 + 1024)
+    header = info.tobuf()
+    piece = bytes(MIB)
+    hashed = hashlib.sha256(header)
+    for start in range(0, info.size, MIB):
+        hashed.update(piece[: info.size - start])
+    hashed.update(rest)
+
+    async def fetch(offset: int) -> AsyncIterator[bytes]:
+        assert offset == 0
+        yield header
+        for start in range(0, info.size, MIB):
+            yield piece[: info.size - start]
+        yield rest
+
+    cache = ArchiveCache(root)
+    await (await hold(cache, model())).release()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    held = await cache.hold(hashed.hexdigest(), len(header) + info.size + len(rest), fetch)
+
+    assert (held.path / "weights.pt").stat().st_size == info.size
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 24 << 10  # KiB

@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.surface.tls.certificates import Authority
+
+from modelserver.engine.wire.greeting import (
+    RESPONSE,
+    GreetingError,
+    Invitation,
+    challenge,
+    confirm,
+    invite,
+)
+from modelserver.ext.cluster.node import dial as dial_module
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
+from modelserver.surface.tls.context import Certificate, server_context
+from modelserver.surface.tls.throwaway import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_OWN = make_certificate(["127.0.0.1"])
+_WAYS = {
+    "blocking": lambda invitation: dial(invitation).close(),
+    "streams": lambda invitation: asyncio.run(_briefly(invitation)),
+}
+
+
+async def _briefly(invitation: Invitation) -> None:
+    _, writer = await dial_streams(invitation)
+    writer.transport.abort()
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes."""
+    received = b""
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise ConnectionAbortedError
+        received += piece
+    return received
+
+
+class FalseServer:
+    """Whoever listens at an address: ``answer`` is called with each connection, in a thread.
+
+    ``heard``: how many bytes of a node's greeting came, for each connection that got so far.
+    """
+
+    def __init__(
+        self, answer: Callable[[socket.socket], None], listener: socket.socket | None = None
+    ) -> None:
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
+        self.answered = 0
+        self.invitation = invite("127.0.0.1", 0 if listener else self._listener.getsockname()[1])
+        self._answer = answer
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.answered += 1
+            with connection, contextlib.suppress(OSError):
+                self._answer(connection)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., FalseServer]]:
+    made: list[FalseServer] = []
+
+    def start(answer: Callable[[socket.socket], None], listener: socket.socket | None = None) -> FalseServer:
+        made.append(FalseServer(answer, listener))
+        return made[-1]
+
+    yield start
+    for server in made:
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial_module, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(dial_module, "DIAL_TIME", 1.0)
+
+
+def greet(connection: socket.socket, invitation: Invitation) -> None:
+    """As a true server does."""
+    first, nonce = challenge()
+    connection.sendall(first)
+    connection.sendall(confirm(invitation, nonce, receive(connection, RESPONSE.size)))
+
+
+def secured(
+    certificate: Certificate, answer: Callable[[socket.socket], None], newest: ssl.TLSVersion | None = None
+) -> Callable[[socket.socket], None]:
+    """The answer, over TLS."""
+    context = server_context(certificate, ("modelserver",))
+    if newest is not None:
+        context.maximum_version = newest
+
+    def answer_securely(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            answer(secure)
+
+    return answer_securely
+
+
+@pytest.fixture(params=_WAYS)
+def way(request: pytest.FixtureRequest) -> Callable[[Invitation], object]:
+    """As a worker dials, and as an agent does."""
+    return _WAYS[request.param]
+
+
+def test_a_server_that_does_not_know_the_secret(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """Who answers without knowing the secret is given up at once, and sent nothing more."""
+    after: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(challenge()[0])
+        response = receive(connection, RESPONSE.size)
+        # The best it has: the node's own proof.
+        connection.sendall(response[-32:])
+        after.append(connection.recv(1))
+
+    server = serve(answer)
+    with pytest.raises(GreetingError, match="the server could not prove that it knows the ticket"):
+        way(server.invitation)
+    assert server.answered == 1
+    assert after in ([], [b""])
+
+
+def test_something_else_answers(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """A server of something else is told from one of this product."""
+    server = serve(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.6p1 Debian and so on ...\r\n"))
+    with pytest.raises(GreetingError, match="no modelserver answers there"):
+        way(server.invitation)
+    assert server.answered == 1
+
+
+def test_a_closed_connection_is_tried_again(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """A server that has to turn a node away for the moment is asked again, a few times."""
+    refusals = [True, True]
+
+    def answer(connection: socket.socket) -> None:
+        if refusals:
+            refusals.pop()
+            return
+        greet(connection, server.invitation)
+
+    server = serve(answer)
+    way(server.invitation)
+    assert server.answered == 3
+    refusals += [True] * 9
+    with pytest.raises(ConnectionError):
+        way(server.invitation)
+    assert server.answered == 6
+
+
+def test_a_silent_server(
+    serve: Callable[..., FalseServer],
+    way: Callable[[Invitation], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not waited for longer than the time for a greeting, in which it may also come in pieces."""
+    monkeypatch.setattr(dial_module, "PAUSES", ())
+    monkeypatch.setattr(dial_module, "DIAL_TIME", 0.2)
+    over = threading.Event()
+    server = serve(lambda _: over.wait(5) and None)
+    with pytest.raises(OSError, match=r"timed out|does not answer"):
+        way(server.invitation)
+    over.set()
+
+
+def test_nobody_listens(way: Callable[[Invitation], object]) -> None:
+    """That is an error, too."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        way(invite("127.0.0.1", port))
+
+
+def test_the_pinned_certificate_only(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object], tmp_path: Path
+) -> None:
+    """The server's certificate is trusted; no other of the same name is, even of the same authority."""
+
+    def answer(connection: socket.socket) -> None:
+        greet(connection, server.invitation)
+
+    server = serve(secured(_OWN, answer))
+    way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
+    same_name = make_certificate(["127.0.0.1"]).chain.decode()
+    authority = Authority(tmp_path)
+    (_, one), (other_key, other) = authority.issue("server"), authority.issue("server2")
+    server = serve(secured(Certificate(other.read_bytes(), other_key.read_bytes()), answer))
+    for pinned in (same_name, one.read_text()):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            way(msgspec.structs.replace(server.invitation, certificate=pinned))
+
+
+def test_a_wrong_clock_does_not_matter(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """The certificate came with the ticket: that it is not valid yet, or any more, does not matter."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "modelserver")])
+    past = datetime.now(timezone.utc) - timedelta(days=400)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(past).not_valid_after(past + timedelta(days=1))
+    chain = builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    server = serve(secured(Certificate(chain, pem), lambda connection: greet(connection, server.invitation)))
+    way(msgspec.structs.replace(server.invitation, certificate=chain.decode()))
+
+
+def test_old_tls_is_not_spoken(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """A server that offers TLS 1.2 is not talked to."""
+    server = serve(secured(_OWN, lambda _: None, ssl.TLSVersion.TLSv1_2))
+    with pytest.raises(ssl.SSLError):
+        way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
+
+
+def test_no_tls_where_it_was_promised(
+    serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
+) -> None:
+    """Nothing is said in the clear if the invitation has a certificate."""
+    heard: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(challenge()[0])
+        heard.append(connection.recv(1 << 16))
+
+    server = serve(answer)
+    with pytest.raises(OSError):  # noqa: PT011 - a failed handshake, or its closed connection
+        way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
+    assert all(server.invitation.ticket not in data for data in heard)
+
+
+def test_another_servers_local_socket(
+    serve: Callable[..., FalseServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another server has its socket at the same path, a worker uses the network."""
+    path = str(tmp_path / "s")
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(path)
+    local.listen()
+    stranger = invite("h", 1)
+    other = serve(lambda connection: greet(connection, stranger), local)
+    server = serve(lambda connection: greet(connection, server.invitation))
+    invitation = msgspec.structs.replace(server.invitation, path=path)
+    with dial(invitation) as connection:
+        assert connection.family == socket.AF_INET
+    assert (other.answered, server.answered) == (1, 1)
+    monkeypatch.setenv(LOCAL_SOCKET, "0")
+    dial(invitation).close()
+    assert (other.answered, server.answered) == (1, 2)
+    monkeypatch.delenv(LOCAL_SOCKET)
+    dial(msgspec.structs.replace(invitation, path=str(tmp_path / "none"))).close()
+    assert server.answered == 3
+
+
+def test_a_frozen_local_socket(serve: Callable[..., FalseServer], tmp_path: Path) -> None:
+    """A socket whose server takes no more connections does not hold a worker for ever."""
+    path = str(tmp_path / "s")
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(path)
+    local.listen(0)
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.connect(path)
+    server = serve(lambda connection: greet(connection, server.invitation))
+    dial(msgspec.structs.replace(server.invitation, path=path)).close()
+    assert server.answered == 1
+    waiting.close()
+    local.close()
+
+
+# -- an encrypted connection in a worker
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ssl.SSLSocket, SecureConnection]]:
+    """A server's end, blocking, and a worker's."""
+    pair = socket.socketpair()
+    context = server_context(_OWN, ("modelserver",))
+    made: list[ssl.SSLSocket] = []
+    thread = threading.Thread(target=lambda: made.append(context.wrap_socket(pair[0], server_side=True)))
+    thread.start()
+    worker = dial_module._context(_OWN.chain.decode()).wrap_socket(pair[1])
+    thread.join()
+    yield made[0], SecureConnection(worker)
+    made[0].close()
+    worker.close()
+
+
+def received_by(worker: SecureConnection, size: int, flags: int = 0) -> bytes:
+    """One read of at most so many bytes."""
+    buffer = memoryview(bytearray(size))
+    return bytes(buffer[: worker.recv_into(buffer, 0, flags)])
+
+
+@pytest.mark.parametrize("size", [1, 16_384, 16_385, 100_000, 5_000_000])
+def test_both_directions_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], size: int) -> None:
+    """A thread writes while another one reads, and all bytes arrive in their order."""
+    server, worker = ends
+    there, back = os.urandom(size), os.urandom(size)
+    received: list[bytes] = []
+
+    def echo() -> None:
+        received.append(receive(server, size))
+        server.sendall(back)
+
+    threads = [threading.Thread(target=echo), threading.Thread(target=worker.sendall, args=(there,))]
+    for thread in threads:
+        thread.start()
+    got = bytearray()
+    while len(got) < size:
+        got += received_by(worker, 1 << 18)
+    for thread in threads:
+        thread.join()
+    assert (received, bytes(got)) == ([there], back)
+
+
+def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """After each read, what has arrived wakes a poll of the descriptor: no decrypted byte waits unseen."""
+    server, worker = ends
+    sizes = [1, 16_384, 16_383, 5, 40_000, 1, 16_384]
+    for size in sizes:
+        server.sendall(bytes(size))
+    got = 0
+    while got < sum(sizes):
+        # What a loop's reader does: only if the descriptor is readable.
+        worker._wait(1)
+        got += len(received_by(worker, 1 << 18, socket.MSG_DONTWAIT))
+        assert worker._connection.pending() == 0
+    with pytest.raises(BlockingIOError):
+        received_by(worker, 1, socket.MSG_DONTWAIT)
+
+
+def test_receiving_in_place(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """Large frames are received where they belong."""
+    server, worker = ends
+    body = os.urandom(300_000)
+    thread = threading.Thread(target=server.sendall, args=(body,))
+    thread.start()
+    place = memoryview(bytearray(len(body)))
+    filled = 0
+    while filled < len(body):
+        filled += worker.recv_into(place[filled:], 0, 0)
+    thread.join()
+    assert place == body
+
+
+def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """Records that are there are received by one read, except one that may not fit."""
+    server, worker = ends
+    for _ in range(5):
+        server.sendall(bytes(10_000))
+    buffer = memoryview(bytearray(40_000))
+
+    assert worker.recv_into(buffer) == 30_000
+    assert worker.recv_into(buffer) == 20_000
+
+
+def test_the_end_is_told_after_what_came_before(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """A read that meets the end returns what it has; the following ones return nothing."""
+    server, worker = ends
+    server.sendall(b"last")
+    server.close()
+
+    assert [received_by(worker, 1 << 18) for _ in range(3)] == [b"last", b"", b""]
+
+
+def test_sending_pieces(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """Of several pieces, the first is sent, or a part of it."""
+    server, worker = ends
+    assert worker.sendmsg([memoryview(b"one"), memoryview(b"two")]) == 3
+    assert receive(server, 3) == b"one"
+    assert worker.fileno() == worker._connection.fileno()
+
+
+def test_a_waiting_thread_is_woken_by_the_end(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+    """A worker that closes its connection does not leave its reading thread behind."""
+    _, worker = ends
+    got: list[object] = []
+
+    def read() -> None:
+        try:
+            got.append(received_by(worker, 10))
+        except OSError as error:
+            got.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    worker.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(got) == 1

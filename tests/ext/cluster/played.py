@@ -1,0 +1,169 @@
+"""Agents and workers that are played by the test, through the real workers' address."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from modelserver import __version__
+from modelserver.engine.wire.cluster import (
+    MAX_MESSAGE,
+    Alive,
+    Ended,
+    Heard,
+    Kill,
+    Present,
+    Start,
+    Started,
+    to_agent_decoder,
+)
+from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.engine.wire.greeting import Invitation
+from modelserver.ext.cluster.node.dial import dial_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import msgspec
+
+    from modelserver.engine.demand import Demand
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+class End:
+    """A node's end of a connection."""
+
+    def __init__(self, invitation: Invitation, decoder: msgspec.msgpack.Decoder[Any], limit: int) -> None:
+        self._invitation = invitation
+        self._frames: FrameReader[Any] = FrameReader(decoder, limit)
+        self._ahead: list[tuple[Any, bytes]] = []
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def dial(self) -> None:
+        """Connects."""
+        self.reader, self.writer = await dial_streams(self._invitation)
+        _dialled.append(self)
+
+    def say(self, message: msgspec.Struct, bodies: Sequence[bytes] = ()) -> None:
+        """Sends a message."""
+        self.write(b"".join(encode(message, bodies)))
+
+    def write(self, data: bytes) -> None:
+        """Sends bytes."""
+        assert self.writer is not None
+        self.writer.write(data)
+
+    async def hear(self) -> tuple[Any, bytes]:
+        """The next message; EOFError at the end."""
+        while not self._ahead:
+            data = await asyncio.wait_for(self.reader.read(1 << 18), 20)
+            if not data:
+                raise EOFError
+            self._ahead += [(message, bytes(tail)) for message, tail in self._frames.feed(data)]
+        return self._ahead.pop(0)
+
+    async def ended(self) -> bool:
+        """Waits until the server has closed the connection."""
+        try:
+            while True:
+                await self.hear()
+        except (EOFError, ConnectionError):
+            return True
+
+    def close(self) -> None:
+        """Breaks the connection."""
+        if self.writer is not None:
+            self.writer.transport.abort()
+
+
+_dialled: list[End] = []
+
+
+def close_all() -> None:
+    """Breaks all connections of nodes that are played."""
+    while _dialled:
+        _dialled.pop().close()
+
+
+class PlayedAgent(End):
+    """An agent; once connected, it answers heartbeats until ``is_mute``."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        super().__init__(invitation, to_agent_decoder, MAX_MESSAGE)
+        self.is_mute = False
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+        self.start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listening: asyncio.Task[None] | None = None
+
+    def present(self, version: str = __version__, python: str = PYTHON) -> None:
+        """Says who it is."""
+        self.say(Present(version, python, "n1", "host1"))
+
+    def listen(self) -> None:
+        """Begins to take what the server says."""
+        self._listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                message, _ = await self.hear()
+                if isinstance(message, Alive):
+                    if not self.is_mute:
+                        self.say(Heard(message.number))
+                elif isinstance(message, Start):
+                    self.start.set_result(message)
+                elif isinstance(message, Kill):
+                    self.heard.put_nowait(message)
+                    self.say(Ended(-9, 1, False))
+                else:
+                    self.heard.put_nowait(message)
+        except (EOFError, OSError):
+            self.gone.set_result(None)
+
+    async def worker(self) -> End:
+        """Starts a worker, that is played, too."""
+        start = await asyncio.wait_for(self.start, 10)
+        worker = End(start.worker, to_worker_decoder, 1 << 30)
+        self.say(Started(4711, start.load.model_dir, ""))
+        await worker.dial()
+        return worker
+
+
+class PlayedPlacement:
+    """A place that is nowhere."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.is_withdrawn = False
+
+    def withdraw(self) -> None:
+        self.is_withdrawn = True
+
+
+class PlayedPlacer:
+    """Hands the invitations to the test."""
+
+    def __init__(self) -> None:
+        self.invitations: asyncio.Queue[Invitation] = asyncio.Queue()
+        self.placements: list[PlayedPlacement] = []
+
+    async def place(self, invitations: Sequence[str], demand: Demand, label: str) -> PlayedPlacement:
+        for invitation in invitations:
+            self.invitations.put_nowait(Invitation.parse(invitation))
+        self.placements.append(PlayedPlacement())
+        return self.placements[-1]
+
+    async def agent(self) -> PlayedAgent:
+        """The agent of the next place, connected."""
+        agent = PlayedAgent(await asyncio.wait_for(self.invitations.get(), 10))
+        await agent.dial()
+        return agent
+
+    def situation(self) -> str:
+        return "1 CPU is free of 2"
+
+    async def close(self) -> None:
+        """Nothing runs."""

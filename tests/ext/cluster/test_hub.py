@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import ssl
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import msgspec
+import psutil
+import pytest
+import uvloop
+from tests.ext.cluster.loops import on_loop
+from tests.waiting import until
+
+from modelserver.engine.wire.greeting import CHALLENGE, CONFIRMATION, RESPONSE, invite, respond
+from modelserver.ext.cluster import hub as hub_module
+from modelserver.ext.cluster.hub import Hub, first_certificate
+from modelserver.ext.cluster.node.dial import dial_streams
+from modelserver.surface.tls.throwaway import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+_PATIENCE = 10.0
+
+Visit: TypeAlias = "Callable[..., Coroutine[None, None, Peer]]"
+
+
+class Echo(asyncio.Protocol):
+    """What owners of tickets get here."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Peer:
+    """Someone at the workers' address."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def is_closed(self) -> bool:
+        """Waits until the server has closed the connection, with nothing more said."""
+        with contextlib.suppress(OSError):
+            return await asyncio.wait_for(self.reader.read(1), _PATIENCE) == b""
+        return True
+
+    async def echoes(self) -> bool:
+        """Whether the connection is its ticket's owner's."""
+        self.writer.write(b"hello")
+        return await asyncio.wait_for(self.reader.readexactly(5), _PATIENCE) == b"hello"
+
+    async def challenged(self) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(CHALLENGE.size), _PATIENCE)
+
+
+async def close(hub: Hub) -> None:
+    """As a server does at its end."""
+    hub.close()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def hub(
+    request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop, bound: socket.socket, tmp_path: Path
+) -> Iterator[Hub]:
+    certificate = make_certificate(["127.0.0.1"]) if request.param == "tls" else None
+    made = Hub(bound, "127.0.0.1", certificate=certificate, folder=tmp_path)
+    loop.run_until_complete(made.open())
+    yield made
+    loop.run_until_complete(close(made))
+
+
+@pytest.fixture
+def visit(hub: Hub) -> Iterator[Visit]:
+    """Connects, with TLS if the server has it; ``source`` is the address to come from."""
+    peers: list[Peer] = []
+
+    async def connect(source: str = "127.0.0.1", *, bare: bool = False) -> Peer:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        secure = context if hub.invite(Echo).certificate and not bare else None
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", hub.port, ssl=secure, local_addr=(source, 0)))
+        peers.append(peer)
+        return peer
+
+    yield connect
+    for peer in peers:
+        peer.writer.transport.abort()
+
+
+@on_loop
+async def test_a_ticket_is_for_one_connection(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens a connection to its owner's protocol, and no second one."""
+    monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
+    invitation = hub.invite(Echo)
+    first = Peer(*await dial_streams(invitation))
+    assert await first.echoes()
+    with pytest.raises(ConnectionError):
+        await dial_streams(invitation)
+    assert await first.echoes()
+    assert hub.strangers.count == 0
+    first.writer.transport.abort()
+
+
+@on_loop
+async def test_a_ticket_can_be_revoked(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revoked ticket is as good as none; revoking a used one does nothing."""
+    monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
+    revoked, used = hub.invite(Echo), hub.invite(Echo)
+    hub.revoke(revoked)
+    with pytest.raises(ConnectionError):
+        await dial_streams(revoked)
+    peer = Peer(*await dial_streams(used))
+    hub.revoke(used)
+    assert await peer.echoes()
+    peer.writer.transport.abort()
+
+
+@on_loop
+async def test_a_recorded_greeting_opens_nothing(hub: Hub, visit: Visit) -> None:
+    """What a node has said once does not fit the server's next challenge, used ticket or not."""
+    invitation = hub.invite(Echo)
+    early, later = await visit(), await visit()
+    response, expected = respond(invitation, await early.challenged())
+    await later.challenged()
+    later.writer.write(response)
+    assert await later.is_closed()
+    early.writer.write(response)
+    assert await early.reader.readexactly(CONFIRMATION) == expected
+    again = await visit()
+    await again.challenged()
+    again.writer.write(response)
+    assert await again.is_closed()
+
+
+@on_loop
+async def test_two_connections_with_one_ticket(hub: Hub, visit: Visit) -> None:
+    """Of two that prove themselves at the same time, one gets in."""
+    invitation = hub.invite(Echo)
+    peers = [await visit(), await visit()]
+    for peer in peers:
+        response, _ = respond(invitation, await peer.challenged())
+        peer.writer.write(response)
+    read = [peer.reader.read(CONFIRMATION) for peer in peers]
+    answers = await asyncio.gather(*read, return_exceptions=True)
+    assert sorted(len(a) if isinstance(a, bytes) else 0 for a in answers) == [0, CONFIRMATION]
+
+
+@on_loop
+async def test_a_slow_greeting_byte_by_byte(hub: Hub, visit: Visit) -> None:
+    """It may come in any pieces."""
+    peer = await visit()
+    response, expected = respond(hub.invite(Echo), await peer.challenged())
+    for position in range(len(response)):
+        peer.writer.write(response[position : position + 1])
+        await asyncio.sleep(0)
+    assert await peer.reader.readexactly(CONFIRMATION) == expected
+    assert await peer.echoes()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4, os.urandom(RESPONSE.size), bytes(1 << 20), b"\xff" * 200],
+    ids=["http", "random", "megabyte", "more"],
+)
+@on_loop
+async def test_garbage_is_answered_with_the_end(hub: Hub, visit: Visit, said: bytes) -> None:
+    """Whoever says something else than a greeting learns nothing."""
+    peer = await visit()
+    await peer.challenged()
+    peer.writer.write(said)
+    assert await peer.is_closed()
+    assert hub.strangers.count == 0
+
+
+@on_loop
+async def test_nothing_may_follow_a_greeting_at_once(hub: Hub, visit: Visit) -> None:
+    """Frames before the server has proven itself are refused, even with a good proof."""
+    peer = await visit()
+    response, _ = respond(hub.invite(Echo), await peer.challenged())
+    peer.writer.write(response + b"x")
+    assert await peer.is_closed()
+
+
+@pytest.mark.parametrize("loop", [uvloop.new_event_loop], indirect=True)
+@pytest.mark.parametrize("said", [b"", b"m", b"\x16\x03\x01\x02"])
+@on_loop
+async def test_silence_ends(
+    hub: Hub,
+    visit: Visit,
+    said: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who does not complete a greeting, or its TLS handshake, in time is disconnected."""
+    monkeypatch.setattr(hub_module, "GREETING_TIME", 0.2)
+    peer = await visit(bare=True)
+    peer.writer.write(said)
+    with contextlib.suppress(OSError):
+        assert len(await asyncio.wait_for(peer.reader.read(), _PATIENCE)) in {0, CHALLENGE.size}
+    assert hub.strangers.count == 0
+    assert "refused" in caplog.text
+
+
+@on_loop
+async def test_a_connection_that_breaks_is_forgotten_at_once(hub: Hub, visit: Visit) -> None:
+    """Before, during and after its handshake: it takes no place among the strangers any more."""
+    for said in (b"", b"\x16\x03\x01\x02\x00\x01"):
+        for end in ("abort", "close"):
+            peer = await visit(bare=True)
+            peer.writer.write(said)
+            await until(lambda: hub.strangers.count == 1)
+            getattr(peer.writer.transport, end)()
+            await until(lambda: hub.strangers.count == 0)
+    peer = await visit()
+    await peer.challenged()
+    peer.writer.transport.abort()
+    await until(lambda: hub.strangers.count == 0)
+
+
+@on_loop
+async def test_strangers_do_not_keep_a_node_out(
+    hub: Hub, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are silent there, the oldest leaves for who comes, and who has a ticket gets in."""
+    monkeypatch.setattr(hub_module, "MAX_STRANGERS", 4)
+    other = await visit("127.0.0.2")
+    strangers = [await visit(bare=True) for _ in range(6)]
+    await until(lambda: hub.strangers.count == 4)
+    assert await strangers[0].is_closed() or hub.invite(Echo).certificate == ""
+    node = Peer(*await dial_streams(hub.invite(Echo)))
+    assert await node.echoes()
+    # The crowd is from one address: those from others are left alone.
+    response, expected = respond(hub.invite(Echo), await other.challenged())
+    other.writer.write(response)
+    assert await other.reader.readexactly(CONFIRMATION) == expected
+    node.writer.transport.abort()
+
+
+@pytest.mark.parametrize("hub", ["tls"], indirect=True)
+@on_loop
+async def test_old_tls_is_refused(hub: Hub) -> None:
+    """Only TLS 1.3 is spoken."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", hub.port, ssl=context)
+    await until(lambda: hub.strangers.count == 0)
+
+
+@pytest.mark.parametrize("hub", ["tls"], indirect=True)
+@on_loop
+async def test_without_tls_nobody_gets_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was told of no certificate cannot fall back to a connection in the clear."""
+    monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
+    monkeypatch.setattr("modelserver.ext.cluster.node.dial.DIAL_TIME", 0.3)
+    with pytest.raises(OSError, match=r"answer|closed"):
+        await dial_streams(msgspec.structs.replace(hub.invite(Echo), certificate=""))
+
+
+@on_loop
+async def test_its_own_machine_has_a_socket(hub: Hub) -> None:
+    """Workers of the same machine need no network and no TLS, but a ticket as everybody."""
+    invitation = hub.invite(Echo)
+    peer = Peer(*await asyncio.open_unix_connection(invitation.path))
+    response, expected = respond(invitation, await peer.challenged())
+    peer.writer.write(response)
+    assert await peer.reader.readexactly(CONFIRMATION) == expected
+    assert await peer.echoes()
+    unknown = Peer(*await asyncio.open_unix_connection(invitation.path))
+    unknown.writer.write(respond(invite("h", 1), await unknown.challenged())[0])
+    assert await unknown.is_closed()
+    for each in (peer, unknown):
+        each.writer.transport.abort()
+
+
+@on_loop
+async def test_closing_ends_strangers_only(hub: Hub, visit: Visit) -> None:
+    """Workers at work stay connected; nobody else does, and no ticket is good any more."""
+    node, invitation = Peer(*await dial_streams(hub.invite(Echo))), hub.invite(Echo)
+    stranger = await visit()
+    response, _ = respond(invitation, await stranger.challenged())
+    hub.close()
+    stranger.writer.write(response)
+    assert await stranger.is_closed()
+    assert await node.echoes()
+    with pytest.raises(OSError):  # noqa: PT011 - any: nobody listens
+        await asyncio.open_connection("127.0.0.1", hub.port)
+    node.writer.transport.abort()
+
+
+@on_loop
+async def test_the_log_is_not_flooded_and_keeps_secrets(
+    hub: Hub, visit: Visit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refusals are logged once a second with their number; nothing of what was said is."""
+    caplog.set_level(logging.DEBUG)
+    invitation = hub.invite(Echo)
+    for _ in range(5):
+        peer = await visit()
+        response = bytearray(respond(invitation, await peer.challenged())[0])
+        response[-1] ^= 1
+        peer.writer.write(bytes(response))
+        assert await peer.is_closed()
+    refusals = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
+    assert len(refusals) <= 2
+    assert "could not prove that it has the ticket" in refusals[0]
+    for hidden in (invitation.ticket, invitation.secret, bytes(response)):
+        assert repr(hidden)[2:-1] not in caplog.text
+        assert hidden.hex() not in caplog.text
+
+
+def test_nodes_learn_the_servers_own_certificate_only() -> None:
+    """Of a chain, those who signed it are not told: they could sign another server's, too."""
+    one, other = (make_certificate([]).chain.decode() for _ in range(2))
+    assert first_certificate(one + other) == one
+    assert first_certificate("some text\n" + one) == one
+
+
+@contextlib.contextmanager
+def many_descriptors(count: int) -> Iterator[None]:
+    """Room for so many open sockets."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < count:
+        pytest.skip(f"only {before[1]} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(count, before[0]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def _ten_thousand(port: int) -> list[socket.socket]:
+    """Silent connections, as fast as they can be made."""
+    loop = asyncio.get_running_loop()
+    made = []
+    for number in range(10_000):
+        connection = socket.socket()
+        connection.setblocking(False)
+        made.append(connection)
+        # Those that the server has closed already have failed.
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(loop.sock_connect(connection, ("127.0.0.1", port)), 1.0)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", [uvloop.new_event_loop], indirect=True)
+@pytest.mark.parametrize("hub", ["tls"], indirect=True)
+@on_loop
+async def test_ten_thousand_strangers(hub: Hub) -> None:
+    """Workers at work go on, a new one gets in at any time, and memory and descriptors come back."""
+    with many_descriptors(14_000):
+        worker = Peer(*await dial_streams(hub.invite(Echo)))
+        process = psutil.Process()
+        before = process.memory_info().rss
+        descriptors = process.num_fds()
+        crowd = asyncio.create_task(_ten_thousand(hub.port))
+        newcomers = []
+        while not crowd.done():
+            assert await worker.echoes()
+            newcomers.append(Peer(*await dial_streams(hub.invite(Echo))))
+            assert await newcomers[-1].echoes()
+            assert hub.strangers.count <= hub_module.MAX_STRANGERS
+            await asyncio.sleep(0.2)
+        for connection in crowd.result():
+            connection.close()
+        assert len(newcomers) > 1
+        for newcomer in newcomers:
+            newcomer.writer.transport.abort()
+        await until(lambda: hub.strangers.count == 0)
+        await until(lambda: process.num_fds() <= descriptors + 8)
+        assert process.memory_info().rss - before < 64 << 20
+        assert await worker.echoes()
+        worker.writer.transport.abort()

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.cluster.conversation import Conversation, predict
+from tests.ext.cluster.played import PlayedPlacer, close_all
+
+from modelserver.engine.demand import Demand
+from modelserver.engine.pools.spec import Ports, Ranks, WorkerSpec
+from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Recalled, Result, Stop
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
+from modelserver.ext.cluster.processes import ProcessPlacer
+from modelserver.surface.tls.throwaway import make_certificate
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def conversation(cluster: Cluster, tmp_path: Path) -> Conversation:
+    """A worker that has loaded its model."""
+    made = Conversation()
+    await made.start(cluster, tmp_path)
+    message, _ = await made.next()
+    assert isinstance(message, Loaded)
+    return made
+
+
+async def test_a_worker_on_another_machine_answers(conversation: Conversation) -> None:
+    """It answers batches of any size: over the network, encrypted or not, and by shared memory. What it
+    prints arrives with the server, and its size; the round trip to its machine is measured.
+    """
+    worker = conversation.worker
+    for number, size in enumerate((3, 100_000, 1_000_000, 3_000_000)):
+        body = os.urandom(size)
+        worker.send(*predict(number, body))
+        message, tail = await conversation.next()
+        assert isinstance(message, Result)
+        assert message.sequence == number
+        assert message.answers == [Answer(2 * size, 200, message.answers[0].content_type)]
+        assert tail == body * 2
+    assert worker.node is not None
+    assert worker.node.name == "process-1"
+    assert worker.pid > 0
+    worker.send(*predict(4, b"print"))
+    await conversation.next()
+    # The first report may be of a process that has hardly begun; the test's own time limits this.
+    while worker.node.resident <= 1 << 20:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    assert 0 < worker.round_trip < 1
+    worker.send(Stop())
+    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
+    assert worker.begun == 5
+    assert "outoutout" in worker.last_output()
+    assert "err" in worker.last_output()
+
+
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_a_crash_is_told_with_what_had_begun(conversation: Conversation) -> None:
+    """When the process ends, the server learns how, and which batches had begun."""
+    worker = conversation.worker
+    worker.send(*predict(0, b"crash"))
+    worker.send(*predict(1, b"x"))
+    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 7"
+    assert worker.begun == 1
+
+
+async def test_batches_are_taken_back(conversation: Conversation) -> None:
+    """A batch that waits behind a slow one can be taken back, and does not run there."""
+    worker = conversation.worker
+    assert worker.recalls
+    worker.send(*predict(0, b"sleep"))
+    worker.send(*predict(1, b"x"))
+    await asyncio.sleep(0.5)
+    worker.recall(2)
+    assert await conversation.next() == (Recalled(1, 2), b"")
+    worker.kill()
+    assert "SIGKILL" in await asyncio.wait_for(worker.wait(), 10)
+    assert worker.begun == 1
+
+
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_a_killed_agent_takes_its_worker_with_it(conversation: Conversation, cluster: Cluster) -> None:
+    """Without its agent a worker ends, and the server notices at once."""
+    placer = cluster.placer
+    assert isinstance(placer, ProcessPlacer)
+    os.kill(placer.placements[0].pids[0], signal.SIGKILL)
+    how = await asyncio.wait_for(conversation.worker.wait(), 2)
+    assert how == "is out of reach: the connection to its node process-1 is lost"
+    await asyncio.wait_for(conversation.lost, 2)
+
+
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_a_frozen_agent_is_given_up(conversation: Conversation, cluster: Cluster) -> None:
+    """A machine that says nothing for the time of the lease is given up."""
+    placer = cluster.placer
+    assert isinstance(placer, ProcessPlacer)
+    pid = placer.placements[0].pids[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        how = await asyncio.wait_for(conversation.worker.wait(), 10)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert how == "is out of reach: nothing was heard of its node process-1 for 4 s"
+
+
+# Sums what all ranks have, by the means of the standard library.
+_SUMMING = """
+import json, os, sys
+from multiprocessing.connection import Client, Listener
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "OMP_NUM_THREADS")
+own = [int(os.environ[name]) for name in names]
+
+def handle(data, context):
+    if data is None:
+        if context.model_name == f"fails{rank}":
+            raise ValueError("nothing to do here")
+        return
+    if bytes(data[0]["body"]) == b"leave%d" % rank:
+        os._exit(3)
+    print("rank", rank, "is here")
+    if rank:
+        while True:
+            try:
+                with Client(address) as client:
+                    client.send(own)
+                break
+            except ConnectionRefusedError:
+                pass
+        return [b""]
+    with Listener(address) as listener:
+        told = [own]
+        for _ in range(size - 1):
+            with listener.accept() as other:
+                told.append(other.recv())
+    return [json.dumps(sorted(told))]
+"""
+
+
+async def ranks_on(
+    cluster: Cluster, folder: Path, placement: str, name: str = "m", processes: int = 2
+) -> Conversation:
+    """A worker of several processes."""
+    made = Conversation(_SUMMING, Ranks(processes, ports=Ports(29_500)), model_name=name)
+    await made.start(cluster, folder, Demand(num_cpus=processes, placement=placement))
+    return made
+
+
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [("spread", [[0, 1, 0, 2, 1], [0, 1, 1, 2, 1]]), ("pack", [[0, 2, 0, 1, 1], [1, 2, 0, 1, 1]])],
+)
+async def test_ranks_compute_together(
+    cluster: Cluster, tmp_path: Path, placement: str, expected: list[list[int]]
+) -> None:
+    """On one machine or several, each knows its place, and they meet; they end as they are told to."""
+    conversation = await ranks_on(cluster, tmp_path, placement)
+    worker = conversation.worker
+    message, _ = await conversation.next()
+    assert isinstance(message, Loaded)
+    worker.send(*predict(0, b"x"))
+    message, tail = await conversation.next()
+
+    assert isinstance(message, Result)
+    assert json.loads(tail) == expected
+    assert (worker.pids, worker.recalls, worker.node.name) == ([], False, "process-1")
+    assert 0 < worker.round_trip < 1
+    worker.send(Stop())
+    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
+    assert worker.begun == 1
+    assert "rank 0 is here" in worker.last_output()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_the_end_of_a_rank_ends_all(cluster: Cluster, tmp_path: Path) -> None:
+    """Nothing is left of the worker."""
+    conversation = await ranks_on(cluster, tmp_path, "spread")
+    await conversation.next()
+    conversation.worker.send(*predict(0, b"leave1"))
+    how = await asyncio.wait_for(conversation.worker.wait(), 10)
+    assert how == "lost rank 1, which exited with status 3"
+    placer = cluster.placer
+    assert isinstance(placer, ProcessPlacer)
+    await asyncio.wait_for(placer.placements[0].task, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+async def test_a_rank_that_cannot_load(cluster: Cluster, tmp_path: Path) -> None:
+    """Its reason is told, and the others do not wait for it."""
+    conversation = await ranks_on(cluster, tmp_path, "pack", "fails1")
+    message, _ = await conversation.next()
+    assert isinstance(message, LoadFailed)
+    assert message.message.startswith("Rank 1: ")
+    assert "nothing to do here" in message.message
+    assert "lost rank" in await asyncio.wait_for(conversation.worker.wait(), 10)
+
+
+@pytest.fixture
+async def crowded(bound: socket.socket) -> AsyncIterator[Cluster]:
+    """Machines that are played."""
+    hub = Hub(bound, "127.0.0.1", certificate=make_certificate(["127.0.0.1"]))
+    await hub.open()
+    yield Cluster(hub, PlayedPlacer(), placement_timeout=60.0, lost_after=30.0)
+    close_all()
+    hub.close()
+
+
+@pytest.mark.slow
+async def test_two_hundred_at_once(crowded: Cluster, tmp_path: Path) -> None:
+    """All that are asked for at the same time get their places and connections; each answers its own batch,
+    and nothing is left of them.
+    """
+    placer = crowded.placer
+    assert isinstance(placer, PlayedPlacer)
+    (tmp_path / "h.py").write_text("")
+    spec = WorkerSpec(Load("m", "1.0", str(tmp_path), "h", 1), threads=1, frame_limit=1 << 20)
+    answers: list[tuple[int, bytes]] = []
+
+    async def serve() -> None:
+        agent = await placer.agent()
+        agent.present()
+        agent.listen()
+        worker = await agent.worker()
+        while True:
+            message, body = await worker.hear()
+            if isinstance(message, Predict):
+                worker.say(Result(message.sequence, [Answer(len(body))], 0.0), [body])
+
+    async def ask(number: int) -> None:
+        answered = asyncio.Event()
+
+        def take(message: object, tail: memoryview) -> None:
+            answers.append((number, bytes(tail)))
+            answered.set()
+
+        launch = ClusterLauncher(crowded, Demand())
+        worker: Any = await launch(spec, f"W-{number}-m", take, lambda reason: None)
+        worker.send(*predict(0, b"batch of %d" % number))
+        await asyncio.wait_for(answered.wait(), 30)
+        worker.kill()
+        await worker.wait()
+
+    serving = [asyncio.create_task(serve()) for _ in range(200)]
+    await asyncio.gather(*(ask(number) for number in range(200)))
+    for each in serving:
+        each.cancel()
+    await asyncio.wait(serving)
+
+    assert sorted(answers) == [(number, b"batch of %d" % number) for number in range(200)]
+    assert [placement.is_withdrawn for placement in placer.placements] == [True] * 200
+    assert not crowded.hub._expected

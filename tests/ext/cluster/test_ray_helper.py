@@ -1,0 +1,393 @@
+"""The helper, with a played Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+import pytest
+
+from modelserver.ext.cluster import ray_helper
+from modelserver.ext.cluster.ray_helper import Places, _state, unreachable
+from modelserver.ext.cluster.ray_messages import Ended, Place, Placed, Refused, Watch, Withdraw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from modelserver.ext.cluster.ray_messages import FromHelper
+
+
+class ActorDiedError(Exception):
+    """As Ray's."""
+
+
+class ActorUnavailableError(Exception):
+    """As Ray's."""
+
+
+class PlayedActor:
+    """An actor whose calls are answered by the test."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Future[None]]] = {"alive": [], "run": []}
+        self.invitations: list[str] = []
+        self.alive = SimpleNamespace(remote=lambda: self._call("alive"))
+        self.run = SimpleNamespace(remote=self._run)
+
+    def _run(self, invitation: str) -> Any:
+        self.invitations.append(invitation)
+        return self._call("run")
+
+    def _call(self, name: str) -> Any:
+        call: Future[None] = Future()
+        self.calls[name].append(call)
+        return SimpleNamespace(future=lambda: call)
+
+
+class PlayedRay:
+    """Ray, with one actor that it creates."""
+
+    exceptions = SimpleNamespace(ActorDiedError=ActorDiedError, ActorUnavailableError=ActorUnavailableError)
+
+    def __init__(self) -> None:
+        self.actor = PlayedActor()
+        # Of a group; those that are named later are made for it.
+        self.actors: dict[str, PlayedActor] = {}
+        self.groups: dict[str, Any] = {}
+        self.util = SimpleNamespace(
+            placement_group=self._group,
+            get_placement_group=lambda name: name,
+            remove_placement_group=self.groups.pop,
+            scheduling_strategies=SimpleNamespace(PlacementGroupSchedulingStrategy=self._in_group),
+        )
+        self.options: dict[str, Any] = {}
+        self.killed: list[PlayedActor] = []
+        self.known = True
+        self.error: Exception | None = None
+        self.may_create = threading.Event()
+        self.may_create.set()
+
+    def remote(self, _class: type) -> Any:
+        def options(**options: Any) -> Any:
+            self.options = options
+            return SimpleNamespace(remote=self._create)
+
+        return SimpleNamespace(options=options)
+
+    def _group(self, bundles: list[Any], *, name: str, **options: Any) -> str:
+        self.groups[name] = bundles, options
+        return name
+
+    @staticmethod
+    def _in_group(name: str, placement_group_bundle_index: int) -> tuple[str, int]:
+        return name, placement_group_bundle_index
+
+    def _create(self) -> PlayedActor:
+        assert self.may_create.wait(10)
+        if self.error is not None:
+            raise self.error
+        name = self.options["name"]
+        return self.actors.setdefault(name, PlayedActor()) if ":" in name else self.actor
+
+    def kill(self, actor: PlayedActor) -> None:
+        self.killed.append(actor)
+
+    def get_actor(self, name: str, namespace: str) -> PlayedActor:
+        assert namespace == "modelserver"
+        if not self.known:
+            raise ValueError(name)
+        return self.actors[name] if ":" in name else self.actor
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 2}, "Labels": {}}]
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 1}
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2}
+
+
+@pytest.fixture
+def ray() -> PlayedRay:
+    """Ray."""
+    return PlayedRay()
+
+
+@pytest.fixture
+def said() -> list[FromHelper]:
+    """What the helper reported."""
+    return []
+
+
+@pytest.fixture
+def places(ray: PlayedRay, said: list[FromHelper]) -> Iterator[Places]:
+    """The helper's actors."""
+    made = Places(ray, object, said.append)
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for something to be so."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to be"
+        time.sleep(0.005)
+
+
+_PLACE = Place(1, "a", ["the-invitation"], {"num_cpus": 1})
+
+
+def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """With its name and options; the invitation comes by a call. It is placed once it answers."""
+    places.handle(_PLACE)
+    until(lambda: ray.actor.invitations)
+    assert said == []
+    ray.actor.calls["alive"][0].set_result(None)
+
+    assert said == [Placed(1)]
+    assert ray.actor.invitations == ["the-invitation"]
+    assert ray.options == {
+        "name": "a",
+        "namespace": "modelserver",
+        "lifetime": "detached",
+        "max_restarts": 0,
+        "num_cpus": 1,
+    }
+
+
+def test_the_end_of_an_actor_is_reported(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """Once, with the reason; it needs no killing."""
+    places.handle(_PLACE)
+    until(lambda: ray.actor.invitations)
+    ray.actor.calls["alive"][0].set_result(None)
+    ray.actor.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
+
+    assert said == [Placed(1), Ended(1, "is dead because its node has died.")]
+    assert ray.killed == []
+
+
+def test_an_actor_that_cannot_run_its_agent_is_killed(
+    places: Places, ray: PlayedRay, said: list[FromHelper]
+) -> None:
+    """It would keep its resources."""
+    places.handle(_PLACE)
+    until(lambda: ray.actor.invitations)
+    ray.actor.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
+    until(lambda: ray.killed)
+
+    assert said == [Ended(1, "ModuleNotFoundError: No module named 'x'")]
+
+
+def test_an_actor_out_of_reach_is_looked_for_again(
+    places: Places, ray: PlayedRay, said: list[FromHelper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent may well run on: that is no end, and no reason to kill it."""
+    monkeypatch.setattr(ray_helper, "_LOOKS", 0.01)
+    places.handle(_PLACE)
+    until(lambda: ray.actor.invitations)
+    ray.actor.calls["run"][0].set_exception(ActorUnavailableError("no answer"))
+    until(lambda: len(ray.actor.calls["alive"]) == 2)
+    assert said == []
+    ray.actor.calls["alive"][1].set_exception(ActorDiedError("it died"))
+
+    assert said == [Ended(1, "it died")]
+    assert ray.killed == []
+
+
+def test_what_ray_refuses_has_ended(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """As with options that it does not take."""
+    ray.error = ValueError("bad options")
+    places.handle(_PLACE)
+    until(lambda: said)
+
+    assert said == [Ended(1, "Ray refused it: bad options")]
+
+
+def test_a_cluster_that_was_started_anew(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """A helper of the one before can do nothing in it: it says that another one is needed."""
+    refused = Refused("the cluster was started anew, and has to be joined again")
+    ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
+    places.handle(_PLACE)
+    until(lambda: said)
+    assert said[0] == refused
+
+    ray.error = None
+    places.handle(_PLACE)
+    ray.nodes = Mock(side_effect=RuntimeError("WrongClusterID"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert _state(f"127.0.0.1:{listener.getsockname()[1]}", places) == refused
+
+
+def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
+    places: Places, ray: PlayedRay, said: list[FromHelper]
+) -> None:
+    """It gets no invitation."""
+    ray.may_create.clear()
+    places.handle(_PLACE)
+    places.handle(Withdraw("a"))
+    ray.may_create.set()
+    until(lambda: ray.killed)
+
+    assert ray.killed == [ray.actor]
+    assert ray.actor.invitations == []
+    assert said == [Ended(1, "it was withdrawn")]
+
+
+def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
+    places: Places, ray: PlayedRay, said: list[FromHelper]
+) -> None:
+    """Their handles are lost; what Ray does not know has ended."""
+    places.handle(Withdraw("earlier"))
+    until(lambda: ray.killed)
+    places.handle(Watch(2, "running"))
+    until(lambda: ray.actor.calls["alive"])
+    assert said == []
+    ray.actor.calls["alive"][0].set_exception(ActorDiedError("it died"))
+    until(lambda: said)
+    ray.known = False
+    places.handle(Withdraw("gone"))
+    places.handle(Watch(3, "gone"))
+    until(lambda: len(said) == 2)
+
+    assert said == [Ended(2, "it died"), Ended(3, "Ray does not know it any more")]
+    assert ray.killed == [ray.actor]
+
+
+def test_the_situation_is_looked_up_while_an_actor_waits(
+    places: Places, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no node has is said after a while."""
+    assert places.situation() == ("", "")
+    places.handle(Place(1, "a", ["{}"], {"num_cpus": 4}))
+    assert places.situation() == ("Ray has free 1 of 2 CPU", "")
+    monkeypatch.setattr(ray_helper, "_IMPOSSIBLE_AFTER", -1.0)
+    assert places.situation() == ("Ray has free 1 of 2 CPU", "no node has 4 CPU, at most 2 CPU")
+    until(lambda: ray.actor.invitations)
+    ray.actor.calls["alive"][0].set_result(None)
+    assert places.situation() == ("", "")
+
+
+def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """Each actor has a bundle of its own; they are placed when all are, and what is reserved for them is free
+    once the last has ended.
+    """
+    options = {"num_cpus": 0.5, "num_gpus": 1, "label_selector": {"zone": "a"}}
+    places.handle(Place(1, "g", ["first", "second"], options, "PACK"))
+    until(lambda: [actor.invitations for actor in ray.actors.values()] == [["first"], ["second"]])
+    first, second = ray.actors["g:0"], ray.actors["g:1"]
+    assert ray.groups["g"] == (
+        [{"CPU": 0.5, "GPU": 1}] * 2,
+        {"strategy": "PACK", "lifetime": "detached", "bundle_label_selector": [{"zone": "a"}] * 2},
+    )
+    assert ray.options["scheduling_strategy"] == ("g", 1)
+    assert "label_selector" not in ray.options
+    first.calls["alive"][0].set_result(None)
+    assert said == []
+    second.calls["alive"][0].set_result(None)
+    assert said == [Placed(1)]
+    second.calls["run"][0].set_exception(ActorDiedError("it died"))
+    assert said[1:] == [Ended(1, "it died", 1)]
+    assert "g" in ray.groups
+    first.calls["run"][0].set_result(None)
+    until(lambda: "g" not in ray.groups)
+
+    assert said[2:] == [Ended(1, "its agent ended")]
+    assert ray.killed == [first]
+
+
+def test_a_group_is_given_back(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+    """All that is left of it, also if another helper has made it, or Ray refuses a part."""
+    places.handle(Place(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
+    until(lambda: len(ray.actors) == 2)
+    places.handle(Withdraw("g", 2))
+    until(lambda: "g" not in ray.groups)
+    assert ray.killed == list(ray.actors.values())
+
+    ray.groups["earlier"] = ray.groups["gone"] = None
+    ray.actors = {"earlier:0": PlayedActor(), "earlier:1": PlayedActor()}
+    places.handle(Watch(2, "earlier", 2))
+    until(lambda: all(actor.calls["alive"] for actor in ray.actors.values()))
+    places.handle(Withdraw("earlier", 2))
+    until(lambda: "earlier" not in ray.groups)
+    ray.known = False
+    places.handle(Watch(3, "gone", 2))
+    until(lambda: "gone" not in ray.groups)
+    assert Ended(3, "Ray does not know it any more") in said
+
+    ray.error = ValueError("bad options")
+    places.handle(Place(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
+    until(lambda: Ended(4, "Ray refused it: bad options") in said and "h" not in ray.groups)
+
+
+def test_an_address_that_does_not_answer_is_said() -> None:
+    """With the system's reason."""
+    assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
+
+
+def start(folder: Path, ray: str, pid: int | None = None, inherited: int = 2) -> subprocess.Popen[bytes]:
+    """The real process with a module ``ray`` of our own."""
+    (folder / "ray.py").write_text(ray)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "modelserver.ext.cluster.ray_helper", "127.0.0.1:1"),
+            str(pid or os.getpid()),
+        ],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[inherited],
+    )
+
+
+def test_only_messages_are_written(tmp_path: Path) -> None:
+    """What Ray prints goes elsewhere, by Python or by a descriptor; a refusal ends the process."""
+    noise = "import os\nprint('noise')\nos.write(1, b'more noise')\n__version__ = '2.40.0'\n"
+    with start(tmp_path, noise) as process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+
+    (line,) = output.splitlines()
+    assert json.loads(line)["type"] == "refused"
+    assert "Ray 2.40.0" in json.loads(line)["reason"]
+    assert process.returncode == 1
+
+
+def test_it_keeps_no_file_of_its_server(tmp_path: Path) -> None:
+    """Not even the other end of its own input, which the server's event loop leaves open."""
+    listing = "import os\nopen(__file__ + '.up', 'w').write(' '.join(os.listdir('/proc/self/fd')))\n1 / 0"
+    high = os.dup2(0, 200)
+    with start(tmp_path, listing, inherited=high) as process:
+        os.close(high)
+        assert process.stdout is not None
+        process.stdout.read()
+
+    assert "200" not in (tmp_path / "ray.py.up").read_text().split()
+
+
+def test_it_ends_with_its_input_while_ray_hangs(tmp_path: Path) -> None:
+    """A server that closes the helper does not wait for Ray."""
+    with start(tmp_path, "import time\nopen(__file__ + '.up', 'w').close()\ntime.sleep(600)") as process:
+        until((tmp_path / "ray.py.up").exists)
+        process.communicate(timeout=30)
+
+    assert process.returncode == 0
+
+
+def test_it_does_not_start_without_its_server(tmp_path: Path) -> None:
+    """Its parent is another process: the server has died before."""
+    with start(tmp_path, "", pid=1) as process:
+        process.communicate(timeout=60)
+
+    assert process.returncode == 1

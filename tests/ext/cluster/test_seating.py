@@ -1,0 +1,113 @@
+"""The numbers of a worker's processes on several machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from modelserver.engine.pools.spec import Ranks, WorkerSpec
+from modelserver.engine.wire.cluster import Meeting, Present
+from modelserver.engine.wire.messages import Load
+from modelserver.ext.cluster.seating import rank_spec, seats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MEETING = Meeting("10.0.0.1", 29501)
+_SPEC = WorkerSpec(Load("m", "1.0", "/m", "h", 4), threads=8, frame_limit=1, extra_environment={"OWN": "1"})
+
+
+def presents(*machines: str | tuple[str, str]) -> list[Present]:
+    """Agents on machines, with their GPUs."""
+    named: Iterable[tuple[str, str]] = ((m, "") if isinstance(m, str) else m for m in machines)
+    return [Present("1", "3.11", node, "h", devices) for node, devices in named]
+
+
+def specs(*machines: str | tuple[str, str], has_gpus: bool = False) -> list[WorkerSpec]:
+    """The specs of all ranks, in their order."""
+    order, ranks = seats(presents(*machines)), Ranks(len(machines))
+    return [rank_spec(_SPEC, ranks, seat, _MEETING, has_gpus=has_gpus) for seat in order]
+
+
+def variables(found: list[WorkerSpec], name: str) -> list[str]:
+    """A variable of each rank."""
+    return [spec.extra_environment[name] for spec in found]
+
+
+def test_ranks_of_one_machine_follow_each_other() -> None:
+    """As torchrun numbers them, whatever the order in which places were found."""
+    order = seats(presents("a", "b", "a", "b", "b"))
+
+    assert [seat.place for seat in order] == [0, 2, 1, 3, 4]
+    assert [seat.rank for seat in order] == [0, 1, 2, 3, 4]
+    assert [(seat.node, seat.local_rank, seat.local_count) for seat in order] == [
+        (0, 0, 2),
+        (0, 1, 2),
+        (1, 0, 3),
+        (1, 1, 3),
+        (1, 2, 3),
+    ]
+
+
+def test_variables_of_ranks_on_several_machines() -> None:
+    """Each finds what torchrun would tell it there; all meet on the first machine."""
+    found = specs("a", "b", "b")
+
+    assert variables(found, "RANK") == ["0", "1", "2"]
+    assert variables(found, "LOCAL_RANK") == ["0", "0", "1"]
+    assert variables(found, "LOCAL_WORLD_SIZE") == ["1", "2", "2"]
+    assert variables(found, "GROUP_RANK") == ["0", "1", "1"]
+    assert variables(found, "GROUP_WORLD_SIZE") == ["2", "2", "2"]
+    assert variables(found, "WORLD_SIZE") == ["3", "3", "3"]
+    assert variables(found, "MASTER_ADDR") == ["10.0.0.1"] * 3
+    assert variables(found, "MASTER_PORT") == ["29501"] * 3
+    assert variables(found, "OWN") == ["1"] * 3
+    assert [(spec.load.rank, spec.load.ranks, spec.threads) for spec in found] == [
+        (0, 3, 2),
+        (1, 3, 2),
+        (2, 3, 2),
+    ]
+    assert [spec.load.gpu_id for spec in found] == [None] * 3
+
+
+def test_ranks_on_one_machine_meet_there() -> None:
+    """Whatever its firewall lets in from others."""
+    assert variables(specs("a", "a"), "MASTER_ADDR") == ["127.0.0.1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "devices"),
+    [
+        (["3", "1"], "1,3", [0, 1]),
+        (["2,3", "0,1"], "0,1,2,3", [0, 2]),
+        (["10", "9"], "9,10", [0, 1]),
+        (["4", "4"], "4", [0, 0]),
+        (["0,1,2,3", "0,1,2,3"], "0,1,2,3", [0, 1]),
+        (["", ""], None, [0, 1]),
+    ],
+)
+def test_gpus_of_ranks(given: list[str], visible: str | None, devices: list[int]) -> None:
+    """All see those of all on their machine, in order, and each is given its own, as its local rank says."""
+    found = specs(*(("a", each) for each in given), has_gpus=True)
+
+    assert {spec.extra_environment.get("CUDA_VISIBLE_DEVICES") for spec in found} == {visible}
+    assert [spec.load.gpu_id for spec in found] == devices
+
+
+def test_gpus_of_another_machine_do_not_count() -> None:
+    """Each machine numbers its own."""
+    found = specs(("a", "5"), ("b", "0"), ("b", "1"), has_gpus=True)
+
+    assert variables(found, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
+    assert [spec.load.gpu_id for spec in found] == [0, 0, 1]
+
+
+def test_devices_of_the_server_do_not_count() -> None:
+    """Those that it would have given the worker are on its own machine."""
+    order, ranks = seats(presents("a", "a")), Ranks(2)
+    here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7))
+
+    assert [rank_spec(here, ranks, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]

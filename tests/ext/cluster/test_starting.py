@@ -1,0 +1,102 @@
+"""One process that is started elsewhere; its agent and itself are played."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.cluster.played import PlayedAgent, close_all
+
+from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.wire.messages import Load, Loaded
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.packing import Packer
+from modelserver.ext.cluster.placing import NoPlace
+from modelserver.ext.cluster.starting import ProcessStart
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def hub(bound: socket.socket) -> AsyncIterator[Hub]:
+    made = Hub(bound, "127.0.0.1")
+    await made.open()
+    yield made
+    close_all()
+    made.close()
+
+
+@pytest.fixture
+async def start(hub: Hub, tmp_path: Path) -> AsyncIterator[ProcessStart]:
+    """The start of a process that has not arrived anywhere."""
+    (tmp_path / "h.py").write_text("")
+    spec = WorkerSpec(Load("m", "1.0", str(tmp_path), "h", 1), threads=3, frame_limit=1 << 20)
+    made = ProcessStart(hub, spec, "W-1-m", 5.0)
+    yield made
+    made.abandon()
+    made.close()
+
+
+async def arrive(start: ProcessStart, **said: Any) -> PlayedAgent:
+    """Its agent connects."""
+    agent = PlayedAgent(start.invitation)
+    await agent.dial()
+    agent.present(**said)
+    agent.listen()
+    return agent
+
+
+async def test_a_process_is_started_as_its_spec_says(start: ProcessStart, tmp_path: Path) -> None:
+    """By the spec that is known once it has a machine; nothing is loaded before all are connected."""
+    agent = await arrive(start)
+    present = await start.arrived(5.0)
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    spec = replace(start._spec, extra_environment={"RANK": "1"}, threads=2)
+    packed = await Packer().pack(tmp_path)
+    connecting = asyncio.create_task(
+        start.connect(
+            spec, packed, ("r.txt", True), lambda *said: messages.put_nowait(said[0]), lambda _: None
+        )
+    )
+    worker = await agent.worker()
+    await connecting
+    told = agent.start.result()
+    worker.say(Loaded(False, 0.1))
+    loading = asyncio.create_task(worker.hear())
+    await asyncio.sleep(0.05)
+    assert not loading.done()
+    start.load()
+
+    assert present.node == "n1"
+    assert (told.environment["RANK"], told.threads) == ("1", 2)
+    assert (told.requirements, told.use_venv, told.digest) == ("r.txt", True, packed.digest)
+    assert (await loading)[0] == replace_dir(spec.load, told.load.model_dir)
+    assert isinstance(await messages.get(), Loaded)
+
+
+def replace_dir(load: Load, folder: str) -> Load:
+    """As the agent says where the files are."""
+    assert load.model_dir == folder
+    return load
+
+
+@pytest.mark.parametrize("said", [{"version": "0.0.1"}, {"python": "3.1"}])
+async def test_another_version_is_refused(start: ProcessStart, said: dict[str, str]) -> None:
+    """With both versions."""
+    await arrive(start, **said)
+    with pytest.raises(NoPlace, match=rf"^node n1 \(host1\) has modelserver .*{next(iter(said.values()))}"):
+        await start.arrived(5.0)
+
+
+async def test_nobody_arrives(start: ProcessStart, hub: Hub) -> None:
+    """That is said, and once it is closed its invitation is void."""
+    with pytest.raises(NoPlace, match=r"^no machine was found within 0\.01 s$"):
+        await start.arrived(0.01)
+    assert len(hub._expected) == 1
+    start.close()
+    assert not hub._expected

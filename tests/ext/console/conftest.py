@@ -1,0 +1,50 @@
+"""A console without a server behind it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from tests.ext.console.doubles import Hot
+
+from modelserver.errors import ModelNotFound
+from modelserver.ext.console.console import Console
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.settings import Settings
+from modelserver.run.listeners import check_of_pages
+from modelserver.surface.http.edge import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def absent(name: str, _: str) -> None:
+    raise ModelNotFound.named(name)
+
+
+@pytest.fixture
+def hot() -> Hot:
+    """The routes of inference."""
+    return Hot()
+
+
+@pytest.fixture
+def console(hot: Hot) -> Iterator[Console]:
+    """One on loopback, without tokens and models."""
+    sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
+    registry: Any = SimpleNamespace(versions=list, get=absent, preparation=SimpleNamespace(sources=sources))
+    settings = Settings(job_queue_size=7, keystore_pass="swordfish")
+    made = Console(SimpleNamespace(registry=registry, settings=settings, tokens=None), hot)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(console: Console) -> httpx.AsyncClient:
+    """Asks the console as a listener would."""
+    settings = Settings()
+    check = check_of_pages(settings.management_address, settings)
+    transport = httpx.ASGITransport(Edge(console, lambda *_: None, 1000, check=check))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8081")

@@ -1,0 +1,45 @@
+"""What the console talks to, played."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from modelserver.surface.inference.routes import find_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.surface.http.exchange import Exchange, Target
+
+
+class Hot:
+    """Keeps the exchanges, and answers them with ``answer`` if it is set."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Any] = []
+        self.answer: Callable[[Any], None] = lambda _: None
+
+    def find(self, url: bytes) -> Target | None:
+        return find_target(url)
+
+    def serve(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        self.answer(exchange)
+
+
+class Waiting:
+    """A helper process whose calls do not end; ``count`` of them are not given up."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def call(self, *_: object) -> None:
+        self.count += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.count -= 1
+
+    def close(self) -> None:
+        """There is no process."""

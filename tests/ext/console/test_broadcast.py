@@ -1,0 +1,136 @@
+"""One producer for all who watch, and none while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.ext.console import broadcast
+from modelserver.ext.console.broadcast import SHARE, Broadcast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Counting:
+    """Tells how often it was looked at."""
+
+    def __init__(self, spent: float = 0.0) -> None:
+        self.looks = 0
+        self.forgotten = 0
+        self.fails = False
+        self._spent = spent
+        self._looked = asyncio.Event()
+
+    async def look(self) -> tuple[bytes, float]:
+        if self.fails:
+            raise RuntimeError("broken")
+        self.looks += 1
+        self._looked.set()
+        return b"change %d" % self.looks, self._spent
+
+    async def seen(self, looks: int) -> None:
+        """Returns when it was looked at so often."""
+        while self.looks < looks:
+            self._looked.clear()
+            await self._looked.wait()
+
+    def whole(self) -> bytes:
+        return b"all %d" % self.looks
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events come a hundred times as often."""
+    monkeypatch.setattr(broadcast, "PAUSE", 0.005)
+
+
+async def next_of(events: AsyncIterator[bytes]) -> bytes:
+    return await asyncio.wait_for(anext(events), 5.0)
+
+
+async def test_viewers_share_one_producer_which_ends_with_the_last() -> None:
+    """Each gets everything first, then the same changes; afterwards nothing is collected."""
+    source = Counting()
+    shared = Broadcast(source)
+    assert source.looks == 0
+    one, two = shared.watch(lambda: True), shared.watch(lambda: True)
+    firsts = [await next_of(one), await next_of(two)]
+    changes = [await next_of(one), await next_of(two)]
+    await one.aclose()
+    await two.aclose()
+    await asyncio.sleep(0.05)
+    looks = source.looks
+    await asyncio.sleep(0.05)
+
+    assert all(first.startswith(b"all ") for first in firsts)
+    assert all(change.startswith(b"change ") for change in changes)
+    assert (source.looks, source.forgotten) == (looks, 1)
+
+
+async def test_a_viewer_who_reads_slowly_gets_everything_again() -> None:
+    """Changes that it missed are not kept for it."""
+    source = Counting()
+    events = Broadcast(source).watch(lambda: True)
+    await next_of(events)
+    looks = source.looks
+    await asyncio.wait_for(source.seen(looks + 3), 5.0)
+
+    assert (await next_of(events)).startswith(b"all ")
+    await events.aclose()
+
+
+async def test_collecting_takes_less_than_a_hundredth_of_a_core() -> None:
+    """After a look of 1 ms the next one is 125 ms away, however short the usual pause is."""
+    source = Counting(spent=0.001)
+    events = Broadcast(source).watch(lambda: True)
+    began = asyncio.get_running_loop().time()
+    await next_of(events)
+    await next_of(events)
+    await next_of(events)
+
+    assert asyncio.get_running_loop().time() - began >= 2 * 0.001 / SHARE * 0.99
+    assert SHARE < 0.01
+    await events.aclose()
+
+
+async def test_a_stream_does_not_outlast_its_token() -> None:
+    """The next event says so, and is the last."""
+    valid = True
+    events = Broadcast(Counting()).watch(lambda: valid)
+    await next_of(events)
+    valid = False
+
+    assert [event async for event in events] == [b"event: expired\ndata: \n\n"]
+
+
+async def test_closing_ends_the_streams() -> None:
+    """A server that stops does not wait for those who watch; later ones get nothing."""
+    shared = Broadcast(Counting())
+    events = shared.watch(lambda: True)
+    await next_of(events)
+    shared.close()
+
+    assert [event async for event in events][1:] == []
+    assert [event async for event in shared.watch(lambda: True)] == []
+
+
+async def test_a_failure_ends_the_streams(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the cause; who comes back is served again."""
+    source = Counting()
+    shared = Broadcast(source)
+    source.fails = True
+    with caplog.at_level(logging.ERROR):
+        assert [event async for event in shared.watch(lambda: True)] == []
+    source.fails = False
+    events = shared.watch(lambda: True)
+
+    assert "The console's events could not be made" in caplog.text
+    assert await next_of(events) == b"all 1"
+    await events.aclose()

@@ -1,0 +1,202 @@
+"""What the events say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.engine.pools.spec import PoolStatistics, WorkerState
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.errors import InternalError
+from modelserver.ext.console.facts import State, facts_of, figures_of
+from modelserver.models.options.resolve import ModelOptions
+
+FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast line"
+
+
+def worker(**changes: Any) -> Any:
+    values = {
+        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu": None,
+        "is_on_cpu": False, "failure": "", "precision": {}, "node": None, "load_failures": 0,
+        "next_try": 0.0, "last_end": None, "most_rows": 0,
+        "process": SimpleNamespace(last_output=lambda count: "x" * 5000 + f"\n{count} lines", node=None),
+    }  # fmt: skip
+    return SimpleNamespace(**{**values, **changes})
+
+
+def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, wanted: int = 1) -> Any:
+    states = [each.state for each in workers]
+    statistics = PoolStatistics(
+        pending=3, capacity=100, instances=5, batches_in_flight=1,
+        ready=states.count(WorkerState.READY), loading=states.count(WorkerState.LOADING),
+        failed=states.count(WorkerState.FAILED),
+    )  # fmt: skip
+    pool = SimpleNamespace(
+        min_workers=wanted, max_workers=wanted, workers=list(workers), warnings=[], sequences=None,
+        statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
+        failing=False, failure=next((each.failure for each in workers if each.failure), ""),
+    )  # fmt: skip
+    return SimpleNamespace(
+        name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options or ModelOptions(),
+        pool=pool, loaded_at_startup=True, replacement=None, traffic=None,
+        metrics=ServerMetrics().model(name, "1.0"),
+    )  # fmt: skip
+
+
+class Registry:
+    """Models by name."""
+
+    def __init__(self, *models: Any) -> None:
+        self.models = list(models)
+
+    def versions(self) -> list[Any]:
+        return self.models
+
+    def has(self, name: str, version: str) -> bool:
+        return True
+
+    def is_default(self, model: Any) -> bool:
+        return True
+
+
+def read(event: bytes) -> dict[str, Any]:
+    """An event's data."""
+    assert event.startswith(b"data: ")
+    assert event.endswith(b"\n\n")
+    assert event.count(b"\n") == 2
+    found: dict[str, Any] = json.loads(event[6:])
+    return found
+
+
+def test_figures_are_the_servers_own_counts() -> None:
+    """Sums and buckets of its histograms, from which the page takes differences."""
+    shown = model()
+    shown.metrics.answered(0.02, 0.001, False)
+    shown.metrics.batch(3, 3, 8, "idle", 0.015, (0.0, 0.0, 0.0))
+    shown.metrics.rejected("queue_full")
+    shown.metrics.expired()
+    told = figures_of(shown)
+
+    assert (told["latency"][0], sum(told["latency"][1:])) == (0.02, 1)
+    assert told["latency"][1:].index(1) == 10
+    assert told["size"] == [3.0, 1]
+    assert told["fill"] == [0.375, 1]
+    assert (told["handler"][0], told["unanswered"], told["waiting"]) == (0.015, 2, 3)
+    assert told["errors"] == 0
+    shown.metrics.failed(InternalError("no"), "r")
+    assert figures_of(shown)["errors"] == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "wanted", "state"),
+    [
+        ([worker()], 1, "ready"),
+        ([worker(), worker(state=WorkerState.LOADING)], 2, "degraded"),
+        ([worker(state=WorkerState.LOADING)], 1, "loading"),
+        ([worker(state=WorkerState.FAILED, failure="why")], 1, "failed"),
+        ([worker(state=WorkerState.LOADING, failure="why")], 1, "retrying"),
+        ([], 0, "empty"),
+    ],
+)
+def test_the_state_of_a_version(workers: list[Any], wanted: int, state: str) -> None:
+    """In one word, from the states of its workers."""
+    assert facts_of(model(*workers, wanted=wanted), is_default=True)["state"] == state
+
+
+def test_a_version_whose_batches_fail_is_failing() -> None:
+    """Although its workers are ready; the last error is there with its time, request and type."""
+    shown = model(worker())
+    shown.pool.failing = True
+    shown.metrics.failed(InternalError("no"), "r")
+    told = facts_of(shown, is_default=True)
+
+    assert told["state"] == "failing"
+    assert (told["errors"]["count"], told["errors"]["types"]) == (1, {"InternalError": 1})
+    assert {**told["errors"]["last"], "time": ""} == {
+        "time": "", "type": "InternalError", "status": 500, "message": "no", "requestId": "r"
+    }  # fmt: skip
+
+
+def test_a_failed_worker_tells_why_and_what_it_printed() -> None:
+    """The reason with the quoted output, as describe has it; a living worker has its last lines, bounded."""
+    failed = worker(state=WorkerState.FAILED, failure=FAILURE, process=None)
+    told = facts_of(model(failed, worker()), is_default=False)
+
+    assert told["failure"] == told["workers"][0]["failure"] == FAILURE
+    assert told["workers"][0]["output"] == ""
+    assert told["workers"][1]["output"].endswith("\n20 lines")
+    assert len(told["workers"][1]["output"]) == 4000
+
+
+def test_options_have_their_sources() -> None:
+    """Every option of the version, as text; one with parts shows those that were set."""
+    options = ModelOptions(batch_size=8, device_ids=(0, 1), sources={"batch_size": "model-config.yaml"})
+    options = replace(options, resources=replace(ModelOptions().resources, num_gpus=2.0))
+    told = {
+        name: (value, source)
+        for name, value, source in facts_of(model(options=options), is_default=True)["options"]
+    }
+
+    assert told["batchSize"] == ("8", "model-config.yaml")
+    assert told["deviceIds"] == ("0,1", "default")
+    assert told["resources"] == ("num_gpus=2.0", "default")
+    assert told["signature"] == ("", "default")
+
+
+async def test_events_have_what_changed() -> None:
+    """The first has everything, later ones the facts that differ; what is gone is in no figures any more."""
+    registry: Any = Registry(model(worker(), name="a"), model(worker(), name="<b>"))
+    state = State(registry)
+    first, _ = await state.look()
+    again = [read((await state.look())[0]) for _ in range(2)]
+    registry.models[0].url = "other.mar"
+    changed = [read((await state.look())[0]) for _ in range(2)]
+    registry.models.pop()
+    gone = read((await state.look())[0])
+
+    assert list(read(first)["facts"]) == list(read(first)["figures"]) == ["a/1.0", "<b>/1.0"]
+    assert [each["facts"] for each in again] == [{}, {}]
+    assert [list(each["facts"]) for each in changed if each["facts"]] == [["a/1.0"]]
+    assert list(gone["figures"]) == ["a/1.0"]
+    assert list(read(state.whole())["facts"]) == ["a/1.0"]
+    assert len({each["life"] for each in (*again, *changed, gone)}) == 1
+    assert read((await State(registry).look())[0])["life"] != gone["life"]
+
+
+async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work gets its turn between versions, and what looking took is told."""
+    monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
+    registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
+    coroutine = State(registry).look()
+    turns = 0
+    try:
+        while True:
+            coroutine.send(None)
+            turns += 1
+    except StopIteration as end:
+        _, spent = end.value
+
+    assert turns == 10
+    assert spent > 0
+
+
+async def test_facts_of_many_models_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures come with each look, of facts one at least: those that were not looked at for longest."""
+    looked: list[str] = []
+
+    def looked_at(model: Any, *, is_default: bool) -> dict[str, Any]:
+        looked.append(model.name)
+        return {}
+
+    monkeypatch.setattr("modelserver.ext.console.facts.facts_of", looked_at)
+    monkeypatch.setattr("modelserver.ext.console.facts._FACTS_TIME", 0.0)
+    registry: Any = Registry(*(model(name=name) for name in "abc"))
+    state = State(registry)
+    events = [read((await state.look())[0]) for _ in range(5)]
+
+    assert "".join(looked) == "abcabca"
+    assert [list(each["figures"]) for each in events] == [["a/1.0", "b/1.0", "c/1.0"]] * 5

@@ -1,0 +1,215 @@
+"""The image's entry point: which flags the server gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelserver import __version__, cli
+from modelserver.errors import ConfigError
+from modelserver.ext.container import __main__ as container
+from modelserver.ext.container.__main__ import WRITTEN, prepare
+from modelserver.models.settings.properties import parse
+from modelserver.models.settings.sources import BENEATH
+
+_ALWAYS = ["--foreground"]
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder that the entry point writes to."""
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """What KServe mounts: one archive."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "mnist.mar").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--models", "a.mar", "b=c.mar", "--ncs"],
+        ["--ts-config", "x.properties", "--model-store", "store"],
+        ["--ts-config=x.properties"],
+    ],
+)
+def test_flags_reach_the_server_as_they_are(arguments: list[str]) -> None:
+    """Behind those that keep it in the foreground; the environment is not changed."""
+    environment = {"TS_JOB_QUEUE_SIZE": "7", "TS_CONFIG_FILE": "y"}
+
+    assert prepare(arguments, environment) == ([*_ALWAYS, *arguments], environment)
+
+
+def test_the_images_settings_are_beneath_a_configuration(
+    tmp_path: Path, models: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server alone: neither of other commands nor under KServe, whose configuration is complete."""
+    monkeypatch.setattr(container, "IMAGES_OWN", tmp_path / "own")
+    (tmp_path / "own").touch()
+
+    assert prepare([], {})[1] == {BENEATH: str(tmp_path / "own")}
+    assert prepare([], {BENEATH: "mine"})[1] == {BENEATH: "mine"}
+    assert prepare(["tune"], {})[1] == {}
+    assert prepare([f"--model-dir={models}"], {})[1] == {}
+
+
+def test_all_commands_are_known() -> None:
+    """Those of ``modelserver`` are no commands of their own in the image."""
+    assert set(container._COMMANDS) == set(cli._COMMANDS)
+
+
+@pytest.mark.parametrize("word", ["serve", "torchserve", "modelserver"])
+def test_torchserves_words_are_understood(word: str) -> None:
+    """``docker run IMAGE torchserve --start …`` and the default word of TorchServe's image."""
+    flags, _ = prepare([word, "--start", "--model-store", "store"], {})
+
+    assert flags == [*_ALWAYS, "--start", "--model-store", "store"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model-dir={}", "--model-name=digits", "--http-port=9000", "--grpc-port=9001"],
+        ["--model_dir={}", "--model_name=digits", "--http_port=9000", "--grpc_port=9001"],
+        ["--model-dir", "{}", "--model-name", "digits", "--http-port", "9000", "--grpc-port", "9001"],
+    ],
+)
+def test_kserves_arguments_become_a_configuration(temp: Path, models: Path, arguments: list[str]) -> None:
+    """In both spellings; other flags are handed on behind it."""
+    words = [*(word.format(models) for word in arguments), "--disable-token-auth"]
+
+    flags, _ = prepare(words, {})
+
+    written = temp / WRITTEN
+    pod = ["--ncs", "--ts-config", str(written), "--model-store", str(models)]
+    assert flags == [*_ALWAYS, *pod, "--disable-token-auth"]
+    settings = parse(written.read_bytes())
+    assert settings["load_models"] == "digits=mnist.mar"
+    assert settings["inference_address"].endswith(":9000")
+    assert settings["grpc_inference_port"] == "9001"
+
+
+def test_a_configuration_named_in_the_environment_is_the_base(temp: Path, models: Path) -> None:
+    """``TS_CONFIG_FILE`` wins over the flag, as for the server, and does not hide what was made of it."""
+    own = models / "own.properties"
+    own.write_text("job_queue_size=7\n", encoding="utf-8")
+
+    _, environment = prepare([f"--model-dir={models}"], {"TS_CONFIG_FILE": str(own), "A": "b"})
+
+    assert parse((temp / WRITTEN).read_bytes())["job_queue_size"] == "7"
+    assert environment == {"A": "b"}
+
+
+def test_kserves_own_runtime_needs_no_other_arguments(
+    temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``PROTOCOL_VERSION`` in the environment tells that KServe started it."""
+    (tmp_path / "model-store").mkdir()
+    (tmp_path / "model-store" / "mnist.mar").write_bytes(b"")
+    monkeypatch.setattr(container, "MOUNTED", tmp_path)
+    arguments = ["torchserve", "--start", f"--model-store={tmp_path}/model-store"]
+
+    under_kserve, _ = prepare(arguments, {"PROTOCOL_VERSION": "v1"})
+    elsewhere, _ = prepare(arguments, {})
+
+    assert str(temp / WRITTEN) in under_kserve
+    assert elsewhere == [*_ALWAYS, *arguments[1:]]
+
+
+def test_a_folder_without_models_ends_the_container(tmp_path: Path, temp: Path) -> None:
+    """With a line that says so; nothing is written."""
+    with pytest.raises(ConfigError, match="No model"):
+        prepare([f"--model-dir={tmp_path}"], {})
+
+    assert list(temp.iterdir()) == []
+
+
+def test_a_temporary_folder_that_is_missing_ends_the_container(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folders that were tried, as where the container is read-only and has no volume."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    with pytest.raises(ConfigError, match=r"properties cannot be written: .* found in \['/tmp'\]$"):
+        prepare([f"--model-dir={models}"], {})
+
+
+@pytest.mark.parametrize("word", ["tune", "check", "migrate", "record", "replay"])
+def test_other_commands_of_modelserver_are_no_start(word: str) -> None:
+    """``docker run IMAGE tune …``, or ``IMAGE modelserver tune …``."""
+    assert prepare([word, "--help"], {}) == ([word, "--help"], {})
+    assert prepare(["modelserver", word, "--help"], {}) == ([word, "--help"], {})
+
+
+def test_a_server_for_one_script_is_called_in_full() -> None:
+    """``serve`` alone is the word of TorchServe's image."""
+    assert prepare(["modelserver", "serve", "app.py"], {}) == (["serve", "app.py"], {})
+
+
+def entry_point(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the entry point does in this folder."""
+    roots = os.pathsep.join(str(Path(__file__).parents[3] / name) for name in ("app", "handlers"))
+    return subprocess.run(
+        [sys.executable, "-m", "modelserver.ext.container", *arguments],
+        env={**os.environ, "PYTHONPATH": roots, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_any_other_command_is_run(tmp_path: Path) -> None:
+    """As in TorchServe's image: a shell, a script by its path, a program by its name, with its status."""
+    script = tmp_path / "mine.sh"
+    script.write_text("#!/bin/sh\necho mine $1\nexit 3\n")
+    script.chmod(0o755)
+
+    by_shell = entry_point(tmp_path, "sh", "-c", "echo $0 shell", "a")
+    by_path = entry_point(tmp_path, "./mine.sh", "one two")
+    by_name = entry_point(tmp_path, "mine.sh", "x", PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    assert (by_shell.returncode, by_shell.stdout) == (0, "a shell\n")
+    assert (by_path.returncode, by_path.stdout) == (3, "mine one two\n")
+    assert by_name.stdout == "mine x\n"
+
+
+def test_a_word_that_nobody_knows_ends_the_container(tmp_path: Path) -> None:
+    """With the shells' status, and no server in its place."""
+    (tmp_path / "notes.txt").write_text("")
+    missing = entry_point(tmp_path, "server")
+    unusable = entry_point(tmp_path, "./notes.txt")
+
+    assert missing.returncode == unusable.returncode == 127
+    assert missing.stdout == "server: this image has no such command, and modelserver no such word.\n"
+    assert unusable.stdout == "./notes.txt cannot be run: Permission denied\n"
+
+
+def test_the_entry_point_becomes_the_command(tmp_path: Path) -> None:
+    """It ends as the command does, in the same process: nothing stands between signals and it."""
+    done = entry_point(tmp_path, "torchserve", "--version")
+
+    assert done.stdout == f"modelserver Version is {__version__}\n"
+
+
+def test_the_entry_point_says_why_it_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with status 1."""
+    assert container.main([f"--model-dir={tmp_path}"]) == 1
+    assert capsys.readouterr().out.startswith(f"No model in {tmp_path}: ")

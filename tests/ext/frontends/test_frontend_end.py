@@ -1,0 +1,621 @@
+"""A front end and the server together answer as one process does: every test compares the bytes of both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.transports import Transport
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.wire.frontend import ToFrontend, to_frontend_decoder
+from modelserver.errors import ServiceUnavailable
+from modelserver.ext.frontends import frontend_end, server_end
+from modelserver.ext.frontends.frontend_end import Forwarder
+from modelserver.ext.frontends.link import Link, make_pair
+from modelserver.ext.frontends.server_end import ServerEnd
+from modelserver.surface.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
+from modelserver.surface.http.edge import Edge
+from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, read_target
+from modelserver.surface.http.intake import MUCH
+from modelserver.surface.inference.routes import parse_route
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+LIMIT = 1000
+
+
+class Hot:
+    """An endpoint that does what the path of the URL says; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.left: list[str] = []
+
+    def find(self, url: bytes) -> Target | None:
+        target = read_target(url)
+        return target if target is not None and parse_route(target.path) is not None else None
+
+    def serve(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        exchange.on_disconnect = lambda: self.left.append(exchange.request_id)
+        verb = exchange.target.path.rpartition("/")[2]
+        getattr(self, f"do_{verb}")(exchange)
+
+    def do_echo(self, exchange: Exchange) -> None:
+        exchange.reply(200, exchange.body, exchange.content_type, b"x-own: 1\r\n")
+
+    def do_phrase(self, exchange: Exchange) -> None:
+        exchange.reply(404, b"no", phrase="Not Here")
+
+    def do_head(self, exchange: Exchange) -> None:
+        said = [repr(exchange.headers), exchange.encoding, exchange.deadline_ms, exchange.http_version]
+        exchange.reply(200, repr([*said, exchange.method, exchange.target.query]).encode())
+
+    def do_packed(self, exchange: Exchange) -> None:
+        exchange.reply(200, exchange.packed_headers())
+
+    def do_empty(self, exchange: Exchange) -> None:
+        exchange.reply(204, b"")
+
+    def do_fail(self, exchange: Exchange) -> None:
+        exchange.fail(ServiceUnavailable("busy"), extra=b"x-batch-size: 2\r\n")
+
+    def do_bug(self, exchange: Exchange) -> None:
+        raise ZeroDivisionError
+
+    def do_twice(self, exchange: Exchange) -> None:
+        exchange.reply(200, b"first")
+        exchange.reply(500, b"second")
+
+    def do_wait(self, exchange: Exchange) -> None:
+        pass
+
+    def do_parts(self, exchange: Exchange) -> None:
+        exchange.begin(200, "text/plain", b"x-own: 1\r\n")
+        for part in (b"one", b"", b"two"):
+            exchange.send(part)
+        exchange.end()
+
+    def do_broken(self, exchange: Exchange) -> None:
+        exchange.begin(200)
+        exchange.send(b"one")
+        exchange.end(complete=False)
+
+    def do_begun(self, exchange: Exchange) -> None:
+        exchange.begin(200)
+        exchange.send(b"one")
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """What answers on all other paths."""
+    verb = scope["path"].rpartition("/")[2]
+    body, more = b"", verb not in {"unread", "raise"}
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    if verb == "raise":
+        raise ZeroDivisionError
+    told = {key: value for key, value in scope.items() if key not in {"state", "app", "asgi"}}
+    content = body if verb == "echo" else repr(sorted(told.items())).encode()
+    head: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+    if verb != "chunks":
+        head["headers"] = [(b"content-length", b"%d" % len(content))]
+    await send(head)
+    if verb == "chunks":
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    await send({"type": "http.response.body", "body": content})
+
+
+class Client:
+    """A connection to one process, and what was counted and logged there."""
+
+    def __init__(self, endpoint: Any, hot: Hot, statuses: list[int], count: Any = None) -> None:
+        self.hot = hot
+        self.statuses = statuses
+        self.lines: list[tuple[str, str, int]] = []
+
+        def on_response(
+            client: str, method: str, target: str, _: str, status: int, _s: float, _i: str
+        ) -> None:
+            self.lines.append((method, target, status))
+            if count is not None:
+                count(status)
+
+        app, hot_routes = endpoint
+        config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
+        config.load()
+        self.listener = Listener(hot_routes, LIMIT, on_response)
+        self.protocol = HttpProtocol(config, self.listener)
+        self.transport = Transport()
+        self.protocol.connection_made(self.transport)
+
+    async def send(self, *pieces: bytes) -> bytes:
+        """What is written in answer to these pieces."""
+        before = len(self.transport.written)
+        for piece in pieces:
+            if not self.transport.closed:
+                self.protocol.data_received(piece)
+            await self.settle()
+        return self.transport.written[before:]
+
+    async def settle(self) -> None:
+        """Until no more is written: every step of a request takes a turn of the loop, and no time."""
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        self.protocol.connection_lost(None)
+        await self.settle()
+
+
+class Pair:
+    """The same server as one process, and behind a front end."""
+
+    def __init__(self) -> None:
+        self.alone = self._one_process()
+        self.end: ServerEnd
+        self.front: Client
+        self.link: Link[ToFrontend]
+
+    @staticmethod
+    def _one_process() -> Client:
+        hot, statuses = Hot(), []
+        counted = Edge(application, lambda *said: statuses.append(said[4]), LIMIT)
+        return Client((counted, hot), hot, statuses, statuses.append)
+
+    async def connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        hot, statuses = Hot(), []
+        app = Edge(application, lambda *said: statuses.append(said[4]), LIMIT)
+        self.end = ServerEnd(hot, app, statuses.append, print)
+        self.link = Link(to_frontend_decoder, self._handle, lambda: None)
+        forwarder = self.forwarder = Forwarder(self.link)
+        ours, theirs = make_pair()
+        await loop.create_unix_connection(lambda: self.end.link, sock=ours)
+        await loop.create_unix_connection(lambda: self.link, sock=theirs)
+        self.front = Client((forwarder, forwarder), hot, statuses, forwarder.count)
+
+    def another(self) -> Client:
+        """A further connection to the front end."""
+        before = self.front
+        return Client((self.forwarder, self.forwarder), before.hot, before.statuses, self.forwarder.count)
+
+    def _handle(self, message: ToFrontend, body: bytes) -> None:
+        self.forwarder.handle(message, body)
+
+    async def both(self, *pieces: bytes) -> bytes:
+        """What both answer to these pieces; fails the test if they differ in a byte, a count or a state."""
+        alone, front = await self.alone.send(*pieces), await self.front.send(*pieces)
+        assert front == alone
+        assert self.front.transport.closed == self.alone.transport.closed
+        assert self.front.statuses == self.alone.statuses
+        return front
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    made = Pair()
+    await made.connect()
+    yield made
+    made.link.abort()
+    made.end.link.abort()
+    await asyncio.sleep(0.01)
+
+
+def head(
+    *lines: str, path: str = "/predictions/m/1/echo", method: str = "POST", version: str = "1.1"
+) -> bytes:
+    fixed = ["Host: x", "x-request-id: mine"]
+    return "\r\n".join([f"{method} {path} HTTP/{version}", *fixed, *lines, "", ""]).encode()
+
+
+def post(verb: str, body: bytes = b"", *lines: str, **more: str) -> bytes:
+    return head(f"Content-Length: {len(body)}", *lines, path=f"/predictions/m/1/{verb}", **more) + body
+
+
+@pytest.mark.parametrize("verb", ["echo", "phrase", "empty", "fail", "bug", "twice", "parts", "broken"])
+async def test_hot_routes(pair: Pair, verb: str) -> None:
+    """Answers, errors and answers in parts are the same, and counted once."""
+    answer = await pair.both(post(verb, b"hello", "Content-Type: text/x"))
+
+    assert answer.startswith(b"HTTP/1.1 ")
+    assert len(pair.front.statuses) == 1
+    assert [line[:2] for line in pair.front.lines] == [("POST", f"/predictions/m/1/{verb}")]
+    assert pair.front.lines == pair.alone.lines
+    assert pair.end.exchanges == {}
+    assert pair.forwarder._asked == {}
+
+
+@pytest.mark.parametrize("verb", ["head", "packed"])
+async def test_heads_of_requests(pair: Pair, verb: str) -> None:
+    """The endpoint sees the request as it was written: names, values, query, method."""
+    lines = ["X-Mixed-Case: a", "x-request-timeout-ms: 25", "Content-Encoding: gzip", "X-Latin: \xe9"]
+    answer = await pair.both(post(f"{verb}?a=%20&b", b"z", *lines, method="PUT"))
+
+    assert b"X-Mixed-Case" in answer
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("method", ["HEAD", "POST"])
+async def test_versions_and_methods(pair: Pair, version: str, method: str) -> None:
+    """HTTP/1.0 and HEAD are treated alike, also for answers in parts."""
+    for verb in ("echo", "parts"):
+        await pair.both(post(verb, b"x", version=version, method=method))
+
+
+@pytest.mark.parametrize(
+    "path", ["/ping/scope", "/ping/unread", "/ping/echo", "/ping/raise", "/ping/chunks", "/v1/x%2Fy"]
+)
+@pytest.mark.parametrize("lines", [(), ("Expect: 100-continue",), ("Connection: close",)], ids=str)
+async def test_all_other_routes(pair: Pair, path: str, lines: tuple[str, ...]) -> None:
+    """The application answers from afar as it does from near: body, head, errors, 100 Continue."""
+    answer = await pair.both(head("Content-Length: 5", *lines, path=f"{path}?q=1"), b"he", b"llo")
+
+    assert (b"100 Continue" in answer) == (
+        bool(lines) and "Expect" in lines[0] and path[6:] not in {"unread", "raise"}
+    )
+
+
+@pytest.mark.parametrize("path", ["/predictions/m/1/echo", "/ping/echo"])
+async def test_refusals(pair: Pair, path: str) -> None:
+    """What is too large is refused before it has come, as by one process; so is what is no HTTP."""
+    answer = await pair.both(head(f"Content-Length: {LIMIT + 1}", path=path))
+    assert answer.startswith(b"HTTP/1.1 413")
+
+    chunks = b"3e8\r\n" + b"x" * LIMIT + b"\r\n"
+    other = Pair()
+    await other.connect()
+    answer = await other.both(head("Transfer-Encoding: chunked", path=path) + chunks, b"1\r\nx\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert other.front.statuses == [413]
+    other.link.abort()
+
+
+async def test_no_http(pair: Pair) -> None:
+    """Nonsense is answered 400 by the front end, and the server counts it."""
+    answer = await pair.front.send(b"NONSENSE\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert pair.front.statuses == [400]
+    assert pair.front.lines == [("-", "-", 400)]
+
+
+async def test_pipelining(pair: Pair) -> None:
+    """Requests of both kinds on one connection are answered in their order."""
+    ping = head("Content-Length: 0", path="/ping/unread")
+    answer = await pair.both(post("echo", b"1") + ping + post("parts") + post("echo", b"2") + ping)
+
+    assert answer.count(b"HTTP/1.1 200 OK") == 5
+
+
+async def test_a_client_that_leaves(pair: Pair) -> None:
+    """The endpoint hears of it, and what it answers then goes nowhere."""
+    await pair.front.send(post("wait", b"x"))
+    await pair.front.leave()
+    assert pair.front.hot.left == ["mine"]
+
+    pair.front.hot.exchanges[0].reply(200, b"late")
+    await pair.front.settle()
+    assert pair.front.transport.written == b""
+    assert pair.end.exchanges == {}
+
+
+async def test_a_client_that_leaves_within_an_answer(pair: Pair) -> None:
+    """Between the parts of an answer too."""
+    await pair.front.send(post("begun"))
+    await pair.front.leave()
+    exchange = pair.front.hot.exchanges[0]
+    exchange.send(b"two")
+    exchange.end()
+    await pair.front.settle()
+
+    assert pair.front.hot.left == ["mine"]
+    assert pair.front.transport.written.endswith(b"3\r\none\r\n")
+    assert pair.end.exchanges == {}
+
+
+async def test_a_client_that_does_not_read(pair: Pair) -> None:
+    """Its connection is cut where too much waits for it, and the endpoint hears of it."""
+    await pair.front.send(post("begun"))
+    pair.front.transport.unsent = MAX_UNSENT + 1
+    pair.front.hot.exchanges[0].send(b"two")
+    await pair.front.settle()
+    assert pair.front.transport.aborted
+
+    await pair.front.leave()
+    assert pair.front.hot.left == ["mine"]
+
+
+async def test_a_client_that_reads_slowly(pair: Pair) -> None:
+    """The endpoint knows how much its client has not taken yet, to some 64 kB."""
+    await pair.front.send(post("begun"))
+    exchange, transport = pair.front.hot.exchanges[0], pair.front.transport
+    transport.unsent = 1 << 20
+    exchange.send(bytes(1 << 20))
+    await pair.front.settle()
+    assert exchange.unsent() >= 1 << 20
+
+    transport.unsent = 1 << 19
+    await asyncio.sleep(0.05)
+    await pair.front.settle()
+    assert 1 << 19 <= exchange.unsent() <= (1 << 19) + (1 << 16)
+
+    transport.unsent = 0
+    await asyncio.sleep(0.05)
+    await pair.front.settle()
+    assert exchange.unsent() < 1 << 16
+    exchange.end()
+    await pair.front.settle()
+    assert pair.forwarder._streams == {}
+    assert not pair.forwarder._is_telling
+
+
+class Endless:
+    """An application that sends parts nearly without end, and counts them."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.parts = 0
+        self.ended = False
+        self._most = most
+
+    async def __call__(self, _: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while self.parts < self._most:
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            self.parts += 1
+        await send({"type": "http.response.body", "body": b""})
+        self.ended = True
+
+    async def end(self) -> None:
+        """Fails if it does not end soon."""
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert self.ended
+
+
+async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair) -> None:
+    """It sends little more than the client takes, and once the client has left, nothing holds it up."""
+    app, flow, taken = Endless(), pair.front.protocol.flow, 0
+    pair.end._app = app
+
+    def write(data: bytes) -> None:
+        nonlocal taken
+        taken += len(data) >= 1 << 16
+        flow.pause_writing()
+
+    pair.front.transport.write = write  # type: ignore[method-assign,assignment]
+    pair.front.protocol.data_received(head(path="/recording"))
+    ahead: list[int] = []
+    for _ in range(20):
+        await pair.front.settle()
+        ahead.append(app.parts - taken)
+        flow.resume_writing()
+    was_ended = app.ended
+    await pair.front.leave()
+    await app.end()
+    await pair.front.settle()
+
+    assert taken > 10
+    assert max(ahead) < 10
+    assert not was_ended
+    assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
+
+
+async def test_memory_of_large_answers_is_given_back(pair: Pair) -> None:
+    """After the application's answers of several megabytes, not after others."""
+    gave_back: list[int] = []
+    for parts in (MUCH >> 17, MUCH >> 16):
+        pair.end._app = Endless(parts)
+        pair.forwarder.on_much = lambda parts=parts: gave_back.append(parts)  # type: ignore[misc]
+        client = pair.another()
+        client.protocol.data_received(head("Connection: close", path="/recording"))
+        for _ in range(10):
+            await pair.front.settle()
+
+    assert pair.forwarder._calls == {}
+    assert gave_back == [MUCH >> 16]
+
+
+@pytest.mark.parametrize("ends", ["the answer", "the front end"])
+async def test_the_application_waits_for_nobody(pair: Pair, ends: str) -> None:
+    """It goes on, and ends, when its answer cannot be sent any more."""
+    app = pair.end._app = Endless()
+    stuck = asyncio.Event()
+    scope, receive, _ = reading_call()
+
+    async def send(_: Any) -> None:
+        await stuck.wait()
+        raise RuntimeError
+
+    calling = asyncio.create_task(pair.forwarder(scope, receive, send))
+    await pair.front.settle()
+    assert 0 < app.parts < 10
+
+    if ends == "the answer":
+        stuck.set()
+    else:
+        pair.link.abort()
+    await app.end()
+    calling.cancel()
+    with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+        await calling
+    await pair.front.settle()
+    assert (pair.end._calls, pair.forwarder._calls) == ({}, {})
+
+
+async def test_a_client_that_leaves_within_its_body(pair: Pair) -> None:
+    """The application that reads it is told."""
+    await pair.front.send(head("Content-Length: 5", path="/ping/echo"), b"he")
+    assert len(pair.end._calls) == 1
+
+    await pair.front.leave()
+    assert pair.end._calls == {}
+    assert pair.forwarder._calls == {}
+
+
+async def test_a_front_end_that_ends(pair: Pair) -> None:
+    """All its clients have left: the endpoint hears of each, the application is told, others live on."""
+    await pair.front.send(post("wait", b"x"))
+    calling = asyncio.create_task(pair.forwarder(*reading_call()))
+    await pair.front.settle()
+    assert len(pair.end._calls) == 1
+
+    pair.link.abort()
+    await pair.front.settle()
+    assert pair.end.lost.done()
+    assert pair.front.hot.left == ["mine"]
+    assert pair.end.exchanges == {}
+    assert pair.end._calls == {}
+
+    pair.front.hot.exchanges[0].reply(200, b"late")
+    calling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await calling
+
+
+def reading_call() -> tuple[Any, Any, Any]:
+    """Scope, receive and send of a request whose body never comes."""
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(_: Any) -> None:
+        raise AssertionError
+
+    scope = {"method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "http_version": "1.1"}
+    return scope | {"scheme": "http", "headers": [], "client": None, "server": None}, receive, send
+
+
+async def answered(pair: Pair, path: str) -> None:
+    """A request with its answer."""
+    await pair.front.send(head("Content-Length: 5", path=path), b"whole")
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 200")
+
+
+async def partly_sent(pair: Pair, path: str) -> None:
+    """A client that leaves within its body."""
+    await pair.front.send(head("Content-Length: 5", path=path), b"part")
+
+
+async def announced_too_large(pair: Pair, path: str) -> None:
+    """A request that is refused before its body comes."""
+    await pair.front.send(head(f"Content-Length: {LIMIT + 1}", path=path), b"x" * LIMIT)
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
+
+
+async def too_large(pair: Pair, path: str) -> None:
+    """A request that is refused while its body comes."""
+    chunks = b"3e8\r\n" + b"x" * LIMIT + b"\r\n"
+    await pair.front.send(head("Transfer-Encoding: chunked", path=path), chunks, b"1\r\nx\r\n")
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 413")
+
+
+async def beyond_the_intake(pair: Pair, path: str) -> None:
+    """A request that there is no room for."""
+    pair.front.listener.intake.limit = 500
+    await pair.front.send(head("Content-Length: 900", path=path), b"x" * 800)
+    assert pair.front.transport.written.startswith(b"HTTP/1.1 503")
+
+
+async def left_waiting(pair: Pair, path: str) -> None:
+    """A client that leaves before its answer, which comes nevertheless."""
+    await pair.front.send(post("wait", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.leave()
+    pair.front.hot.exchanges[0].reply(200, b"late")
+
+
+async def left_within_its_answer(pair: Pair, path: str) -> None:
+    """A client that leaves between two parts of its answer."""
+    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.leave()
+    pair.front.hot.exchanges[0].send(b"two")
+    pair.front.hot.exchanges[0].end()
+
+
+async def broken_off(pair: Pair, path: str) -> None:
+    """An answer whose handler fails between two parts."""
+    await pair.front.send(post("broken", b"x" * 900), head("Content-Length: 5", path=path) + b"whole")
+    assert pair.front.transport.closed
+
+
+async def not_read(pair: Pair, path: str) -> None:
+    """A client that is cut off because it does not read an answer in parts."""
+    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    pair.front.transport.unsent = MAX_UNSENT + 1
+    pair.front.hot.exchanges[0].send(b"two")
+    await pair.front.settle()
+    assert pair.front.transport.aborted
+
+
+async def cut_off(pair: Pair, path: str) -> None:
+    """A client that is slow to send."""
+    await partly_sent(pair, path)
+    pair.front.listener.check(time.monotonic() + RECEIVE_TIMEOUT + 1)
+    assert pair.front.transport.closed
+
+
+@pytest.mark.parametrize("path", ["/predictions/m/1/echo", "/ping/echo"])
+@pytest.mark.parametrize(
+    "happen",
+    [
+        answered,
+        partly_sent,
+        announced_too_large,
+        too_large,
+        beyond_the_intake,
+        left_waiting,
+        left_within_its_answer,
+        broken_off,
+        not_read,
+        cut_off,
+    ],
+)
+async def test_nothing_outlives_its_connection(
+    pair: Pair, path: str, happen: Callable[[Pair, str], Awaitable[None]]
+) -> None:
+    """What both sides have of a connection and its requests is gone when it is, without the collector of
+    circles, however it ended.
+    """
+    kinds = (HttpProtocol, Exchange, RequestResponseCycle, frontend_end._Call, frontend_end._Stream,
+             server_end._Call)  # fmt: skip
+    gc.disable()
+    gc.freeze()
+    try:
+        pair.front = pair.another()
+        await happen(pair, path)
+        await pair.front.settle()
+        if pair.front.protocol in pair.front.listener.state.connections:
+            await pair.front.leave()
+        pair.front.hot.exchanges.clear()
+        del pair.front.protocol
+        await pair.front.settle()
+        # A running server does this many times a second.
+        served.request = None
+        assert [each for each in gc.get_objects() if isinstance(each, kinds)] == []
+        assert pair.front.listener.intake.held == 0
+    finally:
+        gc.enable()
+    assert (pair.forwarder._asked, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
+    assert (pair.end.exchanges, pair.end._calls) == ({}, {})
+
+
+async def test_many_at_once(pair: Pair) -> None:
+    """Each of many requests that travel together gets its own answer."""
+    clients = [pair.another() for _ in range(50)]
+    for number, client in enumerate(clients):
+        client.protocol.data_received(post("echo", b"%d" % number * (number + 1)))
+    await pair.front.settle()
+
+    for number, client in enumerate(clients):
+        assert client.transport.written.endswith(b"\r\n\r\n" + b"%d" % number * (number + 1))
+    assert pair.front.statuses == [200] * 50

@@ -1,0 +1,83 @@
+"""The socket between the server and a front end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.wire.frontend import End, Part, to_frontend_decoder
+from modelserver.ext.frontends.link import Link, make_pair
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Side:
+    """One end, and what came to it."""
+
+    def __init__(self) -> None:
+        self._came: asyncio.Queue[Any] = asyncio.Queue()
+        self.lost = asyncio.get_running_loop().create_future()
+        self.link: Link[Any] = Link(
+            to_frontend_decoder,
+            lambda *given: self._came.put_nowait(given),
+            lambda: self.lost.set_result(None),
+        )
+
+    async def come(self) -> tuple[int, bytes]:
+        """The number of the next message that came, and its body."""
+        message, body = await asyncio.wait_for(self._came.get(), 10)
+        return message.number, body
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[Side, Side]]:
+    """Both ends of a link."""
+    loop, pair = asyncio.get_running_loop(), (Side(), Side())
+    for end, connection in zip(pair, make_pair(), strict=True):
+        await loop.create_connection(lambda end=end: end.link, sock=connection)  # type: ignore[misc]
+    yield pair
+    for end in pair:
+        end.link.abort()
+
+
+async def test_messages_of_a_turn_arrive_in_order(ends: tuple[Side, Side]) -> None:
+    """Each with its body, from either side."""
+    here, there = ends
+    here.link.send(Part(1, 4), b"body")
+    here.link.send(End(2, True))
+    there.link.send(End(3, True))
+
+    assert [await there.come(), await there.come()] == [(1, b"body"), (2, b"")]
+    assert await here.come() == (3, b"")
+
+
+async def test_large_bodies_travel_by_the_socket_where_no_memory_is_shared(ends: tuple[Side, Side]) -> None:
+    """They arrive whole."""
+    here, there = ends
+    here.link.send(Part(1, 1 << 20), bytes(1 << 20))
+
+    assert await there.come() == (1, bytes(1 << 20))
+
+
+async def test_the_end_is_told_to_both(ends: tuple[Side, Side]) -> None:
+    """What was sent before it arrives; what is sent later is dropped."""
+    here, there = ends
+    here.link.send(End(1, True))
+    here.link.close()
+    await asyncio.wait_for(asyncio.gather(here.lost, there.lost), 10)
+    here.link.send(End(2, True))
+
+    assert await there.come() == (1, b"")
+
+
+async def test_nonsense_ends_it(ends: tuple[Side, Side], caplog: pytest.LogCaptureFixture) -> None:
+    """The log says that it made no sense."""
+    here, there = ends
+    assert here.link._transport is not None
+    here.link._transport.write(b"\xff" * 64)
+    await asyncio.wait_for(there.lost, 10)
+
+    assert "invalid data" in caplog.text

@@ -1,0 +1,97 @@
+"""What a front-end process is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.wire import frontend as messages
+from modelserver.ext.frontends.link import make_pair
+from modelserver.ext.frontends.process import Frontend, TellServer
+from modelserver.ext.frontends.server_end import ServerEnd
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_imports() -> None:
+    """A front end imports neither torch nor the framework of the application, nor what workers need."""
+    program = (
+        "import sys, modelserver.ext.frontends.process;"
+        "print([m for m in ('torch', 'fastapi', 'starlette', 'pydantic', 'httpx', 'psutil', 'PIL', 'numpy')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Records reach the log of the server, with their own time, level, name and traceback."""
+    end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
+    ended = asyncio.Event()
+    frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
+    await join(end, frontend)
+    logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
+    logger.addHandler(TellServer(frontend.link))
+    with caplog.at_level(logging.INFO):
+        logger.info("said %s", "this")
+        try:
+            int("oh")
+        except ValueError:
+            logger.exception("failed")
+        await asyncio.sleep(0.02)
+    end.link.abort()
+    await asyncio.wait_for(ended.wait(), 5)
+
+    first, second = caplog.records
+    assert (first.name, first.levelno, first.getMessage()) == (
+        "modelserver.somewhere",
+        logging.INFO,
+        "said this",
+    )
+    assert second.levelno == logging.ERROR
+    assert second.getMessage().startswith("failed\nTraceback")
+    assert second.getMessage().endswith("'oh'")
+
+
+async def test_stalls_of_a_front_end() -> None:
+    """The server is told for how long the event loop of a front end was blocked."""
+    found: list[float] = []
+    end = ServerEnd(None, None, print, found.append)  # type: ignore[arg-type]
+    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    await join(end, frontend)
+    watch = frontend.watch()
+    await asyncio.sleep(0.05)
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
+        pass
+    await asyncio.sleep(0.05)
+    watch.close()
+    end.link.abort()
+
+    assert max(found) >= 0.2
+
+
+async def test_memory_of_a_front_end() -> None:
+    """After large answers it is given back as after large requests."""
+    frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
+    frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
+    listener = frontend._listener
+    assert listener is not None
+    assert frontend._forwarder.on_much == listener.outgoing.give_back == listener.intake.give_back
+    assert listener.outgoing.limit == 2000
+    assert frontend._access is not None
+    frontend._access.close()
+
+
+async def join(end: ServerEnd, frontend: Any) -> None:
+    """Connects both by a socket pair."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = make_pair()
+    await loop.create_unix_connection(lambda: end.link, sock=ours)
+    await loop.create_unix_connection(lambda: frontend.link, sock=theirs)

@@ -1,0 +1,92 @@
+"""How many front ends there are, and what happens when they cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from modelserver.engine.wire.frontend import Setup
+from modelserver.errors import ConfigError
+from modelserver.ext.frontends import processes as fleet_module
+from modelserver.ext.frontends.processes import CORES_EACH, MOST, Fleet, front_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.mark.parametrize("cores", [1, 2, 7, 8, 15])
+def test_few_cores(cores: int) -> None:
+    """Where cores are few, the server takes in requests itself unless it is told otherwise."""
+    assert front_ends("auto", cores) == 1
+    assert front_ends(3, cores) == 3
+
+
+def test_many_cores() -> None:
+    """With more cores there are more, but never more than the server can feed."""
+    assert front_ends("auto", 2 * CORES_EACH) == 2
+    assert front_ends("auto", 4 * CORES_EACH) == min(4, MOST)
+    assert front_ends("auto", 1000) == MOST
+    assert front_ends(1, 1000) == 1
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        yield made
+
+
+def make_fleet(listener: socket.socket) -> Fleet:
+    return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)  # type: ignore[arg-type]
+
+
+async def test_front_ends_that_cannot_start(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's start fails with the setting's name; how they ended is in the log."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    fleet = make_fleet(listener)
+    fleet.start()
+    with pytest.raises(ConfigError, match="frontend_processes=2"):
+        await asyncio.wait_for(fleet.open(10), 20)
+    await fleet.close(1.0)
+
+    assert "Front end 0 ended with status 1" in caplog.text
+
+
+async def test_no_such_program(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that cannot even be made is the same."""
+    monkeypatch.setattr(sys, "executable", "/no/such/program")
+    fleet = make_fleet(listener)
+    fleet.start()
+    with pytest.raises(ConfigError):
+        await asyncio.wait_for(fleet.open(10), 20)
+    await fleet.close(1.0)
+
+    assert fleet.pids == []
+
+
+async def test_a_front_end_that_does_not_end(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is asked to end and does not is killed."""
+    for name in ("CLOSE_PATIENCE", "END_PATIENCE"):
+        monkeypatch.setattr(fleet_module, name, 0.1)
+    fleet = make_fleet(listener)
+    fleet.start()
+    await fleet.open(10)
+    pids = fleet.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    await asyncio.wait_for(fleet.close(0.1), 10)
+
+    assert len(pids) == 2
+    assert fleet.pids == []
+    assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -1,0 +1,145 @@
+"""Calls of gRPC for tests: one that notes what a method does, and a server for real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from time import monotonic
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from modelserver.ext.grpc.call import Call, Port
+from modelserver.ext.grpc.calls import Surroundings
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.framing import framed
+from modelserver.ext.grpc.heads import Head, read_head
+from modelserver.ext.grpc.http2 import frames
+from modelserver.ext.grpc.http2.connection import Connection, Listener
+from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+
+    from modelserver.ext.grpc.call import Serving
+    from modelserver.ext.grpc.heads import Metadata
+
+LARGEST = 64 << 20  # bytes of a message
+CLIENT = "127.0.0.1:1"
+
+
+class FakeCall(Call):
+    """Without a connection; ``timeout`` in seconds from now.
+
+    ``initial`` is the metadata that was told, ``sent`` the messages; ``ending`` the code, text and metadata
+    with which the call ended, None before.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata = (),
+        *,
+        timeout: float | None = None,
+        cancelled: bool = False,
+        unread: bool = False,
+        requests: Sequence[bytes] = (),
+    ) -> None:
+        self.head = Head("", metadata, timeout, "identity", 0)
+        self.arrived = monotonic()
+        self.is_cancelled, self.is_unread = cancelled, unread
+        self.trace = None
+        self.held = 0
+        self.initial: list[tuple[str, str]] = []
+        self.sent: list[bytes] = []
+        self.ending: tuple[StatusCode, str, tuple[tuple[str, str], ...]] | None = None
+        self._requests = requests
+
+    @property
+    def client(self) -> str:
+        return CLIENT
+
+    def tell(self, metadata: Iterable[tuple[str, str]]) -> None:
+        assert not self.sent
+        self.initial += metadata
+
+    def write(self, message: bytes) -> None:
+        assert self.ending is None
+        self.sent.append(message)
+
+    def check_room(self) -> None:
+        """There is."""
+
+    def hold(self, size: int) -> None:
+        self.held += size
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)
+
+    def answer(self, message: bytes) -> None:
+        self.write(message)
+        self.finish(StatusCode.OK)
+
+    def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
+        if self.ending is None:
+            self.ending = code, text, tuple(trailing)
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        for request in self._requests:
+            await asyncio.sleep(0)
+            yield request
+
+
+def around_calls(codes: list[int]) -> Surroundings:
+    """Lets all calls pass; ``codes`` gets those with which they end."""
+    gate: Any = SimpleNamespace(check=lambda *_: None)
+    return Surroundings(lambda *said: codes.append(said[2]), gate)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A server, and where it is."""
+
+    listener: Listener
+    address: str
+
+
+@contextlib.asynccontextmanager
+async def listening(methods: Mapping[str, Serving], limits: Limits | None = None) -> AsyncIterator[Listening]:
+    """A server of these methods on a port of its own, until the block is left."""
+    port = Port(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
+    listener = Listener(port.make, read_head, limits or Limits())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(listener), "127.0.0.1", 0)
+    try:
+        yield Listening(listener, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    finally:
+        server.close()
+        for connection in list(listener.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to the server, on which nothing was said."""
+    host, _, port = server.address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+# What a client says first.
+GREETING = frames.PREFACE + frames.settings(())
+
+
+def asking(path: str, body: bytes, number: int = 1) -> bytes:
+    """The frames of a call with one message."""
+    fields = {":method": "POST", ":scheme": "http", ":path": f"/{path}", "content-type": "application/grpc"}
+    head = b"".join(frames.field(name.encode(), value.encode()) for name, value in fields.items())
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, number, head) + frames.frame(
+        frames.DATA, frames.END_STREAM, number, framed(body)
+    )

@@ -1,0 +1,140 @@
+"""A client of a connection in memory: it writes frames by their bytes, and reads what comes back."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpack import Decoder, Encoder
+from tests.transports import Transport
+
+from modelserver.ext.grpc.http2.connection import Connection, Listener
+from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.ext.grpc.http2.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END, WHOLE, PADDED, WITH_PRIORITY = 1, 4, 8, 32
+POST = ((":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "x"))
+
+
+class Frame(NamedTuple):
+    """One that was received."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"", length: int | None = None) -> bytes:
+    """A frame, whose length may be a lie."""
+    length = len(payload) if length is None else length
+    return struct.pack(">I", length)[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def number(value: int) -> bytes:
+    """Four bytes."""
+    return struct.pack(">I", value)
+
+
+def setting(name: int, value: int) -> bytes:
+    """An entry of a SETTINGS frame."""
+    return struct.pack(">HI", name, value)
+
+
+def frames_of(written: bytes) -> Iterator[Frame]:
+    """The frames in a row of bytes."""
+    while written:
+        length = int.from_bytes(written[:3], "big")
+        yield Frame(written[3], written[4], *struct.unpack(">I", written[5:9]), written[9 : 9 + length])
+        written = written[9 + length :]
+
+
+class Noted(Stream):
+    """Notes what it is told, and acknowledges what it receives unless told not to."""
+
+    __slots__ = ("body", "calls", "takes")
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        super().__init__(connection, number)
+        self.calls: list[Any] = []
+        self.body = b""
+        self.takes = True
+
+    def begun(self, head: Any, *, ended: bool) -> None:
+        self.calls.append(("begun", head, ended))
+
+    def received(self, piece: bytes, *, ended: bool) -> None:
+        self.body += piece
+        if ended:
+            self.calls.append("whole")
+        if self.takes:
+            self.take(len(piece))
+
+    def gone(self) -> None:
+        self.calls.append("gone")
+
+    def stalled(self, _: float) -> None:
+        self.calls.append("stalled")
+
+    def closing(self) -> None:
+        self.calls.append("closing")
+
+
+class Client:
+    """Talks to a connection that it has made; ``streams`` are all that the connection has made."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.streams: dict[int, Noted] = {}
+        self.listener = Listener(self._make, dict, Limits(**limits))
+        self.connection = Connection(self.listener)
+        self.transport = Transport(has_socket=True)
+        self.encoder = Encoder()
+        self._read = 0
+        self._decoder = Decoder()
+        self.connection.connection_made(self.transport)
+
+    def _make(self, connection: Connection, number: int) -> Noted:
+        made = self.streams[number] = Noted(connection, number)
+        return made
+
+    def say(self, *sent: bytes) -> None:
+        """Sends bytes at once."""
+        self.connection.data_received(b"".join(sent))
+
+    def greet(self, **settings: int) -> Client:
+        """Sends the preface and settings, of which ``s4`` is number 4, and skips the server's."""
+        said = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
+        self.say(PREFACE, frame(SETTINGS, 0, 0, said))
+        self.hear()
+        return self
+
+    def head(self, stream: int, flags: int = WHOLE, fields: Any = POST) -> bytes:
+        """A HEADERS frame."""
+        return frame(HEADERS, flags, stream, self.encoder.encode(fields))
+
+    def hear(self) -> list[Frame]:
+        """The frames that have come since."""
+        self.connection._flush()
+        new = self.transport.written[self._read :]
+        self._read += len(new)
+        return list(frames_of(new))
+
+    def body(self, heard: list[Frame], stream: int = 1) -> bytes:
+        """What DATA frames of a stream have."""
+        return b"".join(each.payload for each in heard if each.kind == DATA and each.stream == stream)
+
+    def fields(self, block: bytes) -> list[tuple[str, str]]:
+        """What a header block says."""
+        return [(str(name), str(value)) for name, value in self._decoder.decode(block)]
+
+    def ending(self) -> int | None:
+        """The code of the GOAWAY frame with which the connection has ended."""
+        found = [each for each in self.hear() if each.kind == GOAWAY]
+        if not found or not self.transport.closed:
+            return None
+        return int.from_bytes(found[-1].payload[4:8], "big")

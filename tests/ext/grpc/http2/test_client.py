@@ -1,0 +1,145 @@
+"""The blocking client, against gRPC's library and against servers that break the rules."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from modelserver.ext.grpc.http2.client import Reply, post
+from modelserver.ext.grpc.http2.errors import Broken
+from modelserver.ext.grpc.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    PING,
+    Code,
+    field,
+    frame,
+    goaway,
+    reset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
+
+
+class Mirror(grpc.GenericRpcHandler):
+    """Gives back what it gets, or refuses."""
+
+    def service(self, details: Any) -> grpc.RpcMethodHandler:
+        def answer(sent: bytes, context: grpc.ServicerContext) -> bytes:
+            if details.method == "/refuse":
+                context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
+            return sent
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@pytest.fixture(scope="module")
+def mirror() -> Iterator[tuple[str, int]]:
+    """The address of the library's server."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(2), [Mirror()], options=options)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield "127.0.0.1", port
+    server.stop(None).wait()
+
+
+def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Reply:
+    """The reply over a connection of its own."""
+    with socket.create_connection(address) as connection:
+        return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
+
+
+@pytest.mark.parametrize("size", [0, 100, 3_000_000])
+def test_bodies_of_any_size_go_both_ways(mirror: tuple[str, int], size: int) -> None:
+    """Larger than the windows and than a frame, too."""
+    content = bytes(range(256)) * (size // 256)
+    sent = b"\0" + len(content).to_bytes(4, "big") + content
+    reply = ask(mirror, "/mirror", sent, 20)
+
+    assert reply.body == sent
+    assert reply.fields[b"grpc-status"] == b"0"
+
+
+def test_a_refusal_is_in_the_fields(mirror: tuple[str, int]) -> None:
+    """With its message."""
+    fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
+
+    assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
+
+
+@contextlib.contextmanager
+def saying(*parts: bytes) -> Iterator[tuple[str, int]]:
+    """A server that says this to its first client and closes the connection when that does."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"".join(parts))
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()
+        thread.join(10)
+
+
+OK = field(b":status", b"200")
+
+
+def test_frames_of_all_forms_are_read() -> None:
+    """Header blocks in pieces, padding, pings, kinds that nobody knows."""
+    parts = [
+        frame(PING, 0, 0, b"12345678"),
+        frame(200, 0, 0, b"?"),
+        frame(HEADERS, 0, 1, OK[:4]),
+        frame(CONTINUATION, END_HEADERS, 1, OK[4:]),
+        frame(DATA, PADDED, 1, b"\x02one--"),
+        frame(DATA, END_STREAM, 1, b"two"),
+    ]
+    with saying(*parts) as address:
+        reply = ask(address, "/", b"", 10)
+
+    assert (reply.fields, reply.body) == ({b":status": b"200"}, b"onetwo")
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        (reset(1, Code.REFUSED_STREAM), Code.REFUSED_STREAM),
+        (goaway(0, Code.ENHANCE_YOUR_CALM), Code.ENHANCE_YOUR_CALM),
+        (frame(5, 0, 1), Code.PROTOCOL_ERROR),
+        (frame(DATA, 0, 1, bytes(20_000)), Code.FRAME_SIZE_ERROR),
+        (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
+    ],
+)
+def test_what_ends_an_exchange(part: bytes, code: Code) -> None:
+    """Is told with its code."""
+    with saying(part) as address, pytest.raises(Broken) as broken:
+        ask(address, "/", b"", 10)
+
+    assert broken.value.code == code
+
+
+def test_a_server_that_is_no_such_one() -> None:
+    """One that closes the connection, and one that says nothing."""
+    with saying() as address, pytest.raises(ConnectionResetError):
+        ask(address, "/", b"", 10)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):
+        ask(silent.getsockname(), "/", b"", 0.1)

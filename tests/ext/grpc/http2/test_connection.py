@@ -1,0 +1,620 @@
+"""Connections: what clients may do, what ends their stream, and what ends their connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.ext.grpc.http2.talking import (
+    CONTINUATION,
+    DATA,
+    END,
+    GOAWAY,
+    HEADERS,
+    PADDED,
+    PING,
+    POST,
+    PREFACE,
+    PRIORITY,
+    RESET,
+    SETTINGS,
+    WHOLE,
+    WINDOW,
+    WITH_PRIORITY,
+    Client,
+    frame,
+    frames_of,
+    number,
+    setting,
+)  # fmt: skip
+
+from modelserver.ext.grpc.http2 import connection
+from modelserver.ext.grpc.http2.connection import MOST_WASTE
+from modelserver.ext.grpc.http2.frames import Code
+
+BEGUN = {b":method": b"POST", b":scheme": b"http", b":path": b"/a", b":authority": b"x"}
+AGE = 0.05  # seconds
+
+
+@pytest.fixture
+async def client() -> Client:
+    return Client().greet()
+
+
+async def test_the_greeting() -> None:
+    """The server says its limits at once, and acknowledges the client's."""
+    client = Client(streams=7, window=1 << 20, connection_window=1 << 24, frame=1 << 18, fields=1 << 16)
+    first, more = client.hear()
+    assert (first.kind, more.kind, more.payload) == (SETTINGS, WINDOW, number((1 << 24) - 65_535))
+    assert first.payload == setting(3, 7) + setting(4, 1 << 20) + setting(5, 1 << 18) + setting(6, 1 << 16)
+
+    client.say(PREFACE, frame(SETTINGS, 0, 0))
+    assert client.hear() == [(SETTINGS, 1, 0, b"")]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_pieces_of_any_size(size: int) -> None:
+    """However the bytes are cut, they are the same request, and the answer goes out once."""
+    client = Client()
+    said = (
+        PREFACE
+        + frame(SETTINGS, 0, 0)
+        + client.head(1)
+        + frame(DATA, 0, 1, b"ab")
+        + frame(DATA, END, 1, b"c")
+    )
+    for at in range(0, len(said), size):
+        client.say(said[at : at + size])
+    stream = client.streams[1]
+
+    assert stream.calls == [("begun", BEGUN, False), "whole"]
+    assert stream.body == b"abc"
+    client.hear()
+    stream.send(b"\x88", b"answer", b"\x88")
+    assert client.hear() == [
+        (HEADERS, WHOLE, 1, b"\x88"),
+        (DATA, 0, 1, b"answer"),
+        (HEADERS, WHOLE | END, 1, b"\x88"),
+    ]
+    assert client.connection.streams == {}
+
+
+async def test_heads_in_parts_with_padding_and_priority(client: Client) -> None:
+    """Padding and priorities are skipped, blocks are joined, trailers end a request."""
+    block = client.encoder.encode(POST)
+    payload = b"\x03" + b"\0\0\0\0\x10" + block[:4] + b"\0\0\0"
+    client.say(
+        frame(HEADERS, PADDED | WITH_PRIORITY, 1, payload),
+        frame(CONTINUATION, 0, 1, block[4:9]),
+        frame(CONTINUATION, WHOLE, 1, block[9:]),
+        frame(PRIORITY, 0, 1, b"\0\0\0\0\x10"),
+        frame(0x77, 0, 1, b"of a kind that comes later"),
+        frame(DATA, PADDED, 1, b"\x02ab\0\0"),
+        client.head(1, WHOLE | END, [("grpc-anything", "x")]),
+    )
+
+    assert client.streams[1].calls == [("begun", BEGUN, False), "whole"]
+    assert client.streams[1].body == b"ab"
+
+
+async def test_padding_counts_and_is_given_back(client: Client) -> None:
+    """Padding uses up the window like a body, and is acknowledged without anybody's doing."""
+    client = Client(window=1000).greet()
+    client.say(client.head(1), frame(DATA, PADDED, 1, b"\xff" + b"a" * 300 + bytes(255)))
+
+    assert [each for each in client.hear() if each.stream == 1] == [(WINDOW, 0, 1, number(556))]
+
+
+async def test_answers_wait_for_windows() -> None:
+    """No more is sent than the client takes of a stream; the rest follows as soon as it does."""
+    client = Client().greet(s4=10)
+    client.say(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
+    client.streams[1].send(b"\x88", b"a" * 25, b"\x88")
+    assert client.body(client.hear()) == b"a" * 10
+
+    client.say(frame(WINDOW, 0, 1, number(5)))
+    assert client.body(client.hear()) == b"a" * 5
+    client.say(frame(SETTINGS, 0, 0, setting(4, 12)))
+    assert client.body(client.hear()) == b"a" * 2
+    client.say(frame(SETTINGS, 0, 0, setting(4, 2)))
+    client.say(frame(WINDOW, 0, 1, number(10)))
+    assert client.hear()[-1].kind == SETTINGS
+    client.say(frame(WINDOW, 0, 1, number(100)))
+    rest = client.hear()
+    assert client.body(rest) == b"a" * 8
+    assert rest[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
+
+
+async def test_new_windows_are_acknowledged_first() -> None:
+    """Until then a client takes no more than before: the library of gRPC ends streams that send it."""
+    client = Client().greet(s4=10)
+    client.say(client.head(1, WHOLE | END))
+    client.streams[1].send(b"\x88", b"a" * 25)
+    client.hear()
+    client.say(frame(SETTINGS, 0, 0, setting(4, 20)))
+
+    assert client.hear() == [(SETTINGS, 1, 0, b""), (DATA, 0, 1, b"a" * 10)]
+
+
+async def test_the_window_over_all_streams() -> None:
+    """Streams share what the client takes over all, a frame in turn, and trailers need none of it."""
+    client = Client().greet(s4=1 << 20)
+    client.say(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
+    client.connection.pause_writing()
+    for each in (1, 3):
+        client.streams[each].send(b"\x88", bytes(70_000), b"\x88")
+    client.connection.resume_writing()
+    client.streams[5].send(b"", b"", b"\x88")
+    heard = client.hear()
+
+    sent = [len(client.body(heard, each)) for each in (1, 3)]
+    assert sum(sent) == 65_535
+    assert max(sent) - min(sent) <= 2 * 16_384
+    assert (HEADERS, WHOLE | END, 5, b"\x88") in heard
+    client.say(frame(WINDOW, 0, 0, number(1 << 20)))
+    heard = client.hear()
+    assert [sent[at] + len(client.body(heard, each)) for at, each in enumerate((1, 3))] == [70_000, 70_000]
+
+
+async def test_frames_are_as_large_as_the_client_takes() -> None:
+    """Frames have 16 KiB, or as much as the client says."""
+    client = Client().greet(s4=1 << 20)
+    client.say(client.head(1, WHOLE | END))
+    client.streams[1].send(b"", bytes(40_000))
+    assert [len(each.payload) for each in client.hear()] == [16_384, 16_384, 7232]
+
+    client.say(frame(SETTINGS, 0, 0, setting(5, 20_000)))
+    client.streams[1].send(b"", bytes(25_000))
+    assert [len(each.payload) for each in client.hear() if each.kind == DATA] == [20_000, 5000]
+
+
+async def test_large_answers_go_out_bit_by_bit() -> None:
+    """A large answer is not copied at once, but as far as the transport takes it."""
+    client = Client().greet(s4=1 << 27)
+    client.say(client.head(1, WHOLE | END), frame(WINDOW, 0, 0, number(1 << 27)))
+    client.hear()
+    client.streams[1].send(b"", bytes(10 << 20), b"\x88")
+    first = client.body(client.hear())
+    assert 0 < len(first) <= 600 << 10
+    client.connection.pause_writing()
+    assert not client.transport.reading
+    await asyncio.sleep(0)
+    assert client.hear() == []
+    client.connection.resume_writing()
+    assert client.transport.reading
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert len(first) + len(client.body(client.hear())) == 10 << 20
+
+
+async def test_windows_are_opened_as_bodies_are_taken() -> None:
+    """A client may send as much again once half of its window was taken; what is not taken keeps it shut."""
+    client = Client(window=1000, connection_window=100_000).greet()
+    client.say(client.head(1), frame(DATA, 0, 1, bytes(499)))
+    assert client.hear() == []
+    client.say(frame(DATA, 0, 1, bytes(1)))
+    assert client.hear() == [(WINDOW, 0, 1, number(500))]
+    client.streams[1].takes = False
+    client.say(frame(DATA, 0, 1, bytes(1000)))
+    assert client.hear() == []
+    client.say(frame(DATA, 0, 1, b"x"))
+    assert client.hear() == [(RESET, 0, 1, number(Code.FLOW_CONTROL_ERROR))]
+    assert client.streams[1].calls[-1] == "gone"
+
+
+async def test_a_connection_has_a_window_too() -> None:
+    """It opens whatever becomes of the streams, as streams bound what is kept; exceeding it is an error."""
+    client = Client(window=100_000, connection_window=65_535).greet()
+    client.say(client.head(1))
+    client.streams[1].send(b"\x88", b"", b"\x88")
+    client.hear()
+    client.say(frame(DATA, 0, 1, bytes(40_000)))
+    assert client.hear() == [(WINDOW, 0, 0, number(40_000))]
+    # As much as is allowed at once, then a byte more.
+    client = Client(window=1 << 20, connection_window=100_000, frame=1 << 20).greet()
+    client.say(client.head(1))
+    client.say(frame(DATA, 0, 1, bytes(100_001)))
+    assert client.ending() == Code.FLOW_CONTROL_ERROR
+
+
+async def test_pings_are_answered(client: Client) -> None:
+    """With the same eight bytes; answers to pings are not."""
+    client.say(frame(PING, 0, 0, b"12345678"), frame(PING, 1, 0, b"12345678"))
+
+    assert client.hear() == [(PING, 1, 0, b"12345678")]
+
+
+async def test_a_client_that_gives_up(client: Client) -> None:
+    """The stream is told, what it still sends is dropped, and the other streams go on."""
+    client.say(client.head(1), client.head(3, WHOLE | END), frame(RESET, 0, 1, number(Code.CANCEL)))
+    client.streams[1].send(b"\x88", b"too late", b"\x88")
+    client.streams[3].send(b"\x88", b"", b"\x88")
+
+    assert client.streams[1].calls[-1] == "gone"
+    assert {each.stream for each in client.hear()} == {3}
+
+
+async def test_an_early_answer(client: Client) -> None:
+    """A request that is answered before it is whole need not go on; what still comes is skipped."""
+    client.say(client.head(1), frame(DATA, 0, 1, b"a"))
+    client.streams[1].send(b"\x88", b"", b"\x88")
+    assert [each.kind for each in client.hear()] == [HEADERS, HEADERS, RESET]
+
+    client.say(frame(DATA, END, 1, b"a"), frame(WINDOW, 0, 1, number(1)), frame(RESET, 0, 1, number(0)))
+    client.say(frame(PING, 0, 0, b"12345678"))
+    assert client.hear() == [(PING, 1, 0, b"12345678")]
+
+
+async def test_too_many_streams() -> None:
+    """Streams above the limit are refused, which clients may repeat elsewhere; the others go on."""
+    client = Client(streams=2).greet()
+    client.say(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
+    assert client.hear() == [(RESET, 0, 5, number(Code.REFUSED_STREAM))]
+
+    client.streams[1].send(b"", b"", b"\x88")
+    client.say(client.head(7, WHOLE | END))
+    assert sorted(client.streams) == [1, 3, 7]
+
+
+def cut_off(client: Client, stream: int) -> bytes:
+    """A request that is refused, but not whole."""
+    return client.head(stream, WHOLE, [("x", "no request")])
+
+
+ATTACKS: dict[str, Any] = {
+    "pings": lambda *_: frame(PING, 0, 0, bytes(8)),
+    "settings": lambda *_: frame(SETTINGS, 0, 0),
+    "settings that change all streams": lambda _, each: frame(SETTINGS, 0, 0, setting(4, 10 + each % 2)),
+    "acknowledged settings": lambda *_: frame(SETTINGS, 1, 0),
+    "answers to pings": lambda *_: frame(PING, 1, 0, bytes(8)),
+    "farewells": lambda *_: frame(GOAWAY, 0, 0, bytes(8)),
+    "empty data": lambda *_: frame(DATA, 0, 1),
+    "empty data of closed streams": lambda client, each: (
+        (b"" if each else cut_off(client, 3)) + frame(DATA, 0, 3)
+    ),
+    "padding of closed streams": lambda client, each: (
+        (b"" if each else cut_off(client, 3)) + frame(DATA, PADDED, 3, b"\xff" + bytes(255))
+    ),
+    "resets of closed streams": lambda client, each: (
+        (b"" if each else cut_off(client, 3)) + frame(RESET, 0, 3, number(8))
+    ),
+    "malformed requests": lambda client, each: cut_off(client, 3 + 2 * each),
+    "tiny windows": lambda *_: frame(WINDOW, 0, 1, number(1)),
+    "resets": lambda client, each: client.head(3 + 2 * each) + frame(RESET, 0, 3 + 2 * each, number(8)),
+    "priorities": lambda *_: frame(PRIORITY, 0, 1, bytes(5)),
+    "unknown frames": lambda *_: frame(0x99, 0, 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+async def test_floods(client: Client, kind: str) -> None:
+    """Who sends only frames that make work, or gives up all that it asks for, is cut off (CVE-2023-44487,
+    CVE-2019-9512 to 9518).
+    """
+    client.say(client.head(1))
+    for each in range(MOST_WASTE + 1):
+        if client.transport.closed:
+            break
+        client.say(ATTACKS[kind](client, each))
+
+    assert client.ending() == Code.ENHANCE_YOUR_CALM
+    assert client.connection.streams == {1: client.streams[1]}
+
+
+async def test_busy_clients_are_no_attack(client: Client) -> None:
+    """Clients that open windows and send pings for each of very many answers are served."""
+    for each in range(1, MOST_WASTE, 2):
+        client.say(client.head(each, WHOLE | END), frame(PING, 0, 0, bytes(8)))
+        client.streams.pop(each).send(b"\x88", b"abc", b"\x88")
+        client.say(frame(WINDOW, 0, 0, number(3)), frame(WINDOW, 0, each, number(3)))
+        client.hear()
+
+    assert not client.transport.closed
+
+
+async def test_late_uploads_are_no_attack(client: Client) -> None:
+    """Large DATA frames that were on the way when their streams ended are skipped."""
+    for each in range(1, 400, 2):
+        client.say(client.head(each))
+        client.streams[each].send(b"\x88", b"", b"\x88")
+        client.say(*[frame(DATA, 0, each, bytes(2000))] * 60, frame(DATA, END, each, b"a"))
+        client.hear()
+
+    assert not client.transport.closed
+    assert client.connection._cut == {}
+
+
+async def test_few_ended_streams_are_remembered() -> None:
+    """As many as a client may have open: frames of no others can be on the way."""
+    client = Client(streams=3).greet()
+    for each in range(1, 11, 2):
+        client.say(client.head(each))
+        client.streams[each].send(b"\x88", b"", b"\x88")
+    client.say(frame(DATA, 0, 5, b"a"))
+    assert not client.transport.closed
+    client.say(frame(DATA, 0, 3, b"a"))
+    assert client.ending() == Code.STREAM_CLOSED
+
+
+async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
+    """Clients that open windows for each frame of a large answer are served."""
+    size, count = 16 << 10, MOST_WASTE // 2 + 10
+    client.say(client.head(1, WHOLE | END))
+    client.streams[1].send(b"\x88", bytes(size * count), b"\x88")
+    for _ in range(count):
+        client.say(frame(WINDOW, 0, 0, number(size)), frame(WINDOW, 0, 1, number(size)))
+        client.connection._flush()
+        client.transport.written = b""
+
+    assert not client.transport.closed
+
+
+async def test_rare_frames_are_no_attack(client: Client) -> None:
+    """Only what comes between two checks is counted."""
+    for _ in range(3):
+        client.say(frame(PING, 0, 0, bytes(8)) * (MOST_WASTE - 100))
+        client.listener.check()
+
+    assert not client.transport.closed
+
+
+async def test_a_head_that_takes_long_to_decode() -> None:
+    """It is not decoded: what is larger than all fields may be is no head."""
+    client = Client(fields=1000).greet()
+    # A value of Huffman's code, in which each byte of the letter a takes five bits.
+    coded = b"\x18\xc6\x31\x8c\x63" * 300
+    block = b"\0\1x\xff" + bytes((len(coded) - 127 & 127 | 128, len(coded) - 127 >> 7)) + coded
+    client.connection._decoder.decode = None  # type: ignore[assignment]
+    client.say(frame(HEADERS, WHOLE, 1, block))
+
+    assert client.ending() == Code.ENHANCE_YOUR_CALM
+
+
+async def test_many_frames_in_one_piece(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once they take long, they are read bit by bit, in order, with turns of the loop between; until then
+    nothing more is read.
+    """
+    count = 60
+    client.say(client.head(1))
+    monkeypatch.setattr(connection, "_TURN", 0.0)
+    client.say(frame(DATA, 0, 1, b"a") * count)
+    assert len(client.streams[1].body) < count
+    assert not client.transport.reading
+    client.say(frame(DATA, END, 1, b"b"))
+    turns = 0
+    while not client.streams[1].body.endswith(b"b"):
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns > 3
+    assert client.streams[1].body == b"a" * count + b"b"
+    assert client.transport.reading
+
+
+async def test_what_waits_for_its_turn_may_break_the_rules(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends then, and nothing more is read from it."""
+    client.say(client.head(1))
+    monkeypatch.setattr(connection, "_TURN", 0.0)
+    client.say(frame(DATA, 0, 1, b"a") * 3 + frame(DATA, 0, 0, b"x") + frame(DATA, 0, 1, b"a") * 3)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert client.ending() == Code.PROTOCOL_ERROR
+    assert client.streams[1].body == b"aaa"
+    assert not client.transport.reading
+
+
+async def test_many_new_streams_in_one_piece(client: Client) -> None:
+    """Wait for a turn however short the time was."""
+    client.say(b"".join(client.head(number) for number in range(1, 401, 2)))
+    begun = len(client.streams)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert begun < 100
+    assert client.transport.reading
+    assert len(client.streams) == 200
+
+
+async def test_frames_that_wait_while_nothing_is_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its turn waits for the client too."""
+    client.say(client.head(1))
+    monkeypatch.setattr(connection, "_TURN", 0.0)
+    client.say(frame(DATA, 0, 1, b"a") * 60)
+    client.connection.pause_writing()
+    seen = client.streams[1].body
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.streams[1].body == seen
+    client.connection.resume_writing()
+    assert not client.transport.reading
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+    assert len(client.streams[1].body) == 60
+    assert client.transport.reading
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", b"POST /predictions/m HTTP/1.1\r\nHost: x\r\n\r\n"],
+)
+async def test_another_protocol(said: bytes) -> None:
+    """Who speaks HTTP/1.1 to this port is told in that."""
+    client = Client()
+    client.say(said)
+
+    _, _, told = client.transport.written.partition(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"This port is for gRPC" in told
+    assert client.transport.closed
+
+
+async def test_nonsense() -> None:
+    """Who speaks nothing known is cut off."""
+    client = Client()
+    client.say(bytes(range(200)))
+
+    assert client.ending() == Code.PROTOCOL_ERROR
+
+
+# -- time
+
+
+def at(client: Client, seconds: float) -> None:
+    """Looks at the connections as if it were so much later."""
+    loop = asyncio.get_running_loop()
+    for each in list(client.listener.connections):
+        each.check(loop.time() + seconds)
+
+
+@pytest.mark.parametrize("said", [b"", PREFACE[:10], PREFACE + b"\0\0"])
+async def test_clients_that_fall_silent(said: bytes) -> None:
+    """A connection that does not begin, or stops within a frame, ends after the time to receive."""
+    client = Client(receive_timeout=10)
+    if said:
+        client.say(said)
+    at(client, 9)
+    assert not client.transport.closed
+    at(client, 11)
+    assert client.transport.aborted
+
+
+async def test_silence_between_frames() -> None:
+    """A connection that has nothing to say stays."""
+    client = Client(receive_timeout=10).greet()
+    at(client, 1000)
+
+    assert not client.transport.closed
+
+
+async def test_clients_that_take_nothing() -> None:
+    """An answer of which a client takes nothing for the time to send ends, whatever its other streams do."""
+    client = Client(send_timeout=10).greet(s4=5)
+    client.say(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
+    client.streams[1].send(b"", bytes(100))
+    client.streams[3].send(b"", bytes(5))
+    at(client, 9)
+    client.hear()
+    assert client.streams[1].calls[-1] != "gone"
+    at(client, 11)
+
+    assert client.hear() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
+    assert client.streams[1].calls[-2:] == ["stalled", "gone"]
+    assert not client.transport.closed
+    await client.streams[1].room()  # nothing is waited for any more
+
+
+async def test_clients_that_read_nothing() -> None:
+    """A connection whose transport takes nothing for the time to send ends."""
+    client = Client(send_timeout=10).greet()
+    client.connection.pause_writing()
+    at(client, 9)
+    assert not client.transport.closed
+    at(client, 11)
+    assert client.transport.aborted
+
+
+async def test_what_a_connection_holds() -> None:
+    """What its transport has while the client does not read."""
+    held: dict[object, int] = {}
+    client = Client(send_timeout=10)
+    connection = client.greet().connection
+    connection.count = held.__setitem__
+    client.transport.unsent = 70_000
+    assert connection.waited() == 0
+    connection.pause_writing()
+    assert held == {connection: 70_000}
+    assert connection.waited() >= 0
+    connection.resume_writing()
+    assert held == {connection: 0}
+    connection.cut()
+    assert client.transport.aborted
+
+
+async def test_a_farewell_that_is_not_read(client: Client) -> None:
+    """A connection that is over, but not gone, is ended after the time to send."""
+    client.say(frame(PING, 0, 1, bytes(8)))
+    assert client.transport.closed
+    assert not client.transport.aborted
+    at(client, 61)
+    assert client.transport.aborted
+
+
+# -- the end
+
+
+async def test_draining(client: Client) -> None:
+    """A connection that drains takes streams until the client knows, and ends with the last."""
+    client.say(client.head(1, WHOLE | END))
+    client.listener.refuse()
+    assert client.streams[1].calls[-1] == "closing"
+    assert client.hear() == [(GOAWAY, 0, 0, number((1 << 31) - 1) + number(0))]
+    client.say(client.head(3, WHOLE | END))
+    assert 3 in client.streams
+    await asyncio.sleep(0.15)
+    assert client.hear() == [(GOAWAY, 0, 0, number(3) + number(0))]
+    client.say(client.head(5, WHOLE | END))
+    assert client.hear() == [(RESET, 0, 5, number(Code.REFUSED_STREAM))]
+    for each in (1, 3):
+        client.streams[each].send(b"\x88", b"x", b"\x88")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert client.transport.closed
+    last = list(frames_of(client.transport.written))[-1]
+    assert (last.kind, last.stream) == (HEADERS, 3)
+
+
+async def test_new_connections_to_a_server_that_stops() -> None:
+    """They are told so at once, and end."""
+    client = Client()
+    client.listener.refuse()
+    late = Client()
+    late.listener.closing = True
+    late.connection.connection_made(late.transport)
+    await asyncio.sleep(0.15)
+
+    assert late.transport.closed
+
+
+async def test_a_client_that_says_goodbye(client: Client) -> None:
+    """Its connection ends once its streams have."""
+    client.say(client.head(1, WHOLE | END), frame(GOAWAY, 0, 0, number(0) + number(0)))
+    await asyncio.sleep(0.15)
+    assert not client.transport.closed
+    client.streams[1].send(b"\x88", b"", b"\x88")
+    await asyncio.sleep(0.01)
+    assert client.transport.closed
+
+
+async def test_old_connections() -> None:
+    """From a certain age on a connection drains, and ends after a grace, whatever it does."""
+    patient, hasty = (Client(age=AGE, age_grace=grace).greet() for grace in (60, AGE))
+    for client in (patient, hasty):
+        client.say(client.head(1, WHOLE | END))
+    await asyncio.sleep(3 * AGE)
+
+    assert [each.kind for each in patient.hear()][:1] == [GOAWAY]
+    assert not patient.transport.closed
+    assert hasty.transport.aborted
+
+
+async def test_connections_that_are_lost(client: Client) -> None:
+    """All streams are told, who waits for room goes on, and nothing is kept."""
+    client.say(client.head(1), client.head(3, WHOLE | END))
+    client.streams[3].send(b"", bytes(100_000))
+    waiting = asyncio.ensure_future(client.streams[3].room())
+    await asyncio.sleep(0)
+    client.transport.closed = True
+    client.connection.connection_lost(None)
+    await asyncio.wait_for(waiting, 1)
+
+    assert [stream.calls[-1] for stream in client.streams.values()] == ["gone", "gone"]
+    assert client.listener.connections == set()
+    assert client.connection.streams == {}
+    assert client.streams[3].unsent == 0

@@ -1,0 +1,90 @@
+"""Header blocks to fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hpack import Decoder, Encoder
+from hpack.exceptions import HPACKError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.ext.grpc.http2.errors import Broken
+from modelserver.ext.grpc.http2.fields import _LARGEST_KNOWN, _MOST_KNOWN, FieldDecoder
+from modelserver.ext.grpc.http2.frames import Code, field
+
+NAMES = st.sampled_from(["a", "b", ":path", "content-type", "x-long-name"])
+VALUES = st.sampled_from(["", "1", "2", "application/grpc", "v" * 90])
+LISTS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
+# What a client sends: fields, of which some are never indexed, after a new size of its table.
+SAID = st.tuples(LISTS, st.booleans(), st.sampled_from([None, None, None, 0, 300, 4096]))
+
+
+def outcome(decode: Any, block: bytes) -> Any:
+    """The fields, or None if the connection ends."""
+    try:
+        return tuple(decode(block))
+    except (Broken, HPACKError):
+        return None
+
+
+@given(st.lists(SAID, max_size=30))
+def test_remembered_blocks_are_read_right(said: list[Any]) -> None:
+    """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""
+    encoder, plain, decoder = Encoder(), Decoder(), FieldDecoder(1 << 16, tuple)
+    for fields, kept, size in said:
+        if size is not None:
+            encoder.header_table_size = size
+        block = encoder.encode([(name, value, not kept) for name, value in fields])
+        for _ in range(3):
+            wanted = outcome(lambda block: plain.decode(block, raw=True), block)
+            assert outcome(decoder.decode, block) == wanted
+            if wanted is None:
+                return
+
+
+def test_equal_blocks_are_read_once() -> None:
+    """A block that is repeated costs no reading, until the table changes."""
+    read: list[Any] = []
+    decoder = FieldDecoder(1 << 16, lambda fields: read.append(fields) or len(read))
+    encoder = Encoder()
+    first = encoder.encode([("a", "1")])
+    again = encoder.encode([("a", "1")])
+
+    assert first != again
+    assert [decoder.decode(block) for block in (first, again, again, again)] == [1, 2, 2, 2]
+    decoder.decode(encoder.encode([("b", "1")]))
+    assert decoder.decode(encoder.encode([("a", "1")])) == 4
+
+
+def test_little_is_remembered() -> None:
+    """Neither many blocks nor large ones stay."""
+    decoder = FieldDecoder(1 << 16, tuple)
+    for each in range(10 * _MOST_KNOWN):
+        decoder.decode(field(b"a", b"%d" % each))
+        assert len(decoder._known) <= _MOST_KNOWN
+    before = dict(decoder._known)
+    decoder.decode(field(b"a", bytes(_LARGEST_KNOWN)))
+
+    assert decoder._known == before
+
+
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", Code.COMPRESSION_ERROR),
+        (b"\xbf", Code.COMPRESSION_ERROR),
+        (b"\x00\x05ab", Code.COMPRESSION_ERROR),
+        (b"\x3f\xff\xff\x7f", Code.COMPRESSION_ERROR),
+        (field(b"a", bytes(2000)), Code.ENHANCE_YOUR_CALM),
+        (b"".join(field(b"a", b"") for _ in range(40)), Code.ENHANCE_YOUR_CALM),
+    ],
+    ids=["endless number", "no such entry", "cut off", "a huge table", "too long", "too many"],
+)
+def test_blocks_that_are_none(block: bytes, code: Code) -> None:
+    """What cannot be read ends the connection, as the tables differ from then on; so do long lists."""
+    with pytest.raises(Broken) as broken:
+        FieldDecoder(1000, tuple).decode(block)
+
+    assert broken.value.code is code

@@ -1,0 +1,44 @@
+"""Requests, trailers, and header blocks that are neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.ext.grpc.http2.requests import Block, read_block
+
+USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a")]
+
+
+def test_request_has_head_and_length() -> None:
+    """The head is what the listener makes of all fields, the length is that of the body."""
+    fields = [*USUAL, (b"content-length", b"007")]
+
+    assert read_block(USUAL, dict) == Block(dict(USUAL), is_request=True)
+    assert read_block(fields, dict) == Block(dict(fields), is_request=True, length=7)
+
+
+def test_trailers_have_no_head() -> None:
+    """Fields alone, or none, are trailers, which nobody reads."""
+    for fields in ([], [(b"x-checksum", b"1")]):
+        assert read_block(fields, dict) == Block(is_trailers=True)
+
+
+@pytest.mark.parametrize("more", [(b"te", b"Trailers"), (b"x-a", b" b\t\xff "), (b"x-a", b"")])
+def test_lenient_fields(more: tuple[bytes, bytes]) -> None:
+    """What clients of gRPC send is accepted, such as values with spaces around them."""
+    assert read_block([*USUAL, more], dict).is_request
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*USUAL[:2], (b":path", b"*"), (b"connection", b"close")],
+        [*USUAL, (b"content-length", b"9" * 19)],
+        [*USUAL, (b"content-length", b"\xb2")],
+        [(b"connection", b"close")],
+        [USUAL[0]],
+    ],
+)
+def test_malformed_blocks(fields: list[tuple[bytes, bytes]]) -> None:
+    """Other blocks are neither, be it those of a head or of trailers."""
+    assert read_block(fields, dict) == Block()

@@ -1,0 +1,172 @@
+"""Streams: what is sent in which order, and who waits for room."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.ext.grpc.http2.talking import (
+    DATA,
+    END,
+    HEADERS,
+    RESET,
+    WHOLE,
+    WINDOW,
+    Client,
+    Noted,
+    frame,
+    number,
+)
+
+from modelserver.ext.grpc.http2.frames import Code
+
+
+@pytest.fixture
+async def client() -> Client:
+    """It takes ten bytes of each stream, and asks on the first."""
+    made = Client(send_timeout=10).greet(s4=10)
+    made.say(made.head(1, WHOLE | END))
+    return made
+
+
+@pytest.fixture
+def stream(client: Client) -> Noted:
+    return client.streams[1]
+
+
+async def is_done(task: asyncio.Task[None]) -> bool:
+    """Whether a task has ended by now."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+async def test_order(client: Client, stream: Noted) -> None:
+    """Head, pieces of the body and trailers go out in the order they were given in, however they wait."""
+    stream.send(b"\x88", b"one")
+    stream.send(b"", b"two, three")
+    stream.send(b"", b"four", b"\x88")
+    client.say(frame(WINDOW, 0, 1, number(100)))
+    heard = client.hear()
+
+    assert [each.kind for each in heard if each.kind != DATA] == [HEADERS, HEADERS]
+    assert heard[0].kind == HEADERS
+    assert heard[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
+    assert client.body(heard) == b"onetwo, threefour"
+
+
+async def test_what_comes_after_the_end(client: Client, stream: Noted) -> None:
+    """It is not sent."""
+    stream.send(b"\x88", b"", b"\x88")
+    client.hear()
+    stream.send(b"\x88", b"more", b"\x88")
+
+    assert client.hear() == []
+
+
+async def test_room(client: Client, stream: Noted) -> None:
+    """There is room once all has been sent that was given, and at once if nothing waits."""
+    stream.send(b"\x88", b"1234567890")
+    await stream.room()
+    stream.send(b"", b"12345")
+    waiting = asyncio.create_task(stream.room())
+    assert not await is_done(waiting)
+    client.say(frame(WINDOW, 0, 1, number(4)))
+    assert not await is_done(waiting)
+    client.say(frame(WINDOW, 0, 1, number(1)))
+
+    assert await is_done(waiting)
+    assert stream.unsent == 0
+
+
+@pytest.mark.parametrize("how", ["the client gives up", "the server fails", "the connection is lost"])
+async def test_nobody_waits_for_room_in_vain(client: Client, stream: Noted, how: str) -> None:
+    """Who waits for room goes on when nothing can be sent any more, and what waited is dropped."""
+    stream.send(b"\x88", bytes(100), b"\x88")
+    waiting = asyncio.create_task(stream.room())
+    assert not await is_done(waiting)
+    client.hear()
+    if how == "the client gives up":
+        client.say(frame(RESET, 0, 1, number(8)))
+    elif how == "the server fails":
+        stream.fail(Code.INTERNAL_ERROR)
+    else:
+        client.connection.connection_lost(None)
+
+    assert await is_done(waiting)
+    assert stream.calls[-1] == "gone"
+    assert (stream.ended, stream.unsent, stream.is_ready) == (True, 0, False)
+    assert client.hear() == ([(RESET, 0, 1, number(2))] if how == "the server fails" else [])
+
+
+async def test_a_stream_fails_once(client: Client, stream: Noted) -> None:
+    """Of several resets one is sent, and none after an answer."""
+    stream.reset(Code.CANCEL)
+    stream.reset(Code.INTERNAL_ERROR)
+    assert client.hear() == [(RESET, 0, 1, number(8))]
+    client.say(client.head(3, WHOLE | END))
+    client.streams[3].send(b"", b"", b"\x88")
+    client.streams[3].reset(Code.CANCEL)
+
+    assert [each.kind for each in client.hear()] == [HEADERS]
+
+
+async def test_time(client: Client, stream: Noted) -> None:
+    """A stream that has nothing to send has any time; one byte is no progress."""
+    now = client.connection.now()
+    stream.check(now + 1000)
+    stream.send(b"\x88", bytes(20))
+    stream.check(now + 9)
+    assert "gone" not in stream.calls
+    stream._moved = now
+    client.say(frame(WINDOW, 0, 1, number(1)))
+    stream.check(now + 11)
+
+    assert stream.calls[-2:] == ["stalled", "gone"]
+
+
+async def test_progress(client: Client, stream: Noted) -> None:
+    """A client has its time anew when it has taken a tenth of what waited, and 4 KiB at least."""
+    client.say(client.head(3, WHOLE | END))
+    for each, size, share in ((stream, 50_000, 5000), (client.streams[3], 5000, 4096)):
+        each.send(b"\x88", bytes(size))
+        now = each._moved = client.connection.now() - 1000
+        client.say(frame(WINDOW, 0, each.id, number(share - 11)))
+        assert each._moved == now
+        client.say(frame(WINDOW, 0, each.id, number(1)))
+        assert each._moved > now
+
+
+async def test_what_a_stream_holds(client: Client, stream: Noted) -> None:
+    """A piece counts whole until all of it is sent, with what waits behind it; after the end nothing does."""
+    held: dict[object, int] = {}
+    client.connection.count = held.__setitem__
+    stream.send(b"\x88", b"12345")
+    assert held == {}
+    stream.send(b"", b"12345678")
+    stream.hold(100)
+    assert held == {stream: 108}
+    client.say(frame(WINDOW, 0, 1, number(2)))
+    assert held == {stream: 108}
+    client.say(frame(WINDOW, 0, 1, number(1)))
+    assert held == {stream: 100}
+    assert stream.waited() == 0
+    stream.send(b"", b"", b"\x88")
+    assert held == {stream: 0}
+    stream.hold(-100)
+    assert held == {stream: 0}
+
+
+async def test_a_stream_is_cut(client: Client, stream: Noted) -> None:
+    """Its client hears of it, the stream that it waited, and nothing is held."""
+    held: dict[object, int] = {}
+    client.connection.count = held.__setitem__
+    stream.send(b"\x88", bytes(100), b"\x88")
+    client.hear()
+    stream._moved -= 7
+    assert stream.waited() >= 7
+    stream.cut()
+
+    assert client.hear() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
+    assert stream.calls[-2:] == ["stalled", "gone"]
+    assert held == {stream: 0}

@@ -1,0 +1,437 @@
+"""Calls: bodies to messages, answers to frames, and how long either may take."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.grpc.http2.talking import (
+    DATA,
+    END,
+    HEADERS,
+    RESET,
+    SETTINGS,
+    WHOLE,
+    WINDOW,
+    Client,
+    frame,
+    number,
+)
+
+from modelserver.ext.grpc.call import Call, Port
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.framing import Unacceptable, framed
+from modelserver.ext.grpc.heads import read_head
+from modelserver.ext.grpc.http2.connection import Connection, Listener
+from modelserver.ext.grpc.http2.frames import Code
+from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+LARGEST = 100_000
+
+
+class Method:
+    """Answers with what it was asked; notes how calls end."""
+
+    streams = False
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.endings: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
+        return self._serve(call, body)
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        self.asked.append(body)
+        try:
+            await self.go_on.wait()
+            call.answer(body)
+            self.endings.append("answered")
+        except asyncio.CancelledError:
+            self.endings.append("cancelled")
+            call.finish(StatusCode.CANCELLED)
+            raise
+
+
+class Talk(Method):
+    """Answers each message of a stream."""
+
+    streams = True
+
+    async def _serve(self, call: Call, body: bytes) -> None:
+        try:
+            async for message in call.messages():
+                self.asked.append(message)
+                await self.go_on.wait()
+                call.write(message)
+                await call.room()
+            call.finish(StatusCode.OK)
+        except Exception as error:  # noqa: BLE001 - noted
+            self.endings.append(str(error))
+            call.finish(StatusCode.ABORTED)
+
+
+class Caller(Client):
+    """A client that calls; it takes 64 KiB, and so does the server unless told otherwise."""
+
+    def __init__(self, intake: int = 10 << 20, **limits: Any) -> None:
+        self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
+        self.outgoing = Outgoing(1 << 20)
+        port = Port({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
+        self._port = port
+        super().__init__(**limits)
+        self.listener.make, self.listener.read = port.make, read_head
+        self.connection = Connection(Listener(port.make, read_head, Limits(**limits), self.outgoing.count))
+        self.connection.connection_made(self.transport)
+        self.greet()
+
+    def call(self, stream: int, path: str = "s/unary", flags: int = WHOLE, **fields: str) -> bytes:
+        """The head of a call."""
+        more = [(name.replace("_", "-"), value) for name, value in fields.items()]
+        head = [(":method", "POST"), (":scheme", "http"), (":path", f"/{path}")]
+        return self.head(stream, flags, [*head, ("content-type", "application/grpc"), *more])
+
+    async def told(self) -> list[tuple[int, Any]]:
+        """The frames that have come by now: (stream, fields) or (stream, body), or (stream, code)."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        found: list[tuple[int, Any]] = []
+        for each in self.hear():
+            if each.kind == HEADERS:
+                found.append((each.stream, dict(self.fields(each.payload))))
+            elif each.kind == DATA:
+                found.append((each.stream, each.payload))
+            elif each.kind == RESET:
+                found.append((each.stream, Code(int.from_bytes(each.payload, "big"))))
+        return found
+
+    async def status(self, stream: int = 1) -> tuple[StatusCode, str]:
+        """Code and text with which a call has ended."""
+        for of, said in await self.told():
+            if of == stream and isinstance(said, dict) and "grpc-status" in said:
+                return StatusCode(int(said["grpc-status"])), said.get("grpc-message", "")
+        raise AssertionError("the call has not ended")
+
+
+@pytest.fixture
+async def caller() -> Caller:
+    return Caller()
+
+
+OK = [{":status": "200", "content-type": "application/grpc", "grpc-accept-encoding": "identity,deflate,gzip"}]
+
+
+@pytest.mark.parametrize("size", [0, 1, 5000])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+async def test_one_message_and_its_answer(caller: Caller, size: int, pieces: int) -> None:
+    """However the message comes, the call is served once it is whole, and nothing is counted any more."""
+    body = framed(b"a" * size)
+    step = -(-len(body) // pieces)
+    parts = [body[at : at + step] for at in range(0, len(body), step)]
+    caller.say(caller.call(1), *(frame(DATA, 0, 1, part) for part in parts[:-1]))
+    assert caller.unary.asked == []
+    caller.say(frame(DATA, END, 1, parts[-1]))
+
+    found = await caller.told()
+    assert found == [(1, *OK), (1, body), (1, {"grpc-status": "0"})]
+    assert caller.unary.asked == [b"a" * size]
+    assert caller.intake.held == 0
+
+
+async def test_an_end_of_its_own(caller: Caller) -> None:
+    """A call may end with an empty frame; what waits for it is counted until then."""
+    caller.say(caller.call(1), frame(DATA, 0, 1, framed(b"abc")))
+    assert caller.intake.held == 3
+    caller.say(frame(DATA, END, 1))
+    await caller.told()
+
+    assert caller.unary.asked == [b"abc"]
+    assert caller.intake.held == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([(END, b"")], StatusCode.INTERNAL),
+        ([(END, b"\0\0\0")], StatusCode.INTERNAL),
+        ([(END, framed(b"abc")[:-1])], StatusCode.INTERNAL),
+        ([(END, framed(b"abc") + b"x")], StatusCode.INTERNAL),
+        ([(0, framed(b"abc")), (0, framed(b"abc"))], StatusCode.INTERNAL),
+        ([(0, framed(b"abc")), (END, b"\0")], StatusCode.INTERNAL),
+        ([(END, b"\1\0\0\0\1a")], StatusCode.INTERNAL),
+        ([(0, b"\2\0\0\0\1a")], StatusCode.INTERNAL),
+        ([(0, b"\0\xff\xff\xff\xff")], StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_bodies_that_are_no_message(caller: Caller, said: list[Any], code: StatusCode) -> None:
+    """Wrong lengths, flags and numbers of messages end the call, not the connection."""
+    caller.say(caller.call(1), *(frame(DATA, flags, 1, piece) for flags, piece in said))
+    assert (await caller.status())[0] is code
+    assert caller.intake.held == 0
+    assert caller.unary.asked == []
+    caller.say(caller.call(3), frame(DATA, END, 3, framed(b"x")))
+
+    assert (await caller.status(3))[0] is StatusCode.OK
+
+
+async def test_calls_of_nothing(caller: Caller) -> None:
+    """Unknown methods, calls without a body, and requests that are none of gRPC end at once."""
+    caller.say(caller.call(1, "s/none"), caller.call(3, flags=WHOLE | END))
+    caller.say(caller.head(5, WHOLE | END, [(":method", "GET"), (":scheme", "http"), (":path", "/")]))
+    caller.say(frame(DATA, END, 1, framed(b"not read")))
+    found = await caller.told()
+
+    codes = {stream: said.get("grpc-status") for stream, said in found if isinstance(said, dict)}
+    assert codes == {1: "12", 3: "13", 5: None}
+    assert (5, {":status": "405"}) in found
+    assert caller.connection.streams == {}
+
+
+async def test_compressed_calls(caller: Caller) -> None:
+    """One message or many, in the encoding that the call names; what they may become counts meanwhile."""
+    packed = gzip.compress(b"a" * 1000)
+    body = b"\1" + len(packed).to_bytes(4, "big") + packed
+    caller.say(caller.call(1, grpc_encoding="gzip"), frame(DATA, END, 1, body))
+    caller.say(caller.call(3, "s/talk", grpc_encoding="gzip"), frame(DATA, END, 3, framed(b"plain") + body))
+    found = await caller.told()
+
+    assert caller.unary.asked == [b"a" * 1000]
+    assert caller.talk.asked == [b"plain", b"a" * 1000]
+    assert [stream for stream, said in found if said == {"grpc-status": "0"}] == [1, 3]
+    caller.intake.limit = LARGEST - 1
+    caller.say(caller.call(5, grpc_encoding="gzip"), frame(DATA, END, 5, body))
+    assert (await caller.status(5))[0] is StatusCode.UNAVAILABLE
+    assert caller.intake.held == 0
+
+
+async def test_a_bad_message_in_a_stream(caller: Caller) -> None:
+    """The method gets it as an error, after the messages before it."""
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a") + b"\3\0\0\0\0"))
+    assert (await caller.status())[0] is StatusCode.ABORTED
+    assert caller.talk.asked == [b"a"]
+    assert caller.talk.endings == ["A message has the unknown flags 3."]
+
+
+async def test_too_much_comes_in() -> None:
+    """Messages that are not whole are bounded together; the call that exceeds it ends, others go on."""
+    caller = Caller(intake=100_000)
+    for each in range(1, 7, 2):
+        caller.say(caller.call(each), frame(DATA, 0, each, framed(b"a" * 90_000)[:40_000]))
+    code, text = await caller.status(5)
+
+    assert code is StatusCode.UNAVAILABLE
+    assert "max_incoming_bytes=100000" in text
+    assert caller.intake.held == 2 * (40_000 - 5)
+    for each in (1, 3):
+        caller.say(frame(RESET, 0, each, number(8)))
+    assert caller.intake.held == 0
+
+
+async def test_streams_count_too() -> None:
+    """Messages that a method has not read yet are bounded in the same way."""
+    caller = Caller(intake=50_000)
+    caller.talk.go_on.clear()
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a")))
+    await caller.told()
+    caller.say(*(frame(DATA, 0, 1, framed(bytes(20_000))) for _ in range(3)))
+    caller.talk.go_on.set()
+    await caller.told()
+
+    assert "max_incoming_bytes" in caller.talk.endings[0]
+    assert caller.intake.held == 0
+
+
+async def test_streams_wait_for_their_method() -> None:
+    """A client may send its window of messages that are not read, and more once they are."""
+    caller = Caller(window=10_000)
+    caller.talk.go_on.clear()
+    caller.say(caller.call(1, "s/talk"), *(frame(DATA, 0, 1, framed(bytes(995))) for _ in range(10)))
+    await asyncio.sleep(0)
+    assert [each for each in caller.hear() if each.kind == WINDOW and each.stream] == []
+    caller.talk.go_on.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    heard = caller.hear()
+    assert sum(int.from_bytes(e.payload, "big") for e in heard if e.kind == WINDOW and e.stream) == 10_000
+    assert len(caller.talk.asked) == 10
+    # The window is as it was, not larger.
+    assert caller.connection.streams[1].receives == 10_000
+
+
+@pytest.mark.parametrize("path", ["s/unary", "s/talk"])
+async def test_messages_larger_than_the_window(path: str) -> None:
+    """A message may be larger than what comes at once."""
+    caller = Caller(window=10_000)
+    body = framed(bytes(LARGEST))
+    caller.say(caller.call(1, path))
+    sent = 0
+    while sent < len(body):
+        size = min(caller.connection.streams[1].receives, 4000)
+        assert size > 0
+        caller.say(frame(DATA, END if sent + size >= len(body) else 0, 1, body[sent : sent + size]))
+        sent += size
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert (caller.unary.asked or caller.talk.asked) == [bytes(LARGEST)]
+
+
+async def test_deadlines(caller: Caller) -> None:
+    """A call whose deadline passes is cancelled, wherever it is, even if its client says nothing."""
+    caller.unary.go_on.clear()
+    caller.say(caller.call(1, grpc_timeout="20m"), frame(DATA, END, 1, framed(b"a")))
+    caller.say(caller.call(3, "s/talk", grpc_timeout="20m"))
+    await asyncio.sleep(0.05)
+
+    assert caller.unary.endings == ["cancelled"]
+    assert caller.connection.streams.keys() <= {3}
+
+
+async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
+    """Clients are told at once that they would be served without a deadline."""
+    caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, framed(b"a")))
+    assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
+    assert caller.unary.asked == []
+
+
+async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:
+    """A call that has ended is not kept until its deadline."""
+    caller.say(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, framed(b"a")))
+    call = caller.connection.streams[1]
+    assert isinstance(call, Call)
+    assert call._deadline is not None
+    await caller.told()
+
+    assert call._deadline is None
+
+
+async def test_clients_that_give_up(caller: Caller) -> None:
+    """Their call is cancelled, what came of its message is dropped, and nothing is sent."""
+    caller.unary.go_on.clear()
+    caller.say(
+        caller.call(1), frame(DATA, END, 1, framed(b"a")), caller.call(3), frame(DATA, 0, 3, b"\0\0\0\1\0a")
+    )
+    await asyncio.sleep(0)
+    caller.say(frame(RESET, 0, 1, number(8)), frame(RESET, 0, 3, number(8)))
+    assert await caller.told() == []
+    assert caller.unary.endings == ["cancelled"]
+    assert caller.intake.held == 0
+
+
+@pytest.mark.parametrize("how", ["lost", "late"])
+async def test_thousands_of_calls_that_end_at_once(how: str) -> None:
+    """When their client leaves, or their deadline passes, others get their turn in between."""
+    caller = Caller()
+    caller.unary.go_on.clear()
+    for each in range(1, 401, 2):
+        fields = {"grpc_timeout": "50m"} if how == "late" else {}
+        caller.say(caller.call(each, **fields), frame(DATA, END, each, framed(b"a")))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(caller.unary.asked) == 200
+    if how == "lost":
+        caller.connection.connection_lost(None)
+    else:
+        time.sleep(0.06)  # noqa: ASYNC251 - all deadlines pass in one turn
+    most = turns = 0
+    while len(caller.unary.endings) < 200:
+        before = len(caller.unary.endings)
+        await asyncio.sleep(0)
+        most = max(most, len(caller.unary.endings) - before)
+        turns += 1
+
+    assert most <= 64
+    assert caller.unary.endings == ["cancelled"] * 200
+
+
+async def test_uploads_that_stop() -> None:
+    """A message of which nothing comes for the time to receive ends its call; streams may be silent."""
+    caller = Caller(receive_timeout=10)
+    caller.say(caller.call(1), frame(DATA, 0, 1, b"\0\0"), caller.call(3, "s/talk"), caller.call(5))
+    slow, streaming, silent = caller.connection.streams.values()
+    for call in (slow, streaming, silent):
+        call._heard -= 11
+    caller.say(frame(DATA, 0, 1, b"\0"))
+    caller.connection.check(caller.connection.now())
+    assert (await caller.status(5))[0] is StatusCode.DEADLINE_EXCEEDED
+    assert sorted(caller.connection.streams) == [1, 3]
+    slow._heard -= 11
+    caller.connection.check(caller.connection.now())
+    assert (await caller.status(1))[0] is StatusCode.DEADLINE_EXCEEDED
+    assert sorted(caller.connection.streams) == [3]
+
+
+@pytest.mark.parametrize("part", [1, 3, 500])
+async def test_messages_of_streams_that_stop(part: int) -> None:
+    """A stream may be silent between its messages, but not within one, which would be held for ever."""
+    caller = Caller(receive_timeout=10)
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"whole")))
+    await caller.told()
+    (call,) = caller.connection.streams.values()
+    call._heard -= 11
+    caller.connection.check(caller.connection.now())
+    assert await caller.told() == []
+    caller.say(frame(DATA, 0, 1, framed(bytes(1000))[:part]))
+    caller.connection.check(caller.connection.now())
+    assert await caller.told() == []
+    call._heard -= 11
+    caller.connection.check(caller.connection.now())
+    await caller.told()
+
+    assert caller.talk.asked == [b"whole"]
+    assert "Nothing of the message came" in caller.talk.endings[0]
+    assert caller.connection.streams == {}
+    assert caller.intake.held == 0
+
+
+async def test_answers_that_are_not_read(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    """They end with a code that clients know, the log says so, and the memory is free."""
+    caller.say(
+        frame(SETTINGS, 0, 0, b"\0\4" + number(10)), caller.call(1), frame(DATA, END, 1, framed(bytes(1000)))
+    )
+    await caller.told()
+    call = caller.connection.streams[1]
+    assert call.unsent == 995
+    assert caller.outgoing.held == 1005
+    with caplog.at_level(logging.WARNING):
+        caller.connection.check(caller.connection.now() + 100)
+
+    assert await caller.told() == [(1, Code.ENHANCE_YOUR_CALM)]
+    assert call.unsent == 0
+    assert caller.outgoing.held == 0
+    assert "The answer of s/unary to 127.0.0.1:5000 ends: its client reads too little" in caplog.text
+
+
+async def test_no_room_for_answers(caller: Caller) -> None:
+    """A method that asks for room ends with a code on which clients come back."""
+    caller.say(caller.call(1, "s/talk"))
+    call: Any = caller.connection.streams[1]
+    call.check_room()
+    caller.outgoing.add(1 << 20)
+    with pytest.raises(Unacceptable, match="max_outgoing_bytes=1048576") as refused:
+        call.check_room()
+
+    assert refused.value.code is StatusCode.UNAVAILABLE
+
+
+async def test_a_server_that_stops(caller: Caller) -> None:
+    """Streams end after the messages that have come; calls in progress are answered."""
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a")))
+    await caller.told()
+    caller.connection.listener.connections.add(caller.connection)
+    caller.connection.listener.refuse()
+
+    assert (await caller.status())[0] is StatusCode.OK

@@ -1,0 +1,73 @@
+"""Messages that are too heavy to be taken apart on the event loop."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from modelserver.errors import BadRequest
+from modelserver.ext.grpc.encoded import Encoded, is_heavy, texts_of
+from modelserver.ext.grpc.messages import message
+
+NAME = "inference.ModelInferRequest"
+_Request = message(NAME)
+_Part = message("inference.ModelStreamInferResponse")
+_Answer = message("inference.ModelInferResponse")
+
+
+def test_buffers_are_light() -> None:
+    """Raw contents and packed floating-point numbers weigh nothing, however large they are."""
+    raw = _Request(model_name="m", inputs=[{"name": "x"}], raw_input_contents=[bytes(1 << 20)])
+    typed = _Request(model_name="m", inputs=[{"name": "x", "contents": {"fp32_contents": [0.5] * 100_000}}])
+
+    assert not is_heavy(NAME, raw.SerializeToString())
+    assert not is_heavy(NAME, typed.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inputs": [{}] * 20_000},
+        {"raw_input_contents": [b""] * 20_000},
+        {"inputs": [{"contents": {"bytes_contents": [b""] * 20_000}}]},
+        {"inputs": [{"contents": {"int_contents": [1] * 20_000}}]},
+        {"parameters": {str(n): {"bool_param": True} for n in range(5_000)}},
+    ],
+    ids=["inputs", "raw", "bytes", "integers", "parameters"],
+)
+def test_structure_is_heavy(fields: dict[str, object]) -> None:
+    """Many fields are heavy, each as small as it may be."""
+    assert is_heavy(NAME, _Request(**fields).SerializeToString())
+
+
+def test_weighing_takes_no_time() -> None:
+    """Of millions of fields a few are looked at; what is no message weighs enough to be read elsewhere."""
+    body = b"\x2a\x00" * 3_000_000
+    began = time.process_time()
+
+    assert is_heavy(NAME, body)
+    assert time.process_time() - began < 0.05
+    assert is_heavy(NAME, b"\xff" * 100_000)
+
+
+def test_texts() -> None:
+    """The names in a message are known without taking it apart."""
+    asked = _Request(model_name="m", model_version="2", id="i", inputs=[{}] * 9)
+
+    found = texts_of(_Request.DESCRIPTOR, asked.SerializeToString())
+
+    assert found == {"model_name": "m", "model_version": "2", "id": "i"}
+    for broken in (b"\x0a\x02\xff\xff", b"\x0a"):
+        with pytest.raises(BadRequest, match=NAME):
+            texts_of(_Request.DESCRIPTOR, broken)
+
+
+def test_messages_within_messages() -> None:
+    """An encoded answer becomes a part of a stream without being taken apart."""
+    answer = _Answer(model_name="m", raw_output_contents=[bytes(300)])
+    encoded = Encoded(_Answer.DESCRIPTOR, answer.SerializeToString())
+
+    part = encoded.within(_Part.DESCRIPTOR, "infer_response")
+
+    assert _Part.FromString(part.SerializeToString()).infer_response == answer

@@ -1,0 +1,154 @@
+"""Messages in the body of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.framing import _AT_ONCE, Inbox, Unacceptable, framed, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGEST = 1 << 20
+
+
+@given(st.lists(st.binary(max_size=40) | st.integers(5000, 9000).map(bytes), max_size=6), st.data())
+def test_messages_come_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
+    """However a body is cut, its messages are the same, in order, and nothing is left over."""
+    body, inbox, found = b"".join(map(framed, messages)), Inbox(LARGEST), []
+    while body:
+        size = data.draw(st.integers(1, 8) | st.integers(len(body) // 4 + 1, len(body)))
+        inbox.add(body[:size])
+        body = body[size:]
+        while data.draw(st.booleans()) and inbox.is_complete:
+            found.append(inbox.next())
+    while inbox.is_complete:
+        found.append(inbox.next())
+
+    assert found == [(0, message) for message in messages]
+    assert inbox.held == 0
+    assert not inbox._pieces
+
+
+def test_a_message_before_another() -> None:
+    """What follows on a message is seen, and a flag is kept with its message."""
+    inbox = Inbox(LARGEST)
+    inbox.add(b"\1\0\0\0\2ab\0")
+    assert inbox.is_complete
+    assert inbox.has_more
+    assert inbox.next() == (1, b"ab")
+    assert not inbox.is_complete
+    inbox.clear()
+    inbox.add(framed(b""))
+    assert inbox.is_complete
+    assert not inbox.has_more
+    assert inbox.next() == (0, b"")
+
+
+def test_tiny_pieces_take_little_memory() -> None:
+    """Pieces of a byte are joined, as each object would take many."""
+    inbox = Inbox(LARGEST)
+    for _ in range(50_000):
+        inbox.add(b"\0")
+
+    assert len(inbox._pieces) <= 20
+
+
+def test_many_messages_in_a_piece_are_taken_one_by_one() -> None:
+    """Taking a message does not copy what follows it: a piece of very many costs no more than its size."""
+    inbox, count = Inbox(LARGEST), 50_000
+    inbox.add(framed(b"") * count)
+    [piece] = inbox._pieces
+    assert inbox.is_complete
+    inbox.next()
+
+    assert inbox._pieces[0] is piece
+    assert inbox.held == 5 * (count - 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b"\0\0\x10\0\1", StatusCode.RESOURCE_EXHAUSTED),
+        (b"\0\xff\xff\xff\xff", StatusCode.RESOURCE_EXHAUSTED),
+        (b"\2\0\0\0\1a", StatusCode.INTERNAL),
+        (b"\xff\0\0\0\1a", StatusCode.INTERNAL),
+    ],
+)
+def test_messages_that_are_refused(said: bytes, code: StatusCode) -> None:
+    """Lengths above the limit are refused before anything of the message comes, and so are unknown flags."""
+    inbox = Inbox(LARGEST)
+    inbox.add(said)
+    for _ in range(2):
+        with pytest.raises(Unacceptable) as refused:
+            assert inbox.is_complete
+        assert refused.value.code is code
+
+
+def deflated(data: bytes) -> bytes:
+    return zlib.compress(data)
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", deflated)])
+@pytest.mark.parametrize("size", [0, 10, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, LARGEST])
+async def test_compressed_messages(encoding: str, pack: Callable[[bytes], bytes], size: int) -> None:
+    """They come out as they went in, up to the limit."""
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+
+    assert await unpacked(pack(message), encoding, LARGEST) == message
+
+
+@pytest.mark.parametrize("largest", [0, 100, _AT_ONCE - 1, _AT_ONCE, LARGEST])
+async def test_bombs(largest: int) -> None:
+    """No more than the limit comes out of a compressed message, and its call says so."""
+    with pytest.raises(Unacceptable) as refused:
+        await unpacked(gzip.compress(bytes(max(largest + 1, 10 * largest))), "gzip", largest)
+
+    assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("message", "encoding", "code"),
+    [
+        (b"not packed", "gzip", StatusCode.INTERNAL),
+        (gzip.compress(b"cut off" * 100, mtime=0)[:-9], "gzip", StatusCode.INTERNAL),
+        (gzip.compress(bytes(10 * _AT_ONCE), mtime=0)[:-9] + b"wrong sum", "gzip", StatusCode.INTERNAL),
+        (b"", "gzip", StatusCode.INTERNAL),
+        (b"x", "identity", StatusCode.INTERNAL),
+        (b"x", "snappy", StatusCode.UNIMPLEMENTED),
+    ],
+)
+async def test_what_cannot_be_unpacked(message: bytes, encoding: str, code: StatusCode) -> None:
+    """Nonsense is an error of the call, and an unknown compression one that clients understand."""
+    with pytest.raises(Unacceptable) as refused:
+        await unpacked(message, encoding, LARGEST)
+
+    assert refused.value.code is code
+
+
+async def test_large_messages_are_unpacked_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop only does the first part of a large message."""
+    threads: list[int] = []
+
+    async def aside(act: Callable[..., bytes], *given: object) -> bytes:
+        def noted() -> bytes:
+            threads.append(threading.get_ident())
+            return act(*given)
+
+        return await asyncio.get_running_loop().run_in_executor(None, noted)
+
+    monkeypatch.setattr("asyncio.to_thread", aside)
+    await unpacked(gzip.compress(bytes(_AT_ONCE - 1)), "gzip", LARGEST)
+    assert threads == []
+    await unpacked(gzip.compress(bytes(10 * _AT_ONCE)), "gzip", LARGEST)
+    assert threads
+    assert threading.get_ident() not in threads

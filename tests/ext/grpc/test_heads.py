@@ -1,0 +1,135 @@
+"""The heads of calls, and the header fields of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hpack import Decoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, read_head, trailers
+
+USUAL = [
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/package.Service/Method"),
+    (b":authority", b"x"),
+    (b"content-type", b"application/grpc"),
+    (b"te", b"trailers"),
+]
+
+
+def told(block: bytes) -> list[Any]:
+    return [tuple(each) for each in Decoder().decode(block)]
+
+
+def test_a_usual_head() -> None:
+    """The path, and nothing else where nothing else is said."""
+    head = read_head(USUAL)
+
+    assert (head.path, head.metadata, head.timeout, head.encoding) == (
+        "package.Service/Method",
+        (),
+        None,
+        "identity",
+    )
+    assert not head.wrong
+
+
+def test_what_a_head_may_say() -> None:
+    """Metadata keep their order; binary ones are decoded, with or without padding, if they can be."""
+    head = read_head(
+        [
+            *USUAL[:4],
+            (b"content-type", b"application/grpc+proto"),
+            (b"grpc-encoding", b"gzip"),
+            (b"grpc-accept-encoding", b"gzip"),
+            (b"user-agent", b"me"),
+            (b"x-request-id", b"\xe4"),
+            (b"a-bin", b"AAE"),
+            (b"b-bin", b"AAE="),
+            (b"c-bin", b"A"),
+        ]
+    )
+
+    assert head.encoding == "gzip"
+    assert head.metadata == (
+        ("user-agent", "me"),
+        ("x-request-id", "\xe4"),
+        ("a-bin", b"\0\1"),
+        ("b-bin", b"\0\1"),
+        ("c-bin", b""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (b"1H", 3600),
+        (b"2M", 120),
+        (b"30S", 30),
+        (b"1500m", 1.5),
+        (b"99999999u", 99.999999),
+        (b"1n", 1e-9),
+    ],
+)
+def test_timeouts(said: bytes, seconds: float) -> None:
+    """At most eight digits and a unit."""
+    assert read_head([*USUAL, (b"grpc-timeout", said)]).timeout == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("said", [b"123456789S", b"5", b"-5S", b"5 S", b"1s", b"1.5S", b"\xb2S", b"S", b""])
+def test_malformed_timeouts_are_refused(said: bytes) -> None:
+    """A client that wants a deadline is not served without one."""
+    assert read_head([*USUAL, (b"grpc-timeout", said)]).wrong == 400
+
+
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [
+        ((b":method", b"GET"), 405),
+        ((b"content-type", b"application/json"), 415),
+        ((b"content-type", b"application/grpcx"), 415),
+        ((b"content-type", b"application/grpc; charset=utf-8"), 0),
+        ((b"content-type", b"application/grpc+json"), 415),
+        ((b"x", b"a\tb \xff"), 0),
+    ],
+)
+def test_heads_that_are_refused(field: tuple[bytes, bytes], status: int) -> None:
+    """Other methods and contents."""
+    others = [each for each in USUAL if each[0] != field[0]]
+
+    assert read_head([*others, field]).wrong == status
+
+
+def test_answers() -> None:
+    """A good answer says what is needed; one that is not gRPC's says its status."""
+    assert told(OK_HEAD) == [
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+        ("grpc-accept-encoding", "identity,deflate,gzip"),
+    ]
+    assert told(OK_TRAILERS) == [("grpc-status", "0")]
+    assert told(http_head(415)) == [(":status", "415")]
+    assert told(http_head(400)) == [
+        (":status", "400"),
+        ("content-type", "application/grpc"),
+        ("grpc-status", "13"),
+        ("grpc-message", "malformed grpc-timeout"),
+    ]
+    assert told(fields_of((("x-batch-id", "7"), ("a", "\u20ac")))) == [("x-batch-id", "7"), ("a", "?")]
+
+
+@given(st.text())
+def test_messages_of_any_text(text: str) -> None:
+    """The text of a status is what clients decode, and travels as printable ASCII."""
+    found = dict(told(trailers(StatusCode.NOT_FOUND, text)))
+
+    assert found["grpc-status"] == "5"
+    said = found.get("grpc-message", "")
+    assert all(" " <= each <= "~" for each in said)
+    assert unquote(said) == text.encode("utf-8", "replace").decode()

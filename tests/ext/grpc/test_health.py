@@ -1,0 +1,132 @@
+"""The standard health service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.errors import ModelNotFound
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.health import MOST, MOST_OF_CLIENT, HealthService
+from modelserver.ext.grpc.messages import message
+
+_SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
+
+
+class Registry:
+    """Has one model."""
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self.pool = SimpleNamespace(ready=False)
+
+    def is_known(self, name: str) -> bool:
+        return name == "m"
+
+    def is_ready(self, name: str) -> bool:
+        return bool(self.pool.ready)
+
+
+def asked(service: str = "") -> Any:
+    """A question."""
+    return message("grpc.health.v1.HealthCheckRequest")(service=service)
+
+
+def call(client: int = 1) -> Any:
+    """A call on a connection of this client."""
+    return SimpleNamespace(client=f"127.0.0.1:{client}")
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """Of a healthy server, whose model is not ready."""
+    return Registry()
+
+
+@pytest.fixture
+def stopping() -> asyncio.Event:
+    """Set when the server stops."""
+    return asyncio.Event()
+
+
+@pytest.fixture
+def service(registry: Any, stopping: asyncio.Event) -> HealthService:
+    """The service under test."""
+    return HealthService(registry, ["own.Service"], stopping)
+
+
+async def test_who_is_asked_about(service: HealthService, stopping: asyncio.Event) -> None:
+    """The server by no name or a service's, a model by its own; a server that stops serves nothing."""
+    context: Any = None
+
+    async def told() -> list[int]:
+        names = ("", "own.Service", "grpc.health.v1.Health", "m")
+        return [(await service.check(asked(name), context)).status for name in names]
+
+    assert await told() == [_SERVING] * 3 + [_NOT_SERVING]
+    with pytest.raises(ModelNotFound, match="other"):
+        await service.check(asked("other"), context)
+    stopping.set()
+    assert await told() == [_NOT_SERVING] * 4
+
+
+async def test_changes_are_watched_until_the_end(
+    service: HealthService, registry: Registry, stopping: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state now, and each that is another."""
+    monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.001)
+    watched = service.watch(asked("m"), call())
+    seen = [(await anext(watched)).status]
+    registry.pool.ready = True
+    seen.append((await anext(watched)).status)
+    asyncio.get_running_loop().call_later(0.01, stopping.set)
+    seen += [answer.status async for answer in watched]
+
+    assert seen == [_NOT_SERVING, _SERVING, _NOT_SERVING]
+    assert [answer.status async for answer in service.watch(asked("no"), call())] == [_UNKNOWN]
+
+
+async def test_many_watchers(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for all of them at once while nothing changes, and not at all once they have left."""
+    monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.01)
+    watched = [
+        service.watch(asked(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
+    ]
+    for each in watched:
+        await anext(each)
+    waiting = [asyncio.ensure_future(anext(each)) for each in watched]
+    looked: list[str] = []
+    look = service._status
+    monkeypatch.setattr(service, "_status", lambda name: looked.append(name) or look(name))
+    while len(looked) < 4:  # noqa: ASYNC110 - nothing tells when somebody looks
+        await asyncio.sleep(0.01)
+    assert len(looked) < 100
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    await asyncio.sleep(0.05)
+
+    assert service._looking is None
+    assert not service._watchers
+    assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.parametrize(("of_client", "count"), [(MOST_OF_CLIENT + 1, MOST_OF_CLIENT), (1, MOST)])
+async def test_watchers_are_bounded(service: HealthService, of_client: int, count: int) -> None:
+    """A client may have some on its connection, and all clients some together, until one of them leaves."""
+    watched = [service.watch(asked(), call(each // of_client)) for each in range(count)]
+    for each in watched:
+        await anext(each)
+    refused = service.watch(asked(), call(count // of_client))
+    with pytest.raises(Unacceptable, match="1000") as error:
+        await anext(refused)
+    assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
+
+    assert isinstance(watched[0], AsyncGenerator)
+    await watched[0].aclose()
+    assert (await anext(service.watch(asked(), call(count // of_client)))).status == _SERVING

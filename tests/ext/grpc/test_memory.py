@@ -1,0 +1,259 @@
+"""What calls leave in memory, until the garbage collector runs: nothing, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import tracemalloc
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from tests.ext.grpc.calling import around_calls, listening
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import Answer
+from modelserver.errors import ServiceUnavailable, WorkerDied
+from modelserver.ext.grpc import inference, open_inference
+from modelserver.ext.grpc.calls import handlers
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.statuses import tell_open_inference, tell_prediction
+from modelserver.models.options.signature import Signature
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.intake import Intake
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from modelserver.engine.batching.request import Request
+
+SIZE = 1 << 20  # bytes of a request
+CALLS = 3
+
+_Predict = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Infer = message("inference.ModelInferRequest")
+
+
+def handler_fails(request: Request) -> None:
+    answer = Answer(3, 503, failed=True), b"bad"
+    request.deliver(0, [answer] * len(request.rows))
+
+
+def worker_dies(request: Request) -> None:
+    request.fail(WorkerDied())
+
+
+def breaks_off(request: Request) -> None:
+    if request.on_part is not None:
+        request.on_part(request, Answer(4), b"part")
+    handler_fails(request)
+
+
+def strange(request: Request) -> None:
+    raise ValueError(request.id)
+
+
+def full(_: Request) -> None:
+    raise ServiceUnavailable("The queue is full.")
+
+
+def silent(_: Request) -> None:
+    """Never answers."""
+
+
+class Pool:
+    """Does with each request what it is told to."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.does: Callable[[Request], None] = silent
+
+    def submit(self, request: Request, version: str | None) -> None:
+        assert version is None
+        if self.does in (full, strange):
+            self.does(request)
+        asyncio.get_running_loop().call_soon(self.does, request)
+
+    def cancel(self, request: Request) -> None:
+        request.on_done = None
+        request.fail(ConnectionError("gone"))
+
+
+@pytest.fixture
+def pool() -> Pool:
+    """The only model's."""
+    return Pool()
+
+
+@pytest.fixture
+async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
+    """Connected with a server of both services."""
+    metrics = ServerMetrics().model("m", "1.0")
+    options = SimpleNamespace(request_timeout=None, signature=Signature())
+    model = SimpleNamespace(
+        name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,
+        batches=False, splits_tensors=True, exposes_errors=True, traffic=None,
+    )  # fmt: skip
+    aside = Aside(SIZE)
+    registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
+    settings = Settings(max_request_instances=4)
+    services: Any = SimpleNamespace(
+        registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30), shared=None
+    )
+    around = around_calls([])
+    predictions = inference.InferenceService(registry).methods
+    tensors = open_inference.OpenInferenceService(services, asyncio.Event()).methods
+    served = handlers(inference.NAME, predictions, tell_prediction, around)
+    served |= handlers(open_inference.NAME, tensors, tell_open_inference, around)
+    async with listening(served) as server, grpc.aio.insecure_channel(server.address) as channel:
+        yield channel
+    aside.close()
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Memory is counted, the collector of circles is off, and no record keeps what was logged."""
+    logging.disable()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+    gc.enable()
+    logging.disable(logging.NOTSET)
+
+
+def prediction() -> bytes:
+    """A large request of TorchServe's."""
+    body: bytes = _Predict(model_name="m", input={"data": bytes(SIZE)}).SerializeToString()
+    return body
+
+
+def tensor(rows: int = 1, *, name: str = "m") -> bytes:
+    """A large request of the Open Inference Protocol."""
+    form = {"name": "i", "datatype": "UINT8", "shape": [rows, SIZE // rows]}
+    made = _Infer(model_name=name, inputs=[form], raw_input_contents=[bytes(SIZE // rows * rows)])
+    body: bytes = made.SerializeToString()
+    return body
+
+
+async def one(client: grpc.aio.Channel, body: bytes, timeout: float = 20.0) -> None:
+    """A call with one answer."""
+    tensors = body.startswith(tensor()[:3]) and b"UINT8" in body[:50]
+    path = f"{open_inference.NAME}/ModelInfer" if tensors else f"{inference.NAME}/Predictions"
+    call: Any = client.unary_unary(f"/{path}")
+    await call(body, timeout=timeout)
+
+
+async def many(client: grpc.aio.Channel, path: str, *bodies: bytes) -> None:
+    """A stream of requests, and its answers."""
+    call: Any = client.stream_stream(f"/{path}")
+    async for _ in call(iter(bodies), timeout=20.0):
+        pass
+
+
+async def answered(client: grpc.aio.Channel) -> None:
+    await one(client, prediction())
+
+
+async def too_many_rows(client: grpc.aio.Channel) -> None:
+    await one(client, tensor(8))
+
+
+async def tensors(client: grpc.aio.Channel) -> None:
+    await one(client, tensor(2))
+
+
+async def too_late(client: grpc.aio.Channel) -> None:
+    await one(client, prediction(), timeout=0.1)
+
+
+async def cancelled(client: grpc.aio.Channel) -> None:
+    task = asyncio.ensure_future(one(client, prediction()))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await task
+
+
+async def stream(client: grpc.aio.Channel) -> None:
+    call: Any = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
+    async for _ in call(prediction(), timeout=20.0):
+        pass
+
+
+async def conversation(client: grpc.aio.Channel) -> None:
+    await many(client, f"{inference.NAME}/StreamPredictions2", prediction(), prediction())
+
+
+async def stream_of_tensors(client: grpc.aio.Channel) -> None:
+    await many(client, f"{open_inference.NAME}/ModelStreamInfer", tensor(), tensor())
+
+
+async def garbage_in_a_stream(client: grpc.aio.Channel) -> None:
+    await many(client, f"{open_inference.NAME}/ModelStreamInfer", tensor(), b"\xff")
+
+
+async def conversation_cancelled(client: grpc.aio.Channel) -> None:
+    call: Any = client.stream_stream(f"/{inference.NAME}/StreamPredictions2")(timeout=20.0)
+    await call.write(prediction())
+    await call.read()
+    call.cancel()
+
+
+async def stream_of_tensors_cancelled(client: grpc.aio.Channel) -> None:
+    call: Any = client.stream_stream(f"/{open_inference.NAME}/ModelStreamInfer")(timeout=20.0)
+    await call.write(tensor())
+    await call.read()
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("does", "call"),
+    [
+        (handler_fails, answered),
+        (handler_fails, tensors),
+        (worker_dies, answered),
+        (worker_dies, tensors),
+        (full, answered),
+        (full, tensors),
+        (strange, answered),
+        (silent, too_many_rows),
+        (silent, too_late),
+        (silent, cancelled),
+        (breaks_off, stream),
+        (worker_dies, stream),
+        (breaks_off, conversation),
+        (handler_fails, stream_of_tensors),
+        (strange, stream_of_tensors),
+        (handler_fails, garbage_in_a_stream),
+        (handler_fails, conversation_cancelled),
+        (handler_fails, stream_of_tensors_cancelled),
+    ],
+    ids=lambda each: each.__name__,
+)
+@pytest.mark.usefixtures("traced")
+async def test_nothing_outlives_a_call_that_failed(
+    client: grpc.aio.Channel,
+    pool: Pool,
+    does: Callable[[Request], None],
+    call: Callable[[grpc.aio.Channel], Awaitable[None]],
+) -> None:
+    """Its bodies are freed with it, and not by the collector of circles."""
+    pool.does = does
+    before, _ = tracemalloc.get_traced_memory()
+
+    for _ in range(CALLS):
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            await call(client)
+    for _ in range(100):
+        if tracemalloc.get_traced_memory()[0] - before < SIZE // 2:
+            break
+        await asyncio.sleep(0.01)
+
+    kept = tracemalloc.get_traced_memory()[0] - before
+    assert kept < SIZE // 2

@@ -1,0 +1,166 @@
+"""The descriptors: what the protos say, in a pool of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2
+from tests.ext.grpc.descriptors import generate
+
+from modelserver.ext.grpc.messages import DESCRIPTORS, POOL, message, service
+
+# Fields that Triton's messages do not have.
+_OF_KSERVE = {
+    *("ModelMetadataResponse.properties", "RepositoryModelLoadResponse.model_name"),
+    *("RepositoryModelLoadResponse.isLoaded", "RepositoryModelUnloadResponse.model_name"),
+    "RepositoryModelUnloadResponse.isUnloaded",
+    *("ModelMetadataResponse.PropertiesEntry.key", "ModelMetadataResponse.PropertiesEntry.value"),
+}
+# Of these, what has no meaning here is left out.
+_IN_PART = {
+    *("ModelConfig", "ModelInput", "ModelOutput", "ModelInstanceGroup", "ModelDynamicBatching"),
+    *("ModelSequenceBatching",),
+}
+
+
+def test_descriptors_are_current() -> None:
+    """`python -m tests.ext.grpc.descriptors` would write what is there."""
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed, so nothing can be compared")
+
+    assert generate() == DESCRIPTORS.read_bytes(), "run python -m tests.ext.grpc.descriptors"
+
+
+def test_pool_is_our_own() -> None:
+    """A client's copy of the same messages, in the pool of all, is not in the way."""
+    theirs = pytest.importorskip("tritonclient.grpc").service_pb2.ModelInferRequest
+
+    assert "raw_input_contents" in message("inference.ModelInferRequest").DESCRIPTOR.fields_by_name
+    assert theirs.DESCRIPTOR.full_name == "inference.ModelInferRequest"
+    assert theirs.DESCRIPTOR.file.pool is not POOL
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        (
+            "org.pytorch.serve.grpc.inference.PredictionsRequest",
+            {"model_name": 1, "model_version": 2, "input": 3, "sequence_id": 4},
+        ),
+        (
+            "org.pytorch.serve.grpc.inference.PredictionResponse",
+            {"prediction": 1, "sequence_id": 2, "status": 3},
+        ),
+        (
+            "org.pytorch.serve.grpc.management.RegisterModelRequest",
+            {
+                "batch_size": 1,
+                "handler": 2,
+                "initial_workers": 3,
+                "max_batch_delay": 4,
+                "model_name": 5,
+                "response_timeout": 6,
+                "runtime": 7,
+                "synchronous": 8,
+                "url": 9,
+                "s3_sse_kms": 10,
+                "startup_timeout": 11,
+            },
+        ),
+        (
+            "org.pytorch.serve.grpc.management.ScaleWorkerRequest",
+            {
+                "model_name": 1,
+                "model_version": 2,
+                "max_worker": 3,
+                "min_worker": 4,
+                "number_gpu": 5,
+                "synchronous": 6,
+                "timeout": 7,
+            },
+        ),
+        (
+            "inference.ModelInferRequest",
+            {
+                "model_name": 1,
+                "model_version": 2,
+                "id": 3,
+                "parameters": 4,
+                "inputs": 5,
+                "outputs": 6,
+                "raw_input_contents": 7,
+            },
+        ),
+        (
+            "inference.InferTensorContents",
+            {
+                "bool_contents": 1,
+                "int_contents": 2,
+                "int64_contents": 3,
+                "uint_contents": 4,
+                "uint64_contents": 5,
+                "fp32_contents": 6,
+                "fp64_contents": 7,
+                "bytes_contents": 8,
+            },
+        ),
+        (
+            "inference.InferParameter",
+            {
+                "bool_param": 1,
+                "int64_param": 2,
+                "string_param": 3,
+                "double_param": 4,
+                "uint64_param": 5,
+            },
+        ),
+    ],
+)
+def test_field_numbers(name: str, numbers: dict[str, int]) -> None:
+    """They are the contract (reference 20, kserve reference 6)."""
+    assert {field.name: field.number for field in message(name).DESCRIPTOR.fields} == numbers
+
+
+def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]]:
+    """The fields of a message type and of those within it, and the numbers of its enumerations."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for field in kind.field:
+        choice = kind.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else ""
+        found[field.name] = field.number, field.type, field.label, field.type_name, choice
+    for enum in kind.enum_type:
+        found |= {f"{enum.name}.{value.name}": (value.number,) for value in enum.value}
+    for each in kind.nested_type:
+        found |= {f"{each.name}.{name}": told for name, told in fields_of(each).items()}
+    return found
+
+
+def compared(pool: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    """The fields of a message of the protocol, by names that begin with its own."""
+    kind = descriptor_pb2.DescriptorProto()
+    pool.FindMessageTypeByName(f"inference.{name}").CopyToProto(kind)
+    return {f"{name}.{field}": told for field, told in fields_of(kind).items()}
+
+
+def test_messages_are_tritons() -> None:
+    """Every method of Triton's that its client knows is there, and the messages have the fields that Triton's
+    have, by number, type and name; beside them only those that KServe's clients know.
+    """
+    file = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR
+    theirs, ours = file.services_by_name["GRPCInferenceService"], service("inference.GRPCInferenceService")
+    names = {name for each in (ours.file, *ours.file.dependencies) for name in each.message_types_by_name}
+
+    assert set(ours.methods_by_name) == set(theirs.methods_by_name)
+    assert len(names) > 50
+    for name in names:
+        mine, other = compared(POOL, name), compared(file.pool, name)
+        shared = mine.keys() & other.keys()
+        assert {field: mine[field] for field in shared} == {field: other[field] for field in shared}
+        assert mine.keys() - shared <= _OF_KSERVE
+        assert name in _IN_PART or other.keys() == shared
+
+
+def test_unknown_names() -> None:
+    """Names that the protos do not have are KeyErrors."""
+    for find in (message, service):
+        with pytest.raises(KeyError):
+            find("inference.NoSuch")

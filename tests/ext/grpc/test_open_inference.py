@@ -1,0 +1,124 @@
+"""Several items of a stream at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.ext.grpc.open_inference import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+
+async def numbers(count: int, read: list[int] | None = None) -> AsyncIterator[int]:
+    for number in range(count):
+        if read is not None:
+            read.append(number)
+        yield number
+
+
+async def test_results_are_in_order() -> None:
+    """The first result comes first, however late it is; the others work meanwhile."""
+    gates = [asyncio.Event() for _ in range(3)]
+    ended: list[int] = []
+
+    async def work(number: int) -> int:
+        await gates[number].wait()
+        ended.append(number)
+        gates[number - 1].set()
+        return number * 10
+
+    gates[2].set()
+
+    assert [result async for result in in_order(numbers(3), work, 3)] == [0, 10, 20]
+    assert ended == [2, 1, 0]
+
+
+async def test_no_more_than_the_window() -> None:
+    """What nobody takes keeps further items from being read."""
+    read: list[int] = []
+
+    async def work(number: int) -> int:
+        return number
+
+    results = in_order(numbers(100, read), work, 4)
+    assert await anext(results) == 0
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(read) <= 6
+    assert [result async for result in results] == list(range(1, 100))
+
+
+async def test_failures_have_their_turn() -> None:
+    """What ``work`` raises comes after the results before it; what the items raise comes last."""
+
+    async def work(number: int) -> int:
+        if number == 1:
+            raise ValueError("one")
+        return number
+
+    async def broken() -> AsyncIterator[int]:
+        yield 0
+        raise OSError("gone")
+
+    results = in_order(numbers(3), work, 8)
+    assert await anext(results) == 0
+    with pytest.raises(ValueError, match="one"):
+        await anext(results)
+    results = in_order(broken(), work, 8)
+    assert await anext(results) == 0
+    with pytest.raises(OSError, match="gone"):
+        await anext(results)
+
+
+async def test_leaving_ends_the_work() -> None:
+    """Who takes no more results cancels what is not done."""
+    cancelled: list[int] = []
+
+    async def work(number: int) -> int:
+        if number == 0:
+            return 0
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+        return number
+
+    results = in_order(numbers(3), work, 8)
+    assert await anext(results) == 0
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await results.aclose()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert cancelled == [1, 2]
+
+
+async def test_items_that_nobody_reads_any_more() -> None:
+    """Who has enough while the next item is awaited can close the items at once."""
+    waits = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[int, None]:
+        yield 1
+        await waits.wait()
+
+    async def work(number: int) -> int:
+        return number
+
+    async def take() -> None:
+        async with contextlib.aclosing(endless()) as items:
+            async for _ in in_order(items, work, 8):
+                pass
+
+    taking = asyncio.ensure_future(take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking

@@ -1,0 +1,218 @@
+"""Requests that somebody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.grpc.calling import FakeCall
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import TENSORS, Answer
+from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
+from modelserver.ext.grpc import pending
+from modelserver.ext.grpc.pending import Pending, id_of
+from modelserver.ext.grpc.statuses import tell_prediction
+from modelserver.ext.grpc.watched.watching import Watched
+from modelserver.surface.inference.codec import Parsed
+from modelserver.surface.inference.v2 import Inference
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+
+CALL = FakeCall()
+UNWATCHED = Watched((), tell_prediction)
+
+
+class Pool:
+    """Takes requests and ends none."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[Request] = []
+        self.refusal: Exception | None = None
+
+    def submit(self, request: Request, version: str | None) -> None:
+        assert version is None
+        if self.refusal is not None:
+            raise self.refusal
+
+    def cancel(self, request: Request) -> None:
+        if not request.done:
+            self.cancelled.append(request)
+            request.on_done = None
+            request.fail(HandlerError("gone", 499))
+
+
+@pytest.fixture
+def model() -> Any:
+    """A model version that goes nowhere."""
+    metrics = ServerMetrics().model("m", "1.0")
+    return SimpleNamespace(
+        name="m",
+        pool=Pool(),
+        metrics=metrics,
+        options=SimpleNamespace(request_timeout=None),
+        sequence_headers=None,
+        exposes_errors=False,
+        traffic=None,
+    )
+
+
+def outcomes(model: Any) -> list[str]:
+    """The classes of status of the requests that were answered."""
+    model.metrics.count_answers()
+    series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics._by_class[2:], strict=False))
+    return [name for name, one in series.items() for _ in range(int(one.value))]
+
+
+async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
+    """A request whose answer is a failure."""
+    with contextlib.suppress(HandlerError):
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+            waiting.request.deliver(0, [answer])
+            await waiting.answers()
+
+
+def asked(rows: int = 1) -> Parsed:
+    """A request with so many rows."""
+    return Parsed([b""] * rows)
+
+
+def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
+    """An answer of a handler that failed."""
+    return Answer(len(text), status, failed=True), text.encode()
+
+
+async def test_answers_come_together(model: Any) -> None:
+    """Whoever awaits them gets those of all rows, in order."""
+    async with Pending(model, asked(2), CALL, None, UNWATCHED) as waiting:
+        task = asyncio.create_task(waiting.answers())
+        await asyncio.sleep(0)
+        waiting.request.deliver(1, [(Answer(1), b"b")])
+        waiting.request.deliver(0, [(Answer(1), b"a")])
+
+        assert await task == [b"a", b"b"]
+    assert model.pool.cancelled == []
+
+
+async def test_leaving_cancels(model: Any) -> None:
+    """A caller that is cancelled takes its request out of the pool (F37)."""
+
+    async def wait() -> None:
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as made:
+            waiting.append(made.request)
+            await made.answers()
+
+    waiting: list[Request] = []
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert model.pool.cancelled == waiting
+    assert outcomes(model) == []
+
+
+async def test_outcomes_are_counted(model: Any) -> None:
+    """An answer, a failure of the handler, and a refusal."""
+    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+        waiting.request.deliver(0, [(Answer(1), b"a")])
+        await waiting.answers()
+    await fails(model, failed("bad"))
+    model.pool.refusal = ServiceUnavailable("full")
+    with pytest.raises(ServiceUnavailable):
+        Pending(model, asked(), CALL, None, UNWATCHED)
+
+    assert outcomes(model) == ["2xx", "5xx", "5xx"]
+    assert model.metrics.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
+
+
+async def test_parts(model: Any) -> None:
+    """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
+    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
+        made = waiting.request
+        backlog = made.backlog
+        assert made.on_part is not None
+        assert backlog is not None
+        made.on_part(made, Answer(3), b"one")
+        made.on_part(made, Answer(3), b"two")
+        assert backlog() == CALL.held == 6
+        parts = waiting.parts()
+        assert await anext(parts) == b"one"
+        made.deliver(0, [(Answer(4), b"last")])
+
+        assert [part async for part in parts] == [b"two", b"last"]
+        assert backlog() == 0
+
+
+async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes nothing ends the work for it; it is told why."""
+    monkeypatch.setattr(pending, "MAX_UNSENT", 4)
+    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
+        made = waiting.request
+        assert made.on_part is not None
+        for _ in range(3):
+            made.on_part(made, Answer(3), b"abc")
+        with pytest.raises(PayloadTooLarge, match="The client reads too slowly"):
+            [part async for part in waiting.parts()]
+
+    assert model.pool.cancelled == [made]
+
+
+async def test_failures(model: Any) -> None:
+    """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
+    async with Pending(model, Inference([b"", b""], TENSORS), CALL, None, UNWATCHED) as waiting:
+        waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
+        with pytest.raises(HandlerError, match="row 1: bad") as caught:
+            await waiting.answers()
+    assert (caught.value.status, caught.value.kserve_status) == (400, None)
+    for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+            waiting.request.fail(error)
+            with pytest.raises(kind):
+                await waiting.answers()
+
+
+async def test_ids_of_failures(model: Any) -> None:
+    """An error has the id of the request that it ended, also if reading the answers failed."""
+    with pytest.raises(InternalError) as caught:
+        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+            raise InternalError
+
+    assert caught.value.logged_id == waiting.request.id
+
+
+async def test_failures_of_whole_bodies(model: Any) -> None:
+    """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
+    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+        waiting.request.deliver(0, [failed("Prediction failed")])
+        with pytest.raises(HandlerError) as caught:
+            await waiting.answers()
+
+    assert (caught.value.status, caught.value.kserve_status) == (503, 500)
+
+
+def test_request_ids() -> None:
+    """A usable one of the metadata is taken; line breaks never are (F13)."""
+
+    def of(*metadata: tuple[str, str | bytes]) -> str:
+        return id_of(FakeCall(metadata))
+
+    assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
+    assert len(of(("x-request-id", "a\nb"))) == 36
+    assert len(of()) == 36
+
+
+async def test_parts_that_nobody_takes(model: Any) -> None:
+    """They do not count any more when the caller has left."""
+    call = FakeCall()
+    async with Pending(model, asked(), call, None, UNWATCHED, parts=True) as waiting:
+        assert waiting.request.on_part is not None
+        waiting.request.on_part(waiting.request, Answer(3), b"one")
+        assert call.held == 3
+
+    assert call.held == 0

@@ -1,0 +1,52 @@
+"""Ports that are kept for gRPC."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.ext.grpc.ports import addresses, reserved
+from modelserver.models.settings.settings import Settings
+
+
+def test_addresses() -> None:
+    """Both sides, as the settings say; IPv6 is in brackets where gRPC reads it."""
+    first, second = addresses(Settings(grpc_inference_address="::1", grpc_management_port=9))
+
+    assert (str(first), str(second)) == ("[::1]:7070", "127.0.0.1:9")
+
+
+def test_ports_are_held_until_the_end() -> None:
+    """Nobody else gets them meanwhile; afterwards anybody does."""
+    with reserved(Settings(grpc_inference_port=0, grpc_management_port=0)) as held:
+        ports = [each.getsockname()[1] for each in held]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", ports[0]))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ports[0]))
+
+    assert len(set(ports)) == 2
+
+
+def test_nothing_is_held_where_grpc_is_off() -> None:
+    """enable_grpc_api=false needs no ports."""
+    with reserved(Settings(enable_grpc_api=False)) as held:
+        assert held == []
+
+
+def test_taken_port() -> None:
+    """The error names the settings, the reason and the ways out (F56)."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        settings = Settings(grpc_inference_port=0, grpc_management_port=port)
+        with pytest.raises(ConfigError) as caught, reserved(settings):
+            pass
+
+    assert str(caught.value) == (
+        f"Cannot listen on grpc_management_address=127.0.0.1, grpc_management_port={port}: "
+        "Address already in use; choose another port, or enable_grpc_api=false"
+    )

@@ -1,0 +1,88 @@
+"""Requests of ModelInfer, read for a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
+from modelserver.engine.wire.messages import BODY, TENSORS, SequenceHeaders
+from modelserver.errors import BadRequest
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.reading import read_bytes, read_message
+from modelserver.models.options.signature import Signature
+from modelserver.surface.inference.v2 import Takes
+
+TAKES = Takes("m", Signature())
+WHOLE = Takes("m", Signature(), rows=False)
+SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
+
+
+def asked(rows: int = 2, **parameters: Any) -> Any:
+    """So many rows of one number."""
+    request = message("inference.ModelInferRequest")(model_name="m", id="own")
+    tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
+    tensor.contents.uint_contents.extend(number % 256 for number in range(rows))
+    for name, value in parameters.items():
+        kind = "bool_param" if isinstance(value, bool) else "int64_param"
+        setattr(request.parameters[name], kind, value)
+    return request
+
+
+def test_rows_are_taken_apart() -> None:
+    """Of a model that takes rows; on the loop and by a helper alike."""
+    here, aside = (
+        read_message(asked(), TAKES),
+        read_bytes(asked().SerializeToString(), TAKES),
+    )
+
+    for read in (here, aside):
+        assert [bytes(body) for body in read.bodies] == [b"\0", b"\1"]
+        assert (read.asked.id, read.kind) == ("own", TENSORS)
+    assert aside.asked.inputs == []
+
+
+def test_another_model_gets_the_whole_as_json() -> None:
+    """As the same request has it over REST."""
+    read = read_message(asked(), WHOLE)
+
+    assert read.kind == BODY
+    assert json.loads(read.bodies[0])["inputs"] == [
+        {"name": "x", "datatype": "UINT8", "shape": [2, 1], "data": [0, 1]}
+    ]
+
+
+def test_a_sequence_is_said_by_headers() -> None:
+    """Only where the model has sequences; the parameters are taken out then."""
+    said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+
+    for splits in (True, False):
+        takes = msgspec.structs.replace(SEQUENCES, rows=splits)
+        read = read_message(asked(**said), takes)
+        assert list(read.sequence) == [(b"seq-id", b"7"), (b"seq-start", b"true")]
+    assert not read_message(asked(**said), TAKES).sequence
+
+
+def test_what_names_no_sequence_is_refused() -> None:
+    """As over REST."""
+    with pytest.raises(BadRequest, match="parameter sequence_start is 1, true or false is needed"):
+        read_message(asked(sequence_id=7, sequence_start=1), SEQUENCES)
+
+
+def test_what_is_heavy_is_left_to_a_helper() -> None:
+    """Where it must be light."""
+    request = asked(0)
+    request.inputs[0].shape[:] = [LIGHT_BYTES + 1, 1]
+    request.inputs[0].ClearField("contents")
+    request.raw_input_contents.append(bytes(LIGHT_BYTES + 1))
+    with pytest.raises(TooHeavy):
+        read_message(request, WHOLE, light=True)
+
+
+def test_nonsense_is_a_bad_request() -> None:
+    """It names the message that it should have been."""
+    with pytest.raises(BadRequest, match=r"not of type inference\.ModelInferRequest"):
+        read_bytes(b"\xff\xff", TAKES)

@@ -1,0 +1,98 @@
+"""The standard reflection service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from tests.ext.grpc.calling import FakeCall
+
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.reflection import NAMES, ReflectionService
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_OURS = "inference.GRPCInferenceService"
+
+
+@pytest.fixture(params=NAMES, ids=lambda name: name.split(".")[2])
+def name(request: pytest.FixtureRequest) -> str:
+    """The service, in each version of its protocol."""
+    found: str = request.param
+    return found
+
+
+async def ask(name: str, **asked: Any) -> Any:
+    """The only answer to a request."""
+    request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **asked)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield request
+
+    service = ReflectionService(name, {_OURS, "a.B"})
+    assert set(service.methods) == {"ServerReflectionInfo"}
+    (answer,) = [each async for each in service.tell(requests(), FakeCall())]
+    assert (answer.valid_host, answer.original_request) == ("here", request)
+    return answer
+
+
+def files(answer: Any) -> list[str]:
+    """The names of the files that were told."""
+    told = answer.file_descriptor_response.file_descriptor_proto
+    return [FileDescriptorProto.FromString(each).name for each in told]
+
+
+async def test_services(name: str) -> None:
+    """All of the port are told, in the order of their names."""
+    answer = await ask(name, list_services="")
+
+    assert [each.name for each in answer.list_services_response.service] == ["a.B", _OURS]
+
+
+@pytest.mark.parametrize(
+    "symbol", [_OURS, f"{_OURS}.ModelInfer", "inference.ModelInferRequest", "inference.ModelInferRequest.id"]
+)
+async def test_symbols(name: str, symbol: str) -> None:
+    """A service, a method, a message or a field: the file that has it comes first."""
+    first, *_ = files(await ask(name, file_containing_symbol=symbol))
+
+    assert files(await ask(name, file_by_filename=first))[0] == first
+    assert first.startswith("open_inference")
+
+
+async def test_files_come_with_what_they_import(name: str) -> None:
+    """Each file once: a client need not ask again."""
+    found = files(
+        await ask(name, file_containing_symbol="org.pytorch.serve.grpc.inference.InferenceAPIsService")
+    )
+
+    assert "google/protobuf/empty.proto" in found
+    assert len(found) == len(set(found))
+
+
+async def test_extensions(name: str) -> None:
+    """Our messages have none."""
+    answer = await ask(name, all_extension_numbers_of_type="inference.ModelInferRequest")
+
+    told = answer.all_extension_numbers_response
+    assert (told.base_type_name, list(told.extension_number)) == ("inference.ModelInferRequest", [])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"file_by_filename": "none.proto"},
+        {"file_containing_symbol": "no.such.Thing"},
+        {"all_extension_numbers_of_type": "no.such.Thing"},
+        {"file_containing_extension": {"containing_type": "a.B", "extension_number": 1}},
+        {},
+    ],
+    ids=lambda asked: next(iter(asked), "nothing"),
+)
+async def test_what_is_not_there(name: str, asked: dict[str, Any]) -> None:
+    """NOT_FOUND, and the stream goes on."""
+    error = (await ask(name, **asked)).error_response
+
+    assert (error.error_code, error.error_message) == (5, "not found")

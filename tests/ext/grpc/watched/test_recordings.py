@@ -1,0 +1,131 @@
+"""Calls of gRPC as recordings keep them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.ext.grpc.calling import FakeCall
+
+from modelserver.errors import ServiceUnavailable
+from modelserver.ext.grpc.framing import framed
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.statuses import tell_prediction
+from modelserver.ext.grpc.watched.recordings import RecordingWatch
+from modelserver.ext.grpc.watched.watching import Watched, Watches
+from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
+from modelserver.ext.recording.recorder import Recorder, Recording, Wanted
+
+PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
+REQUEST: Any = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
+_Asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Nobody records yet."""
+    return Recorder()
+
+
+def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> Watched:
+    """A request of a service that may be recorded."""
+    asked = _Asked(model_name=model, input={"data": b"x"})
+    watches = Watches([RecordingWatch(recorder)], tell_prediction)
+    return watches.begin(PATH + method, asked, FakeCall(**call))
+
+
+async def taken(recording: Recording) -> list[Any]:
+    """All that was recorded, but for begin and end."""
+    recording.finish("over")
+    frames = Frames()
+    found = [
+        entry async for data in recording.frames() for each in frames.feed(data) for entry in unpack(each)
+    ]
+    return found[1:-1]
+
+
+async def test_a_call(recorder: Recorder) -> None:
+    """With its message, the headers that are recorded, its code, batch and times."""
+    recording = recorder.start(Wanted(headers=("x-mark",)))
+    metadata = (("x-mark", "1"), ("authorization", "secret"))
+    with begin(recorder, metadata=metadata, timeout=2.0) as watched:
+        watched.queued(REQUEST)
+        watched.answered(answer := _Answer(prediction=b"y"), REQUEST)
+    (call,) = await taken(recording)
+
+    assert isinstance(call, Call)
+    assert (call.method, call.target, call.model, call.version) == (b"gRPC", f"{PATH}Predictions", "m", None)
+    assert call.headers == [(b"x-mark", b"1"), (b"grpc-timeout", b"2000m")]
+    assert _Asked.FromString(call.body).input["data"] == b"x"
+    assert (call.number, call.status, code_of(call.lines)) == (1, 200, 0)
+    assert call.answer == framed(answer.SerializeToString())
+    assert (call.batch, call.batch_size, call.timing) == ("b", 2, (1.0, 2.0))
+    assert (call.parts, call.complete) == (0, True)
+
+
+async def test_ends_of_all_kinds(recorder: Recorder) -> None:
+    """Parts, failures before and after the first one, and a client that leaves."""
+    recording = recorder.start(Wanted())
+    part = _Answer(prediction=b"p")
+    with begin(recorder, "StreamPredictions2") as watched:
+        watched.sent(part)
+        watched.sent(part)
+        watched.answered(None, REQUEST)
+    with pytest.raises(ServiceUnavailable), begin(recorder):
+        raise ServiceUnavailable("later")
+    broken_off = begin(recorder, "StreamPredictions")
+    broken_off.queued(REQUEST)
+    broken_off.sent(part)
+    with pytest.raises(ServiceUnavailable), broken_off:
+        raise ServiceUnavailable("later")
+    with pytest.raises(GeneratorExit), begin(recorder):
+        raise GeneratorExit
+    stream, failed, broken, left = await taken(recording)
+
+    assert stream.target.endswith("/StreamPredictions")
+    assert (stream.answer, stream.parts) == (framed(part.SerializeToString()) * 2, 2)
+    assert (failed.status, code_of(failed.lines), failed.batch, failed.complete) == (503, 14, "", True)
+    assert failed.answer.startswith(b"later\n")
+    assert (broken.status, broken.batch, broken.complete) == (503, "b", False)
+    assert (left.status, left.answer, left.complete) == (0, b"", False)
+
+
+async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toward what may wait, until their answer ends, however it does; those beyond it are not kept."""
+    monkeypatch.setattr("modelserver.ext.recording.recorder.MOST_BYTES", 2000)
+    recording = recorder.start(Wanted())
+    part = _Answer(prediction=b"p" * 300)
+    streams = [begin(recorder, "StreamPredictions") for _ in range(8)]
+    for each in streams:
+        each.sent(part)
+    assert 1800 < recording._bytes <= 2000
+
+    for each, end in zip(streams, [GeneratorExit(), ServiceUnavailable("no")] * 4, strict=True):
+        with pytest.raises(type(end)), each:
+            raise end
+    with begin(recorder, "StreamPredictions") as watched:
+        watched.sent(part)
+        watched.answered(None, REQUEST)
+    lost, *calls = await taken(recording)
+
+    assert lost == Lost(full=2)
+    assert [len(call.answer) > 300 for call in calls] == [False] * 6 + [True]
+    assert recording._bytes == 0
+
+
+async def test_what_is_not_wanted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing while nobody records, of other models, or of a size that is not kept."""
+    monkeypatch.setattr("modelserver.ext.recording.recorder.LARGEST", 10)
+    part = _Answer(prediction=b"p" * 20)
+    with begin(recorder) as watched:
+        watched.answered(part, REQUEST)
+    recording = recorder.start(Wanted(models=frozenset({"m"})))
+    with begin(recorder, model="other") as watched:
+        watched.answered(part, REQUEST)
+    with begin(recorder) as watched:
+        watched.sent(part)
+        watched.answered(None, REQUEST)
+
+    assert await taken(recording) == [Lost(large=1)]

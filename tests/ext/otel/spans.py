@@ -1,0 +1,44 @@
+"""Tracing whose spans stay here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+
+from modelserver.ext.otel.spans import Tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.sampling import Sampler
+
+
+class Kept:
+    """Takes finished spans, and what the access log is told."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+        self.noted: list[tuple[str, str]] = []
+        self.is_closed = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+    def shutdown(self) -> None:
+        self.is_closed = True
+
+    def note(self, request_id: str, trace_id: str) -> None:
+        self.noted.append((request_id, trace_id))
+
+    def named(self, name: str) -> ReadableSpan:
+        """The only span of this name."""
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+
+def tracing(sampler: Sampler | None = None) -> tuple[Tracing, Kept]:
+    """With this sampler; by default all is sampled that a caller does not decide otherwise about."""
+    kept: Any = Kept()
+    provider = TracerProvider(sampler or ParentBased(ALWAYS_ON), shutdown_on_exit=False)
+    return Tracing(provider, kept, kept.note), kept

@@ -1,0 +1,101 @@
+"""What is opened by setting and environment, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from tests.ext.otel.collector import collector, environment
+
+from modelserver.engine.otlp import is_wanted
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.errors import ConfigError
+from modelserver.ext.otel.opening import OpenTelemetry
+from modelserver.models.settings.settings import Settings
+from modelserver.run.server import otel
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in ("OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_SERVICE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_off_imports_nothing() -> None:
+    """Neither the server nor a worker imports anything of OpenTelemetry's unless it is asked for."""
+    code = (
+        "import sys, modelserver.run.server, modelserver.run.reception, modelserver.ext.grpc.server, "
+        "modelserver.engine.worker.runtime, modelserver.engine.worker.asynchronous\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'modelserver.ext.otel'))])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout == "[]\n"
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server does not start, and says what to install."""
+    monkeypatch.delitem(sys.modules, "modelserver.ext.otel.opening")
+    monkeypatch.delitem(sys.modules, "modelserver.engine.otlp")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+
+    with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):
+        otel(Settings(otel="all"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, True),
+        ({"OTEL_METRICS_EXPORTER": "none"}, True),
+        ({"OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_what_the_environment_turns_off(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wanted: bool
+) -> None:
+    """The variables that say so, each for its signal or for all."""
+    set_environment(monkeypatch, **variables)
+
+    assert is_wanted("traces") is wanted
+    assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is wanted
+
+
+async def test_nothing_to_send() -> None:
+    """Each signal only if it is asked for."""
+    traces, metrics = OpenTelemetry(Settings(otel="traces")), OpenTelemetry(Settings(otel="metrics"))
+    await traces.send_metrics(ServerMetrics())
+
+    assert metrics.start(lambda *_: None) is None
+    await traces.close()
+    await metrics.close()
+
+
+@pytest.mark.slow
+async def test_a_collector_that_hangs_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end waits for it for two seconds, and what is in the queue is bounded by then."""
+    caplog.set_level(logging.CRITICAL, "opentelemetry")
+    with collector() as at:
+        at.gate.clear()
+        set_environment(monkeypatch, **environment(at, OTEL_BSP_MAX_QUEUE_SIZE="600"))
+        opened = OpenTelemetry(Settings(otel="all"))
+        tracing: Any = opened.start(lambda *_: None)
+        context = tracing.context(1)
+        began = time.monotonic()
+        for _ in range(5000):
+            tracing.export("one", tracing.child(context), context, 1, 2)
+        assert time.monotonic() - began < 1
+        began = time.monotonic()
+        await opened.close()
+
+        assert 1.5 < time.monotonic() - began < 3

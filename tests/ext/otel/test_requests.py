@@ -1,0 +1,261 @@
+"""The spans of requests, on exchanges and calls of the test's own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from tests.ext.otel.spans import tracing
+
+from modelserver.engine.batching.request import Batch, Parcel, Request
+from modelserver.engine.wire.messages import Answer, Result, Row
+from modelserver.ext.otel.requests import TracedCalls, TracedRoutes
+from modelserver.surface.http.exchange import Target, Watcher
+from modelserver.surface.inference.routes import Route
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = (b"traceparent", f"00-{TRACE}-00f067aa0ba902b7-01".encode())
+MODEL = SimpleNamespace(name="m", version="1.0")
+REST = "POST /predictions/{name}"
+
+
+class Asked:
+    """As much of an exchange as is watched."""
+
+    def __init__(self, headers: Any = (PARENT,)) -> None:
+        self.target = Target("/predictions/m", b"", "/predictions/m", Route("m", None))
+        self.method = b"POST"
+        self.request_id = "r"
+        self.headers = list(headers)
+        self.has_traceparent = bool(headers)
+        self.watcher: Any = None
+        self.started = time.monotonic() - 1.0
+
+    def __str__(self) -> str:
+        return REST
+
+    def replace_header(self, name: bytes, value: bytes) -> None:
+        self.headers = [pair for pair in self.headers if pair[0] != name] + [(name, value)]
+
+    def note_trace(self, trace_id: str, note: Any) -> None:
+        note(self.request_id, trace_id)
+
+
+def traced(headers: Any = (PARENT,), before: Any = None) -> tuple[Any, Any]:
+    """A request that a route has got, and the spans."""
+    made, kept = tracing()
+    served = Mock()
+    exchange: Any = Asked(headers)
+    exchange.watcher = before
+    hot = TracedRoutes(SimpleNamespace(serve=served, find=lambda url: url), made)  # type: ignore[arg-type]
+    hot.serve(exchange)
+    assert served.call_args.args == (exchange,)
+    assert hot.find(b"/x") == b"/x"
+    return exchange, kept
+
+
+def calls_of(function: Any, *arguments: Any) -> list[str]:
+    """The names of all functions that a call runs, in order."""
+    found: list[str] = []
+
+    def note(frame: Any, event: str, called: Any) -> None:
+        if event in {"call", "c_call"}:
+            found.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return found[:-1]  # that of setprofile
+
+
+def queued(exchange: Any, rows: int = 1) -> Request:
+    """A request for the model's queue."""
+    now = time.monotonic()
+    request = Request("r", [Row("r", 1)] * rows, [b"x"] * rows, now)
+    exchange.watcher.queued(request, MODEL)
+    return request
+
+
+def sent(*requests: Request) -> Batch:
+    """A batch of all their rows, which a worker gets."""
+    batch = Batch([Parcel(request, 0, len(request.rows)) for request in requests], len(requests), "size")
+    batch.sent(None, time.monotonic())
+    return batch
+
+
+def answered(batch: Batch) -> None:
+    """The worker answers all."""
+    assert batch.trace is not None
+    now = time.monotonic()
+    result = Result(0, [Answer(1)] * batch.size, 0.001)
+    batch.trace.answered(batch, result, now, now + 0.002)
+
+
+@pytest.mark.parametrize(
+    ("headers", "looks"),
+    [((), ["getrandbits"]), ([(b"traceparent", PARENT[1][:-1] + b"0")], ["lower", "fullmatch"])],
+    ids=["none", "of a caller that does not sample"],
+)
+def test_a_request_that_is_not_traced(headers, looks):
+    """It costs a random number, or a look at its traceparent, and nothing watches it."""
+
+    def served(_: Any) -> None:
+        pass
+
+    made, kept = tracing(ParentBased(TraceIdRatioBased(1e-9)))
+    exchange: Any = Asked(headers)
+    found = calls_of(TracedRoutes(SimpleNamespace(serve=served, find=None), made).serve, exchange)  # type: ignore[arg-type]
+
+    found = [name for name in found if name not in {"len", "<listcomp>"}]
+    assert found == ["serve", "sample", *looks, "served"]
+    assert exchange.watcher is None
+    assert kept.spans == []
+
+
+def test_what_is_not_sampled_is_not_watched() -> None:
+    """Nor is anything changed."""
+    header = (PARENT[0], PARENT[1][:-1] + b"0")
+    exchange, kept = traced([header])
+
+    assert exchange.watcher is None
+    assert exchange.headers == [header]
+    assert kept.spans == []
+
+
+def test_an_answer_ends_the_span() -> None:
+    """The spans are exported when it is answered; the access log is told the trace."""
+    exchange, kept = traced()
+    request = queued(exchange)
+    answered(sent(request))
+    watcher = exchange.watcher
+    watcher.replied(200, b"", "", b"")
+
+    assert [span.name for span in kept.spans] == ["queue", "batch", "handler", "answer", REST]
+    span = kept.named(REST)
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert f"{span.parent.span_id:016x}" == "00f067aa0ba902b7"
+    assert exchange.headers == [
+        (b"traceparent", f"00-{TRACE}-{span.context.span_id:016x}-01".encode()),
+    ]
+    assert span.end_time - span.start_time >= 1_000_000_000
+    assert [child.parent for child in kept.spans[:2]] == [span.context] * 2
+    assert kept.noted == [("r", TRACE)]
+    assert exchange.watcher is None
+
+
+@pytest.mark.parametrize(("status", "fails"), [(200, False), (404, False), (500, True), (503, True)])
+def test_statuses(status: int, fails: bool) -> None:
+    """Only what is the server's fault has failed."""
+    exchange, kept = traced()
+    exchange.watcher.replied(status, b"", "", b"")
+
+    span = kept.named(REST)
+    assert span.status.is_ok is not fails
+    assert span.attributes["http.response.status_code"] == status
+
+
+def test_an_answer_in_parts() -> None:
+    """Its span is as long as the parts take; one that breaks off has failed."""
+    for complete in (True, False):
+        exchange, kept = traced()
+        watcher = exchange.watcher
+        watcher.begun(200, "", b"")
+        watcher.sent(b"a")
+        watcher.ended(complete)
+
+        span = kept.named(REST)
+        assert [event.name for event in span.events] == ["first part"]
+        assert kept.named("answer").start_time == span.events[0].timestamp
+        assert span.status.is_ok is complete
+
+
+def test_a_client_that_leaves() -> None:
+    """The wait for a handler ends with it, and what comes later changes nothing."""
+    exchange, kept = traced()
+    request = queued(exchange)
+    batch = sent(request)
+    watcher = exchange.watcher
+    watcher.left()
+    told = [span.name for span in kept.spans]
+    answered(batch)
+    watcher.replied(200, b"", "", b"")
+
+    assert told == ["queue", REST]
+    assert kept.named(REST).attributes["error.type"] == "disconnected"
+    assert [span.name for span in kept.spans] == [*told, "batch", "handler"]
+
+
+def test_the_next_watcher_is_told() -> None:
+    """Of all that happens."""
+    before = Mock(spec=Watcher)
+    exchange, _ = traced(before=before)
+    watcher = exchange.watcher
+    request = queued(exchange)
+    watcher.begun(200, "t", b"x")
+    watcher.sent(b"a")
+    watcher.ended(True)
+    watcher.left()
+    watcher.replied(200, b"b", "t", b"x")
+
+    assert [call[0] for call in before.method_calls] == [
+        "queued",
+        "begun",
+        "sent",
+        "ended",
+        "left",
+        "replied",
+    ]
+    assert before.queued.call_args.args == (request, MODEL)
+
+
+def test_a_request_that_is_cut() -> None:
+    """It waits once for each part of it that is queued, and is in all of its batches."""
+    exchange, kept = traced()
+    first, second = queued(exchange), queued(exchange)
+    answered(sent(first))
+    answered(sent(second))
+    exchange.watcher.replied(200, b"", "", b"")
+
+    assert [span.name for span in kept.spans].count("queue") == 2
+    assert [span.name for span in kept.spans].count("batch") == 2
+
+
+def test_a_call_has_the_id_of_its_request() -> None:
+    """That of the first, which the handler and the log have too, though the client sent none."""
+    made, _ = tracing()
+    sampled = [PARENT]
+    call = TracedCalls(made).begin("inference.GRPCInferenceService/ModelInfer", sampled, 1.0)
+    assert call is not None
+    assert call.request_id == ""
+    for name in ("first", "second"):
+        call.queue(SimpleNamespace(id=name, arrived=1.0), MODEL)
+
+    assert call.request_id == "first"
+
+
+def test_calls() -> None:
+    """Those for inference are traced; their code says whether they failed."""
+    made, kept = tracing()
+    calls = TracedCalls(made)
+    metadata = [PARENT, (b"some-bin", b"\xff")]
+    assert calls.begin("inference.GRPCInferenceService/ServerLive", metadata, 1.0) is None
+    for code, fails in ((0, False), (5, False), (13, True)):
+        kept.spans.clear()
+        call = calls.begin("inference.GRPCInferenceService/ModelInfer", metadata, time.monotonic())
+        assert call is not None
+        call.end("r", code)
+
+        (span,) = kept.spans
+        assert span.name == "inference.GRPCInferenceService/ModelInfer"
+        assert span.attributes["rpc.grpc.status_code"] == code
+        assert span.status.is_ok is not fails
+        assert call.traceparent == f"00-{TRACE}-{span.context.span_id:016x}-01"
+    off = [(b"traceparent", PARENT[1][:-1] + b"0")]
+    assert calls.begin("inference.GRPCInferenceService/ModelInfer", off, 1.0) is None

@@ -1,0 +1,185 @@
+"""Which requests are traced."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from tests.ext.otel.spans import Kept, tracing
+
+from modelserver.ext.otel.spans import Clock, Tracing, bound_of, follows_unsampled, traceparent
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CALLER = "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{CALLER}-01".encode()
+
+
+class OneByOne(IdGenerator):
+    """Counts."""
+
+    def __init__(self):
+        self.last = 0
+
+    def generate_trace_id(self):
+        self.last += 1
+        return self.last
+
+    def generate_span_id(self):
+        return 7
+
+
+class OnlyNamed(Sampler):
+    """Samples what has this name, and decides by nothing else."""
+
+    def should_sample(self, parent_context, trace_id, name, *_args, **_kwargs):
+        wanted = Decision.RECORD_AND_SAMPLE if name == "wanted" else Decision.DROP
+        return SamplingResult(wanted)
+
+    def get_description(self):
+        return "OnlyNamed"
+
+
+def test_a_new_trace():
+    """Without a parent the sampler's share is traced, each in a trace of its own."""
+    made, _ = tracing(ParentBased(TraceIdRatioBased(0.25)))
+    found = [made.sample([(b"host", b"x")], "a") for _ in range(4000)]
+
+    sampled = [contexts for contexts in found if contexts is not None]
+    assert 850 < len(sampled) < 1150
+    assert all(parent is None for _, parent in sampled)
+    assert all(context.trace_id % (1 << 64) < (1 << 62) for context, _ in sampled)
+    assert Counter(context.trace_id for context, _ in sampled).most_common(1)[0][1] == 1
+
+
+def test_a_caller_decides():
+    """With a parent, whether its caller samples; the trace and its state go on."""
+    made, _ = tracing(ParentBased(ALWAYS_OFF))
+    headers = [(b"TraceParent", PARENT), (b"Tracestate", b"vendor=x"), (b"tracestate", b"other=y")]
+    found = made.sample(headers, "a")
+
+    assert found is not None
+    context, parent = found
+    assert f"{context.trace_id:032x}" == TRACE
+    assert parent is not None
+    assert f"{parent.span_id:016x}" == CALLER
+    assert context.trace_state.to_header() == "vendor=x,other=y"
+    assert made.sample([(b"traceparent", PARENT[:-1] + b"0")], "a") is None
+    assert made.sample([], "a") is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"traceparent", b"")],
+        [(b"traceparent", b"\xff" * 55)],
+        [(b"traceparent", PARENT + b"-more")],
+        [(b"traceparent", b"01-" + PARENT[3:] + b"-" + b"x" * 300)],
+        [(b"traceparent", PARENT), (b"traceparent", PARENT)],
+        [(b"traceparent", b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01"), (b"tracestate", b"vendor=x")],
+    ],
+    ids=["empty", "bytes", "more", "long", "two", "zero"],
+)
+def test_what_is_no_parent(headers, caplog):
+    """It counts as none, and costs no line in the log."""
+    made, _ = tracing()
+    found = made.sample(headers, "a")
+
+    assert found is not None
+    context, parent = found
+    assert parent is None
+    assert f"{context.trace_id:032x}" != TRACE
+    assert len(context.trace_state) == 0
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("sampler", "follows"),
+    [
+        (ParentBased(ALWAYS_ON), True),
+        (ParentBased(ALWAYS_ON, remote_parent_not_sampled=ALWAYS_ON), False),
+        (ALWAYS_ON, False),
+        (OnlyNamed(), False),
+    ],
+)
+def test_callers_that_do_not_sample(sampler, follows):
+    """Their requests are not traced where the sampler follows callers; what names no span is none."""
+    made, _ = tracing(sampler)
+
+    assert follows_unsampled(sampler) == follows
+    if sampler.get_description() != "OnlyNamed":
+        assert (made.sample([(b"traceparent", PARENT[:-2] + b"02")], "a") is None) == follows
+        zero = b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-00"
+        assert made.sample([(b"traceparent", zero)], "a") is not None
+
+
+def test_a_sampler_of_ones_own():
+    """It is asked, with the request's name."""
+    made, _ = tracing(OnlyNamed())
+
+    assert made.sample([], "wanted") is not None
+    assert made.sample([], "other") is None
+
+
+def test_ids_of_ones_own():
+    """They are asked for."""
+    kept = Kept()
+    made = Tracing(
+        TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), kept, kept.note
+    )
+    contexts = [made.sample([], "a") for _ in range(2)]
+
+    assert [found[0].trace_id for found in contexts if found is not None] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "bound"),
+    [
+        (ALWAYS_ON, 1 << 64),
+        (ALWAYS_OFF, 0),
+        (ParentBased(ALWAYS_ON), 1 << 64),
+        (ParentBased(ALWAYS_OFF), 0),
+        (TraceIdRatioBased(0.01), TraceIdRatioBased(0.01).bound),
+        (ParentBased(TraceIdRatioBased(1e-7)), TraceIdRatioBased(1e-7).bound),
+        (OnlyNamed(), None),
+    ],
+)
+def test_samplers_that_decide_by_the_id(sampler, bound):
+    """The usual ones need not be asked where there is no parent."""
+    assert bound_of(sampler) == bound
+
+
+def test_spans():
+    """They end no sooner than they begin, and go to the exporter."""
+    made, kept = tracing()
+    context = made.context(7)
+    made.export("one", made.child(context), context, 5, 3, {"a": 1}, links=[context])
+    made.shutdown()
+
+    (span,) = kept.spans
+    assert (span.name, span.start_time, span.end_time, dict(span.attributes)) == ("one", 5, 5, {"a": 1})
+    assert span.context.trace_id == 7
+    assert span.parent == context
+    assert [link.context for link in span.links] == [context]
+    assert kept.is_closed
+
+
+def test_times_and_headers():
+    """Differences stay, and a context is named as W3C has it."""
+    clock = Clock()
+    made, _ = tracing()
+
+    assert clock(2.0) - clock(1.5) == 500_000_000
+    told = traceparent(made.context(int(TRACE, 16)))
+    assert told.startswith(f"00-{TRACE}-")
+    assert (len(told), told[-3:]) == (55, "-01")

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.ext.payloads.sinks import SinkServer, sink_server, wait_for
+
+from modelserver.errors import ConfigError
+from modelserver.ext.payloads.event import REQUEST, Event, Origin
+from modelserver.ext.payloads.log import Bounds, PayloadLog
+from modelserver.ext.payloads.sink import Sink
+from modelserver.models.settings.settings import Settings
+
+sys.path.append(str(Path(__file__).parents[2] / "surface" / "tls"))
+
+
+class Clock:
+    """Seconds, by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def log_to(url: str, *, timeout: float = 5.0, clock: Clock | None = None, **bounds: int) -> PayloadLog:
+    """A log that is started."""
+    limits = Bounds(**{"connections": 1, **bounds})
+    log = PayloadLog(Sink(url, timeout), Origin("test"), "all", limits, clock or Clock())
+    log.start()
+    return log
+
+
+def event(number: int = 0, body: bytes = b"{}") -> Event:
+    """An event with its number as id."""
+    return Event(REQUEST, str(number), 0.0, "application/json", body)
+
+
+def settled(log: PayloadLog) -> dict[str, int]:
+    """The counts when nothing waits; those that are zero left out."""
+    wait_for(lambda: log.waiting == 0, "the queue is empty")
+    return {name: count for name, count in log.counts().items() if count}
+
+
+async def test_events_arrive(sink: SinkServer) -> None:
+    """Each is one POST with its body unchanged, over a connection that is kept."""
+    log = log_to(sink.url)
+    for number in range(3):
+        log.put(event(number, b"\x00" * number))
+
+    assert [(e.path, e.heads["ce-id"], e.body) for e in sink.wait(3)] == [
+        ("/events?key=1", str(number), b"\x00" * number) for number in range(3)
+    ]
+    assert settled(log) == {"sent": 3}
+    assert sink.connections == 1
+    await log.close(5.0)
+
+
+async def test_closed_connections(sink: SinkServer) -> None:
+    """A connection that the sink closed is opened anew, and nothing is lost."""
+    sink.closes = True
+    log = log_to(sink.url)
+    for number in range(3):
+        log.put(event(number))
+        assert settled(log) == {"sent": number + 1}
+
+    assert sink.connections >= 3
+    await log.close(5.0)
+
+
+async def test_bounds(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A full queue, by count or by bytes, and large bodies drop events at once, each counted."""
+    sink.gate.clear()
+    log = log_to(sink.url, events=3, nbytes=100, body=80)
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        log.put(event(0, bytes(81)))
+        log.put(event(1, bytes(80)))
+        log.put(event(2, bytes(21)))
+        for number in range(3, 6):
+            log.put(event(number))
+
+    assert time.monotonic() - started < 2.0
+    assert log.waiting == 3
+    sink.gate.set()
+    assert settled(log) == {"sent": 3, "too_large": 1, "queue_full": 2}
+    assert [e.heads["ce-id"] for e in sink.wait(3)] == ["1", "3", "4"]
+    shown = sink.url.partition("?")[0]
+    assert caplog.messages == [
+        f"Payload log: events for {shown} are lost: 1 were larger than payload_log_max_body"
+    ]
+    await log.close(5.0)
+
+
+async def test_failing_sink(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+    """An answer other than 2xx loses the event and no other; it is said at most once a minute."""
+    clock = Clock()
+    sink.status = 500
+    log = log_to(sink.url, clock=clock)
+    with caplog.at_level(logging.WARNING):
+        for number in range(4):
+            log.put(event(number))
+        assert settled(log) == {"failed": 4}
+        assert len(caplog.records) == 1
+        clock.now = 60.0
+        log.put(event())
+        assert settled(log) == {"failed": 5}
+        assert caplog.messages[1].endswith("are lost: 4 could not be sent (it answered 500)")
+        sink.status = 200
+        log.put(event())
+        assert settled(log) == {"failed": 5, "sent": 1}
+        await log.close(5.0)
+
+    assert len(caplog.records) == 2
+    assert "key=1" not in caplog.text
+
+
+async def test_sink_that_is_down(sink: SinkServer) -> None:
+    """Nobody listens: the events are lost, and the next ones arrive when somebody does."""
+    log = log_to("http://127.0.0.1:9/")
+    log.put(event())
+    assert settled(log) == {"failed": 1}
+    await log.close(5.0)
+
+
+async def test_slow_sink(sink: SinkServer) -> None:
+    """A sink that does not answer in time costs its event, and is not asked again for it."""
+    sink.gate.clear()
+    log = log_to(sink.url, timeout=0.1)
+    log.put(event())
+
+    assert settled(log) == {"failed": 1}
+    assert len(sink.events) == 1
+    await log.close(5.0)
+
+
+async def test_end(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+    """What waits is sent before the end."""
+    log = log_to(sink.url, connections=2)
+    for number in range(20):
+        log.put(event(number))
+    await log.close(10.0)
+
+    assert {name: count for name, count in log.counts().items() if count} == {"sent": 20}
+    assert caplog.messages == []
+
+
+async def test_end_in_time(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+    """What the sink does not take in the time that is left is dropped, counted and said."""
+    sink.gate.clear()
+    log = log_to(sink.url, connections=2)
+    for number in range(20):
+        log.put(event(number))
+    wait_for(lambda: len(sink.events) == 2, "both threads are busy")
+    closing = asyncio.create_task(log.close(0.2))
+    # The loop is free meanwhile.
+    await asyncio.sleep(0)
+    started = time.monotonic()
+    await closing
+
+    assert time.monotonic() - started < 5.0
+    assert log.counts()["shutdown"] == 20
+    assert caplog.messages[-1].endswith("20 were unsent when the server stopped")
+
+
+def test_settings(tmp_path: Path) -> None:
+    """What the settings say counts; an authority's file that is none stops the start."""
+    log = PayloadLog.of(
+        Settings(payload_log_url="http://sink:1/x?y=z", payload_log_queue_size=7, payload_log_mode="request")
+    )
+    assert log is not None
+    assert (log.bounds.events, log.requests, log.responses) == (7, True, False)
+    wrong = tmp_path / "ca.pem"
+    wrong.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"payload_log_ca_file=.*a PEM file of certificates is needed"):
+        PayloadLog.of(Settings(payload_log_url="https://sink", payload_log_ca_file=wrong))
+
+
+async def test_https(tmp_path: Path) -> None:
+    """Events reach an https sink of the authority that was named, and no sink that nobody vouches for."""
+    certificates = pytest.importorskip("certificates", reason="cryptography is not installed")
+    authority = certificates.Authority(tmp_path)
+    key, chain = authority.issue("sink")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(chain, key)
+    with sink_server(tls) as sink:
+        for given, outcome in (
+            ({"payload_log_ca_file": authority.file}, "sent"),
+            ({"payload_log_skip_verify": True}, "sent"),
+            ({}, "failed"),
+        ):
+            log = PayloadLog.of(Settings(payload_log_url=sink.url, **given))
+            assert log is not None
+            log.start()
+            log.put(event())
+            assert settled(log) == {outcome: 1}
+            await log.close(5.0)
+
+
+def test_tls() -> None:
+    """An https sink must prove who it is, unless the settings say otherwise."""
+    strict = Sink.of(Settings(payload_log_url="https://sink")).tls
+    lax = Sink.of(Settings(payload_log_url="https://sink", payload_log_skip_verify=True)).tls
+
+    assert strict is not None
+    assert lax is not None
+    assert (strict.verify_mode, lax.verify_mode) == (ssl.CERT_REQUIRED, ssl.CERT_NONE)
+    assert strict.check_hostname

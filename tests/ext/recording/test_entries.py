@@ -1,0 +1,67 @@
+"""Entries and their frames."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from modelserver.ext.recording.entries import (
+    Began,
+    Ended,
+    Frames,
+    Lost,
+    framed,
+    framed_list,
+    pack,
+    unpack,
+    unpack_others,
+)
+
+
+def test_entries_come_back(make_call) -> None:
+    """All kinds survive their encoding."""
+    entries = [Began(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
+
+    assert unpack(pack(entries)) == entries
+
+
+def test_what_the_answers_lines_tell(make_call) -> None:
+    """Batch, size and timing are read where they are there; an answer in parts has no handler time yet."""
+    call = make_call()
+    bare = make_call(lines=b"")
+    parts = make_call(lines=b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=3.000")
+
+    assert (call.batch, call.batch_size, call.timing) == ("b1", 2, (1.5, 2.5))
+    assert (bare.batch, bare.batch_size, bare.timing) == ("", 0, (0.0, 0.0))
+    assert parts.timing == (3.0, 0.0)
+
+
+def test_frames_are_found_in_any_pieces() -> None:
+    """Wherever the stream is cut, the same frames come out."""
+    stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
+    for size in (1, 3, 7, len(stream)):
+        frames = Frames()
+        found = [
+            each
+            for start in range(0, len(stream), size)
+            for each in frames.feed(stream[start : start + size])
+        ]
+
+        assert found == [b"one", b"", b"three" * 100]
+
+
+def test_losses_are_told_in_words() -> None:
+    """Only what was lost is mentioned."""
+    assert str(Lost()) == ""
+    assert str(Lost(large=2)) == "2 were too large"
+
+
+def test_calls_are_counted_without_being_decoded(make_call) -> None:
+    """The other entries are; what is no entry is refused."""
+    content = pack([make_call(), Lost(2), make_call(), Ended("over")])
+
+    assert unpack_others(content) == (2, [Lost(2), Ended("over")])
+    assert unpack_others(framed_list([pack(make_call())] * 3)[4:]) == (3, [])
+    for wrong in (b"", content[:-1], pack([["what", 1]])):
+        with pytest.raises(msgspec.MsgspecError):
+            unpack_others(wrong)

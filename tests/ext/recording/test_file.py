@@ -1,0 +1,134 @@
+"""The file of a recording: written, cut anywhere, damaged, of another version."""
+
+from __future__ import annotations
+
+import errno
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+import zstandard
+
+from modelserver.errors import ConfigError
+from modelserver.ext.recording import requests_of
+from modelserver.ext.recording.entries import Began, Ended, Lost, pack
+from modelserver.ext.recording.file import Writer, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(path: Path, *frames) -> Path:
+    """A recording with these frames."""
+    with path.open("wb", buffering=0) as output:
+        writer = Writer(output)
+        for entries in frames:
+            writer.write(pack(entries))
+    return path
+
+
+def test_a_recording_comes_back(tmp_path, make_call) -> None:
+    """Calls are sorted by arrival, of the losses the last counts."""
+    began, ended = Began(5.0, "1.0", [], [], 1.0), Ended("interrupted")
+    late, early = make_call(at=9, number=1), make_call(at=2, number=2)
+    found = read(written(tmp_path / "a.msr", [began], [late, Lost(1)], [early, Lost(1, 1), ended]))
+
+    assert (found.began, found.calls, found.lost, found.ended) == (
+        began,
+        [early, late],
+        Lost(1, 1),
+        "interrupted",
+    )
+    assert found.fault == ""
+
+
+def test_requests_of_a_recording(tmp_path, make_call) -> None:
+    """Other commands get time in seconds, method, path, headers as text, and body."""
+    path = written(tmp_path / "a.msr", [make_call(at=1_500_000_000)])
+
+    assert list(requests_of(path)) == [
+        (1.5, "POST", "/predictions/m?x=1", (("content-type", "text/plain"),), b"question")
+    ]
+
+
+def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call) -> None:
+    """At any length, all calls before the cut are there, and the cut is told unless it is between frames."""
+    parts = [written(tmp_path / f"{n}.msr", *([make_call(number=i)] for i in range(n))) for n in range(4)]
+    ends = [path.stat().st_size for path in parts]
+    whole = parts[-1].read_bytes()
+    cut = tmp_path / "cut.msr"
+    for length in {*ends, *range(ends[0], len(whole), 5)}:
+        cut.write_bytes(whole[:length])
+        found = read(cut)
+
+        assert len(found.calls) == max(n for n, end in enumerate(ends) if end <= length)
+        assert found.fault == ("" if length in ends else "it was cut off in the middle")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "not a recording"),
+        (b"MSRECORD\x01", "not a recording"),
+        (b"PK\x03\x04 something else", "not a recording"),
+        (b"MSRECORD\x02\0\0\0", "version 2 of the format, 1 is supported"),
+    ],
+)
+def test_what_is_no_recording(tmp_path, content, said) -> None:
+    """Other files and versions are refused with what they are; so is a file that is not there."""
+    path = tmp_path / "b.msr"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        read(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        read(tmp_path / "none.msr")
+
+
+def test_damage_is_found(tmp_path, make_call) -> None:
+    """A changed byte ends the recording at the frame before it; a frame that would fill the memory is not
+    unpacked, and one that is no list of entries is told.
+    """
+    path = written(tmp_path / "c.msr", [make_call()], [make_call()])
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+    assert (len(read(path).calls), read(path).fault) == (1, "the checksum of a frame is wrong")
+
+    with path.open("wb", buffering=0) as output:
+        writer = Writer(output)
+        bomb = zstandard.ZstdCompressor(write_content_size=True).compressobj(size=1 << 40)
+        writer._compress = lambda _: bomb.compress(b"x") + bomb.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        writer.write(b"")
+    assert read(path).fault == "a frame is too large"
+
+    with path.open("wb", buffering=0) as output:
+        Writer(output).write(b"\x91\xc0")
+    assert read(path).fault.startswith("a frame cannot be read")
+
+
+class Full(io.BytesIO):
+    """A disk with so many bytes of room, which writes what fits."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def write(self, data) -> int:
+        count = super().write(data[: self._room - self.tell()])
+        if not count:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return count
+
+
+def test_a_full_disk_leaves_whole_frames(tmp_path, make_call) -> None:
+    """The frame that did not fit is taken back."""
+    frame = pack([make_call()])
+    whole = written(tmp_path / "whole.msr", [make_call()])
+    disk = Full(whole.stat().st_size + 20)
+    writer = Writer(disk)
+    writer.write(frame)
+    with pytest.raises(OSError, match="No space"):
+        writer.write(frame)
+
+    assert disk.getvalue() == whole.read_bytes()

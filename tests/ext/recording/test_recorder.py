@@ -1,0 +1,299 @@
+"""The server's side of a recording, on exchanges of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from modelserver.errors import BadRequest, Conflict
+from modelserver.ext.recording import recorder as module
+from modelserver.ext.recording.entries import Call, Ended, Frames, Lost, unpack
+from modelserver.ext.recording.recorder import RecordedRoutes, Recorder, Wanted
+from modelserver.surface.http.exchange import Target
+from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.inference.routes import Route
+
+HEADERS = [(b"Content-Type", b"text/plain"), (b"Authorization", b"Bearer x"), (b"X-Mark", b"7")]
+TOLD = b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=1.0, inference;dur=2.0"
+EXTRA = TOLD + b"\r\nset-cookie: secret\r\n"
+
+
+def inner(model: str = "m", body: bytes = b"question") -> Any:
+    """A request for the model."""
+    path = f"/predictions/{model}"
+    target = Target(path, b"", path, Route(model, None))
+    return SimpleNamespace(target=target, method=b"POST", headers=HEADERS, body=body, watcher=None)
+
+
+def taken(recording: Any) -> Any:
+    """All frames until the recording ends, as entries."""
+
+    async def take() -> list[Any]:
+        frames = Frames()
+        return [
+            e async for data in recording.frames() for content in frames.feed(data) for e in unpack(content)
+        ]
+
+    return take()
+
+
+def routes(recorder: Recorder, serve: Any) -> RecordedRoutes:
+    """Routes that answer as ``serve`` does."""
+    return RecordedRoutes(SimpleNamespace(serve=serve, find=lambda url: url), recorder)  # type: ignore[arg-type]
+
+
+def test_without_a_recording_nothing_is_watched() -> None:
+    """Nor is a request that is not wanted."""
+    recorder, served = Recorder(), Mock()
+    exchange = inner()
+    hot = routes(recorder, served)
+    hot.serve(exchange)
+    recorder.start(Wanted(models=frozenset({"other"})))
+    hot.serve(exchange)
+
+    assert [call.args[0] for call in served.call_args_list] == [exchange, exchange]
+    assert exchange.watcher is None
+    assert hot.find(b"/x") == b"/x"
+
+
+async def test_an_answer_is_recorded() -> None:
+    """With the chosen headers, the bodies as sent, and of the answer's lines those of batch and timing."""
+    ticks = iter([0, 1000, 5000])
+    recorder = Recorder(lambda: next(ticks))
+
+    def serve(exchange: Any) -> None:
+        exchange.body = b"inflated"
+        exchange.watcher.queued(None, None)
+        exchange.watcher.replied(200, b"answer", "text/plain", EXTRA)
+
+    recording = recorder.start(Wanted(headers=("x-mark",), requests=1))
+    hot = routes(recorder, serve)
+    hot.serve(inner())
+    assert not recording.wants("m")
+    began, call, ended = await taken(recording)
+
+    assert began.models == []
+    assert "x-mark" in began.headers
+    assert call == Call(
+        1, 1000, 4000, b"POST", "/predictions/m", "m", None, [HEADERS[0], HEADERS[2]], b"question", 200,
+        "text/plain", TOLD, b"answer", 0, True,
+    )  # fmt: skip
+    assert ended == Ended("the limit of 1 was reached")
+
+
+async def test_a_request_whose_path_names_no_model() -> None:
+    """Is recorded with the one that it was queued for; there is none if it was refused before."""
+    recorder = Recorder()
+    exchanges: list[Any] = []
+    recording = recorder.start(Wanted(requests=2))
+    hot = routes(recorder, exchanges.append)
+    for _ in range(2):
+        hot.serve(inner(""))
+    exchanges[0].watcher.queued(None, SimpleNamespace(name="only"))
+    for each in exchanges:
+        each.watcher.replied(200, b"answer", "text/plain", EXTRA)
+    _, *calls, _ = await taken(recording)
+
+    assert [call.model for call in calls] == ["only", None]
+
+
+async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
+    """Parts are joined; one that broke off, and a client that left, are told as such; each counts once."""
+    recorder = Recorder()
+    recording = recorder.start(Wanted(requests=5))
+    exchanges: list[Any] = []
+    hot = routes(recorder, exchanges.append)
+    for _ in range(5):
+        hot.serve(inner())
+    whole, broken, gone, halfway, refused = (exchange.watcher for exchange in exchanges)
+    for each in (whole, broken, halfway):
+        each.begun(200, "text/plain", b"")
+        each.sent(b"one")
+        each.sent(b"two")
+    whole.ended(True)
+    broken.ended(False)
+    gone.left()
+    halfway.left()
+    refused.replied(503, b"no", "", b"x-batch-id: b\r\nx-batch-size: 2\r\nset-cookie: s\r\n")
+    _, *calls, _ = await taken(recording)
+
+    assert [exchange.watcher for exchange in exchanges] == [None] * 5
+    assert [(c.status, c.answer, c.parts, c.complete) for c in calls] == [
+        (200, b"onetwo", 2, True), (200, b"onetwo", 2, False), (0, b"", 0, True),
+        (200, b"onetwo", 2, False), (503, b"no", 0, True),
+    ]  # fmt: skip
+    assert calls[4].lines == b"x-batch-id: b\r\nx-batch-size: 2"
+
+
+async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be most of a request."""
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    for _ in range(20):
+        asked = inner()
+        asked.headers = [(b"content-type", b"x" * 1000)]
+        hot.serve(asked)
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+
+    assert lost.full + len(calls) == 20
+    assert len(calls) < 11
+
+
+async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit is counted, and so are bodies that are too large."""
+    monkeypatch.setattr(module, "MOST_CALLS", 2)
+    monkeypatch.setattr(module, "LARGEST", 100)
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    for _ in range(5):
+        hot.serve(inner())
+    hot.serve(inner(body=b"x" * 200))
+    endless: list[Any] = []
+    routes(recorder, endless.append).serve(inner())
+    endless[0].watcher.begun(200, "", b"")
+    for _ in range(5):
+        endless[0].watcher.sent(b"x" * 50)
+    endless[0].watcher.ended(True)
+    recorder.close()
+    _, lost, *calls, ended = await taken(recording)
+
+    assert lost == Lost(full=3, large=2)
+    assert len(calls) == 2
+    assert ended == Ended("the server stopped")
+
+
+async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toward what may wait, until their answer ends or is too large; answers beyond it are lost."""
+    monkeypatch.setattr(module, "MOST_BYTES", 2000)
+    monkeypatch.setattr(module, "LARGEST", 800)
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    exchanges: list[Any] = []
+    hot = routes(recorder, exchanges.append)
+    for _ in range(6):
+        hot.serve(inner(body=b""))
+    large, kept, broken, *others = (exchange.watcher for exchange in exchanges)
+    for each in (large, kept, broken, *others):
+        each.begun(200, "", b"")
+    for each in (large, kept, broken):
+        each.sent(b"x" * 500)
+    assert recording._bytes == 1500
+    for each in others:
+        each.sent(b"x" * 700)
+        each.sent(b"x")
+    assert recording._bytes == 1500
+    large.sent(b"x" * 500)
+    assert recording._bytes == 1000
+
+    kept.ended(True)
+    for each in (large, broken, *others):
+        each.left()
+    assert [exchange.watcher for exchange in exchanges] == [None] * 6
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+    assert lost == Lost(full=3, large=1)
+    assert [(len(call.answer), call.complete) for call in calls] == [(500, True), (500, False)]
+    assert recording._bytes == 0
+
+
+async def test_parts_are_not_kept_for_nobody() -> None:
+    """Answers that outlast the recording's client are dropped with their next part."""
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    exchanges: list[Any] = []
+    routes(recorder, exchanges.append).serve(inner())
+    watcher = exchanges[0].watcher
+    watcher.begun(200, "", b"")
+    watcher.sent(b"one")
+    recording.close()
+    watcher.sent(b"two")
+
+    assert recording._bytes == 0
+    watcher.ended(True)
+    assert recording._pending == 0
+
+
+async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No frame is much larger than a piece, so that the event loop is not held up; none is lost."""
+    monkeypatch.setattr(module, "_PIECE", 1000)
+    recorder = Recorder()
+    recording = recorder.start(Wanted(requests=20))
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    for _ in range(20):
+        hot.serve(inner())
+    frames = [unpack(content) async for data in recording.frames() for content in Frames().feed(data)]
+
+    assert max(len(entries) for entries in frames) <= 4
+    assert sum(isinstance(e, Call) for entries in frames for e in entries) == 20
+
+
+async def test_a_recording_ends_in_time() -> None:
+    """After its seconds it waits for the answers to what it has begun."""
+    recorder = Recorder()
+    recording = recorder.start(Wanted(seconds=0.01))
+    exchanges: list[Any] = []
+    routes(recorder, exchanges.append).serve(inner())
+    taking = asyncio.create_task(taken(recording))
+    await asyncio.sleep(0.15)
+    assert not taking.done()
+    exchanges[0].watcher.replied(200, b"late", "", b"")
+    *_, call, ended = await taking
+
+    assert call.answer == b"late"
+    assert ended == Ended("0.01 seconds are over")
+
+
+def test_one_client_records() -> None:
+    """Until its recording is closed."""
+    recorder = Recorder()
+    recording = recorder.start(Wanted())
+    with pytest.raises(Conflict):
+        recorder.start(Wanted())
+    recording.close()
+
+    assert recorder.start(Wanted()) is recorder.now
+
+
+def test_a_sample_is_a_share() -> None:
+    """About so many requests are taken."""
+    recording = Recorder().start(Wanted(sample=0.2))
+
+    assert 100 < sum(recording.wants("m") for _ in range(1000)) < 300
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sample": 0}, {"sample": float("nan")}, {"seconds": -1}, {"requests": 0}, {"headers": ("cookie",)},
+     {"headers": ("x-api-key",)}, {"headers": ("a b",)}],
+)  # fmt: skip
+def test_what_cannot_be_wanted(wrong) -> None:
+    """Values out of bounds and headers with credentials are refused."""
+    with pytest.raises(BadRequest):
+        Wanted(**wrong)
+
+
+async def test_a_recording_counts_as_outgoing() -> None:
+    """What waits for its client, of which there may be a quarter of all; nothing after its end."""
+    outgoing = Outgoing(4000)
+    recorder = Recorder(outgoing=outgoing)
+    recording = recorder.start(Wanted())
+    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    for _ in range(5):
+        hot.serve(inner())
+    assert 600 < outgoing.held <= 1000
+    recorder.close()
+    _, lost, *calls, _ = await taken(recording)
+    assert lost.full + len(calls) == 5
+    assert outgoing.held == 0
+    recording.hold(500)
+    recording.close()
+    recording.release(500)
+    assert outgoing.held == 0

@@ -1,0 +1,82 @@
+"""The route that is recorded through."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
+from modelserver.ext.recording.entries import Frames, unpack
+from modelserver.ext.recording.recorder import Recorder
+from modelserver.ext.recording.routes import add_recording
+from modelserver.models.settings.settings import Settings
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Of the application."""
+    return Recorder()
+
+
+@pytest.fixture
+def client(recorder: Recorder) -> httpx.AsyncClient:
+    """An application with the route, one model, ``m``, and one workflow, ``w``."""
+
+    def get(name: str) -> None:
+        if name != "m":
+            raise ModelNotFound(name)
+
+    services: Any = SimpleNamespace(
+        registry=Mock(get=get),
+        tokens=None,
+        settings=Settings(),
+        workflows=Mock(urls=lambda: {"w": "w.war"}),
+    )
+    app = FastAPI()
+    add_recording(app, services, recorder)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+
+
+async def test_a_recording_is_streamed(client, recorder) -> None:
+    """What was asked for is in the first frame; afterwards nobody records."""
+    answer = await client.post("/recording?model=m&model=w&header=X-Mark&sample=0.5&seconds=0.01")
+    began, ended = (entry for content in Frames().feed(answer.content) for entry in unpack(content))
+
+    assert (began.models, began.sample) == (["m", "w"], 0.5)
+    assert "x-mark" in began.headers
+    assert ended.reason == "0.01 seconds are over"
+    assert recorder.now is None
+
+
+async def test_a_recording_is_ended(client, recorder) -> None:
+    """Its client gets the end; without a recording there is nothing to end."""
+    with pytest.raises(ResourceNotFound):
+        await client.delete("/recording")
+    recording = asyncio.create_task(client.post("/recording"))
+    await asyncio.sleep(0.05)
+    ended = await client.delete("/recording")
+    _, last = (entry for content in Frames().feed((await recording).content) for entry in unpack(content))
+
+    assert ended.status_code == 200
+    assert last.reason == "interrupted"
+
+
+@pytest.mark.parametrize("query", ["sample=x", "sample=2", "header=cookie", "requests=0"])
+async def test_a_wrong_parameter(client, recorder, query) -> None:
+    """Is refused before anything is recorded."""
+    with pytest.raises(BadRequest):
+        await client.post(f"/recording?{query}")
+
+    assert recorder.now is None
+
+
+async def test_an_unknown_model(client) -> None:
+    """Is refused rather than waited for."""
+    with pytest.raises(ModelNotFound):
+        await client.post("/recording?model=other")

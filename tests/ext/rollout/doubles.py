@@ -1,0 +1,69 @@
+"""Versions whose workers are ready, and whose pools answer, when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.wire.messages import Answer, Row
+from modelserver.errors import ServiceUnavailable
+
+
+class Pool:
+    """Keeps what it is given until the test answers it."""
+
+    def __init__(self, workers: int = 1, batch_size: int = 8) -> None:
+        self.workers: list[Any] = [SimpleNamespace(state=WorkerState.READY) for _ in range(workers)]
+        self.queue: Any = SimpleNamespace(requests=0, batch_size=batch_size)
+        self.closing = False
+        self.given: deque[Request] = deque()
+        self.refuses = False
+
+    @property
+    def ready(self) -> bool:
+        return any(worker.state is WorkerState.READY for worker in self.workers)
+
+    def submit(self, request: Request) -> None:
+        if self.refuses:
+            raise ServiceUnavailable("no")
+        request.batch_id, request.batch_size = "b", len(request.rows)
+        self.given.append(request)
+
+    def fail_workers(self) -> None:
+        for worker in self.workers:
+            worker.state = WorkerState.FAILED
+
+    def answer(self, *contents: bytes, status: int = 200) -> None:
+        """Answers the oldest request; one content is for all of its rows."""
+        request = self.given.popleft()
+        every = list(contents) if len(contents) > 1 else list(contents) * len(request.rows)
+        answers = [Answer(len(each), status, failed=status != 200) for each in every]
+        request.deliver(0, list(zip(answers, every, strict=True)))
+
+
+class Version:
+    """A version."""
+
+    def __init__(self, version: str, pool: Pool | None = None) -> None:
+        self.name, self.version = "m", version
+        self.pool: Any = pool or Pool()
+        self.splits = self.splits_tensors = True
+        self.sequence_headers: Any = None
+
+
+def request(
+    body: bytes = b"x", rows: int = 1, *, now: float = 0.0, key: object = None, kind: int = 0
+) -> Request:
+    """A client's request."""
+    return Request("r", [Row("r", len(body), kind)] * rows, [body] * rows, now, key=key)
+
+
+def answered(content: bytes = b"1", status: int = 200, **more: Any) -> Request:
+    """One that has its answer."""
+    made = request(**more)
+    answer = Answer(len(content), status, failed=status != 200)
+    made.deliver(0, [(answer, content)] * len(made.rows))
+    return made

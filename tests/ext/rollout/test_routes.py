@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import jsonschema
+import pytest
+from fastapi import FastAPI
+from tests.documents import describe_listener
+from tests.ext.rollout.doubles import Version
+
+from modelserver.errors import BadRequest
+from modelserver.ext.rollout.plan import Plan, patched
+from modelserver.ext.rollout.routes import add_traffic, describe_shadows, describe_traffic
+from modelserver.ext.rollout.shadow import Difference
+from modelserver.ext.rollout.traffic import Traffic
+from modelserver.surface.http.answers import pretty
+
+WHOLE = {
+    "weights": {"1.0": 90, "2.0": 10},
+    "sticky": "x-user",
+    "shadow": {"2.0": {"percent": 25, "compare": "numeric", "tolerance": 0.1}},
+    "promote": {
+        "after": 5,
+        "agreement": 1.0,
+        "p99_ratio": 2.0,
+        "errors": 0.1,
+        "steps": [5],
+        "version": "2.0",
+    },
+}
+
+
+@pytest.fixture
+async def model() -> Any:
+    """The default version of a model with all kinds of traffic."""
+    versions: dict[str, Any] = {name: Version(name) for name in ("1.0", "2.0")}
+    traffic: Traffic[Any] = Traffic("m")
+    traffic.follow(versions, "1.0")
+    traffic.adopt(patched(Plan(), WHOLE))
+    versions["1.0"].traffic = traffic
+    yield versions["1.0"]
+    traffic.close()
+
+
+def schemas() -> dict[str, Any]:
+    found: dict[str, Any] = describe_listener("management")["components"]["schemas"]
+    return found
+
+
+def named(schema: Any) -> Any:
+    """The schema, whose objects have no other fields than it names."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: named(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **kept} if isinstance(schema.get("properties"), dict) else kept
+
+
+async def test_what_was_asked_for_is_told_again(model: Any) -> None:
+    """With what holds now; the document has every field."""
+    told = json.loads(pretty(describe_traffic(model)))
+
+    assert {part: told[part] for part in WHOLE} == WHOLE
+    assert told["effective"] == {"1.0": 90, "2.0": 10}
+    assert told["promotion"]["state"] == "watching"
+    jsonschema.validate(told, named(schemas()["Traffic"]))
+    jsonschema.validate(WHOLE, named(schemas()["TrafficRequest"]["anyOf"][1]))
+
+
+async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
+    """If it is ready."""
+    model.traffic.close()
+    model.traffic = None
+    assert describe_traffic(model) == {"modelName": "m", "default": "1.0", "effective": {"1.0": 100}}
+
+    model.pool.fail_workers()
+    assert describe_traffic(model)["effective"] == {"1.0": 0}
+    assert describe_shadows(model) == {"modelName": "m", "shadows": {}}
+
+
+async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
+    """The newest first; the document has every field."""
+    shadow = model.traffic.shadows["2.0"]
+    shadow.count("agreed", 3)
+    shadow.count("differed")
+    shadow.counts.latencies.add(0.5)
+    shadow.counts.primary_latencies.add(0.25)
+    shadow.counts.batch_sizes, shadow.counts.primary_batch_sizes = 8, 2
+    bodies = b"question", b"\xff", b"answer"
+    for number in range(2):
+        shadow.differences.append(
+            Difference(f"r{number}", "why", (200, 503), (0.1, 0.2), (("a", 1), ("b", 2)), bodies)
+        )
+    told = json.loads(pretty(describe_shadows(model)))
+    described = told["shadows"]["2.0"]
+
+    assert described["agreement"] == 0.75
+    assert described["batchSize"] == {"primary": 2, "shadow": 8}
+    assert described["latency"]["shadow"]["p50"] == pytest.approx(500, rel=0.05)
+    assert [each["requestId"] for each in described["differences"]] == ["r1", "r0"]
+    assert described["differences"][0]["bodies"] == {
+        "request": "question",
+        "primary": "\ufffd",
+        "shadow": "answer",
+    }
+    jsonschema.validate(told, named(schemas()["Shadows"]))
+
+
+async def test_routes(model: Any) -> None:
+    """Each changes what it says and tells the result; a body that is not JSON is refused."""
+    calls: list[object] = []
+
+    async def change(name: str, document: object) -> None:
+        calls.append((name, document))
+
+    async def drop(name: str) -> None:
+        calls.append(name)
+
+    registry = SimpleNamespace(get=lambda _: model, change_traffic=change, drop_traffic=drop)
+    app = FastAPI(openapi_url=None)
+    add_traffic(app, cast("Any", registry))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answers = [
+            await client.get("/models/m/traffic"),
+            await client.delete("/models/m/traffic"),
+            await client.get("/models/m/shadow"),
+        ]
+        await client.put("/models/m/traffic", json={"1.0": 100})
+        with pytest.raises(BadRequest):
+            await client.put("/models/m/traffic", content=b"{")
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert calls == ["m", ("m", {"1.0": 100})]

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from tests.ext.rollout.doubles import Pool, Version, answered, request
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.wire.messages import Answer
+from modelserver.errors import WorkerDied
+from modelserver.ext.rollout import shadow as shadows
+from modelserver.ext.rollout.judging import Judge
+from modelserver.ext.rollout.plan import Shadowing
+from modelserver.ext.rollout.shadow import Shadow
+
+
+class Spare:
+    """Has time unless the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.has = True
+        self.busy = False
+
+    def left(self) -> bool:
+        return self.has
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies are sent in the next turn of the loop."""
+    monkeypatch.setattr(shadows, "SOON", 0)
+    monkeypatch.setattr(shadows, "LATER", 0)
+
+
+@pytest.fixture
+async def primary() -> Version:
+    return Version("1.0")
+
+
+@pytest.fixture
+async def pool() -> Pool:
+    """Of the shadow."""
+    return Pool()
+
+
+def shadow_of(pool: Pool, **more: Any) -> Shadow:
+    spare: Any = more.pop("spare", Spare())
+    return Shadow(Version("2.0", pool), more.pop("how", Shadowing(100)), Judge(), spare=spare, **more)
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0.0005)
+
+
+def outcomes(shadow: Shadow) -> dict[str, int]:
+    return {name: count for name, count in shadow.counts.outcomes.items() if count}
+
+
+async def test_copies_are_sent_together(primary: Version, pool: Pool) -> None:
+    """Those that wait, up to the size of a batch, as one request; each gets its part of the answers."""
+    told: list[Any] = []
+    shadow = shadow_of(pool, tell=lambda *said: told.append((*said[1:2], said[3])))
+    for content in b"abcdefghij":
+        shadow.take(answered(bytes([content])), primary, streamed=False)
+    await turn()
+
+    (together,) = pool.given
+    assert len(together.rows) == 8
+    pool.answer(*(bytes([content]) for content in b"abXdefgh"))
+    await turn()
+    assert outcomes(shadow) == {"agreed": 7, "differed": 1}
+    (difference,) = shadow.differences
+    assert difference.reason == "bodies of 1 and 1 bytes differ"
+    assert difference.batches == (("", 0), ("b", 8))
+    assert told.count((False, True)) == 7
+
+    pool.answer(b"i", b"j")
+    await turn()
+    assert outcomes(shadow) == {"agreed": 9, "differed": 1}
+    assert (shadow.counts.latencies.total, shadow.counts.batch_sizes) == (10, 8 * 8 + 2 * 2)
+
+
+async def test_rows_of_one_request_stay_together(primary: Version, pool: Pool) -> None:
+    """Requests of another key travel apart, and one that is too large for a batch travels alone."""
+    shadow = shadow_of(pool)
+    for rows, key in ((6, "a"), (3, "a"), (1, "b"), (20, "b")):
+        shadow.take(answered(rows=rows, key=key), primary, streamed=False)
+    sizes = []
+    for _ in range(4):
+        await turn()
+        sizes.append(len(pool.given[0].rows))
+        pool.answer(b"1")
+
+    assert sizes == [6, 3, 1, 20]
+    assert outcomes(shadow) == {"agreed": 4}
+
+
+@pytest.mark.parametrize("why", ["clients", "loop", "workers"])
+async def test_copies_wait_for_what_matters_more(primary: Version, pool: Pool, why: str) -> None:
+    """Clients of the version, the event loop, and a worker that has no copies yet."""
+    spare = Spare()
+    shadow = shadow_of(pool, spare=spare)
+    spare.has = why != "loop"
+    pool.queue.requests = int(why == "clients")
+    if why == "workers":
+        shadow.take(answered(), primary, streamed=False)
+        await turn()
+    before = len(pool.given)
+    shadow.take(answered(), primary, streamed=False)
+    await turn()
+    assert (len(pool.given), shadow.waiting) == (before, 1)
+
+    spare.has, pool.queue.requests = True, 0
+    if why == "workers":
+        pool.answer(b"1")
+    await turn()
+    assert (len(pool.given), shadow.waiting) == (1, 0)
+
+
+async def test_only_so_many_copies_wait(
+    primary: Version, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number and by bytes; the rest is dropped and counted."""
+    monkeypatch.setattr(shadows, "MOST_WAITING", 3)
+    shadow = shadow_of(pool)
+    for _ in range(5):
+        shadow.take(answered(), primary, streamed=False)
+    assert (shadow.waiting, outcomes(shadow)) == (3, {"queue_full": 2})
+
+    monkeypatch.setattr(shadows, "MOST_WAITING", 30)
+    monkeypatch.setattr(shadows, "MOST_BYTES", 10)
+    shadow.take(answered(body=b"12345678"), primary, streamed=False)
+    assert outcomes(shadow) == {"queue_full": 3}
+
+
+async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary: Version, pool: Pool) -> None:
+    """One batch; no copy is made of further requests, which is counted."""
+    spare = Spare()
+    spare.has, spare.busy = False, True
+    shadow = shadow_of(pool, spare=spare)
+    for _ in range(20):
+        if not shadow.passes_over():
+            shadow.take(answered(), primary, streamed=False)
+    assert (shadow.waiting, outcomes(shadow)) == (pool.queue.batch_size, {"no_time": 12})
+
+    spare.busy = False
+    assert not shadow.passes_over()
+
+
+async def test_a_dead_shadow_gets_nothing(primary: Version, pool: Pool) -> None:
+    """What waits for it is dropped; later copies are sent once it is back."""
+    shadow = shadow_of(pool)
+    states = [worker.state for worker in pool.workers]
+    pool.fail_workers()
+    shadow.take(answered(), primary, streamed=False)
+    await turn()
+    assert (len(pool.given), outcomes(shadow)) == (0, {"not_ready": 1})
+
+    pool.workers[0].state = states[0]
+    pool.refuses = True
+    shadow.take(answered(), primary, streamed=False)
+    await turn()
+    assert outcomes(shadow) == {"not_ready": 1, "refused": 1}
+
+    pool.refuses = False
+    shadow.take(answered(), primary, streamed=False)
+    await turn()
+    assert len(pool.given) == 1
+
+
+async def test_failures(primary: Version, pool: Pool) -> None:
+    """A copy that fails differs, and counts as failed where the primary did not fail."""
+    told: list[Any] = []
+    shadow = shadow_of(pool, tell=lambda *said: told.append((said[1], said[3])))
+    cases = ((200, None), (503, None), (200, 503), (503, 503))
+    for mine, theirs in cases:
+        shadow.take(answered(b"1", mine), primary, streamed=False)
+        await turn()
+        if theirs is None:
+            pool.given.popleft().fail(WorkerDied())
+        else:
+            pool.answer(b"1", status=theirs)
+        await turn()
+
+    assert outcomes(shadow) == {"agreed": 1, "differed": 3}
+    assert told == [(True, False), (True, False), (True, False), (False, True)]
+    assert [each.statuses for each in shadow.differences] == [(200, 500), (503, 500), (200, 503)]
+    assert shadow.differences[0].reason == "Worker died."
+
+
+async def test_what_cannot_be_compared_is_not_copied(primary: Version, pool: Pool) -> None:
+    """A request without an answer, one with an answer in parts, and one of a version with other rows."""
+    shadow = shadow_of(pool)
+    failed = request()
+    failed.fail(WorkerDied())
+    shadow.take(failed, primary, streamed=False)
+    shadow.take(answered(), primary, streamed=True)
+    primary.splits = False
+    shadow.take(answered(), primary, streamed=False)
+
+    assert outcomes(shadow) == {"unanswered": 1, "streamed": 1, "refused": 1}
+
+
+async def test_a_shadow_that_streams(primary: Version, pool: Pool) -> None:
+    """Its answers come without errors, and are not compared."""
+    shadow = shadow_of(pool)
+    for _ in range(2):
+        shadow.take(answered(), primary, streamed=False)
+    await turn()
+    together = pool.given[0]
+    assert together.on_part is not None
+    together.on_part(together, Answer(1), b"1")
+    pool.answer(b"")
+    await turn()
+
+    assert outcomes(shadow) == {"streamed": 2}
+
+
+@pytest.mark.parametrize(("keep", "bodies"), [(0, None), (3, (b"que", b"fir", b"sec"))])
+async def test_bodies_are_kept_only_if_asked_for(
+    primary: Version, pool: Pool, keep: int, bodies: object
+) -> None:
+    """And only so many bytes of each."""
+    shadow = shadow_of(pool, keep=keep)
+    shadow.take(answered(b"first", body=b"question"), primary, streamed=False)
+    await turn()
+    pool.answer(b"second")
+    await turn()
+
+    assert shadow.differences[0].bodies == bodies
+
+
+async def test_the_judge_compares_what_takes_long(primary: Version, pool: Pool) -> None:
+    """Bodies that differ byte by byte, unless they have to be the same."""
+    told: list[Any] = []
+    shadow = shadow_of(pool, how=Shadowing(100, "numeric"), tell=lambda *said: told.append(said[3]))
+    asked: list[Any] = []
+    shadow._judge = type("J", (), {"compare": lambda _, *case: asked.append(case)})()
+    for _ in range(4):
+        shadow.take(answered(b"1"), primary, streamed=False)
+    await turn()
+    pool.answer(b"1", b"1.0", b"2", b"3")
+    await turn()
+    assert outcomes(shadow) == {"agreed": 1}
+
+    for (*_, judged), reason in zip(asked, ("", "1 and 2", None), strict=True):
+        judged(reason)
+    assert outcomes(shadow) == {"agreed": 2, "differed": 1, "not_compared": 1}
+    assert told == [True, True, False, None]
+
+
+async def test_only_answers_wait_to_be_compared(primary: Version, pool: Pool) -> None:
+    """The bodies of their requests are gone meanwhile."""
+    shadow = shadow_of(pool, how=Shadowing(100, "numeric"), keep=100)
+    asked: list[Any] = []
+    shadow._judge = type("J", (), {"compare": lambda _, *case: asked.append(case)})()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Request)}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            shadow.take(answered(b"1", body=b"x" * 1000), primary, streamed=False)
+        await turn()
+        pool.answer(b"2")
+        await turn()
+        kept = [each for each in gc.get_objects() if isinstance(each, Request) and id(each) not in before]
+    finally:
+        gc.enable()
+
+    assert len(asked) == 3
+    assert kept == []
+    asked[0][-1]("1 and 2")
+    assert shadow.differences[0].bodies == (b"x" * 100, b"1", b"2")
+
+
+async def test_the_end(primary: Version, pool: Pool) -> None:
+    """What waits is dropped, what was sent still ends, and nothing new is taken."""
+    shadow = shadow_of(pool)
+    shadow.take(answered(), primary, streamed=False)
+    await turn()
+    shadow.take(answered(), primary, streamed=False)
+    shadow.close()
+    pool.answer(b"1")
+    await turn()
+
+    shadow.take(answered(), primary, streamed=False)
+
+    assert (len(pool.given), shadow.waiting, outcomes(shadow)) == (0, 0, {"agreed": 1, "ended": 2})

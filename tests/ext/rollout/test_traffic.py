@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.ext.rollout.doubles import Version, answered, request
+
+from modelserver.engine.pools.spec import PoolLimits, WorkerState, policy_for
+from modelserver.engine.wire.messages import Answer
+from modelserver.errors import WorkerDied
+from modelserver.ext.rollout import traffic as traffics
+from modelserver.ext.rollout.guard import Evidence
+from modelserver.ext.rollout.plan import Plan, patched
+from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.sequences.queue import SequencedRequest, SequenceLimits, SequenceMark, SequenceQueue
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+
+HALVES = {"1.0": 50, "2.0": 50}
+SHADOW = {"2.0": {"percent": 100}}
+
+
+class Asked:
+    """A request with these headers."""
+
+    def __init__(self, **headers: str) -> None:
+        self.headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+
+
+@pytest.fixture
+async def versions() -> dict[str, Version]:
+    return {name: Version(name) for name in ("1.0", "2.0")}
+
+
+class Direct:
+    """The traffic of the versions with a plan."""
+
+    def __init__(self, versions: dict[str, Version]) -> None:
+        self.saved = 0
+        self.traffic: Traffic[Version] = Traffic("m", on_change=self._save)
+        self.traffic.follow(versions, "1.0")
+
+    def _save(self) -> None:
+        self.saved += 1
+
+    def __call__(self, **parts: Any) -> Traffic[Version]:
+        self.traffic.adopt(patched(self.traffic.plan, parts))
+        return self.traffic
+
+
+@pytest.fixture
+async def direct(versions: dict[str, Version]) -> Any:
+    made = Direct(versions)
+    yield made
+    made.traffic.close()
+
+
+def chosen(traffic: Traffic[Version], count: int = 400, asked: Any = Asked()) -> Counter[str]:  # noqa: B008
+    return Counter(traffic.choose(asked).version for _ in range(count))
+
+
+async def test_without_weights_the_default_gets_everything(direct: Direct) -> None:
+    """Whatever else is asked for."""
+    assert chosen(direct(shadow=SHADOW, sticky="x-user")) == {"1.0": 400}
+    assert direct.traffic.effective == {"1.0": 100}
+
+
+async def test_weights(direct: Direct) -> None:
+    """Each gets about its share, which is counted."""
+    traffic = direct(weights={"1.0": 75, "2.0": 25})
+    seen = chosen(traffic)
+
+    assert 50 < seen["2.0"] < 160
+    assert {name: value.value for name, value in traffic.requests.items()} == seen
+    assert traffic.effective == {"1.0": 75, "2.0": 25}
+
+
+async def test_a_header_decides(direct: Direct) -> None:
+    """In any case; without it chance does."""
+    traffic = direct(weights=HALVES, sticky="X-User")
+    users = [Counter(chosen(traffic, 5, Asked(x_USER=f"u{number}"))) for number in range(40)]
+
+    assert {count for user in users for count in user.values()} == {5}
+    assert len({*map(str, users)}) == 2
+    assert len(chosen(traffic, 100)) == 2
+
+
+async def test_versions_that_are_not_ready_get_nothing(
+    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first request on, and again soon after they are back; without any, all do as before."""
+    monkeypatch.setattr(traffics, "EVERY", 0.001)
+    traffic = direct(weights=HALVES)
+    versions["2.0"].pool.fail_workers()
+    assert chosen(traffic) == {"1.0": 400}
+    assert traffic.effective == {"1.0": 100, "2.0": 0}
+
+    versions["1.0"].pool.fail_workers()
+    assert len(chosen(traffic)) == 2
+    assert (traffic.effective, traffic.ready) == ({"1.0": 0, "2.0": 0}, False)
+
+    for version in versions.values():
+        version.pool.workers[0].state = WorkerState.READY
+    await asyncio.sleep(0.02)
+    assert len(chosen(traffic)) == 2
+    assert traffic.ready
+
+
+async def test_copies_are_made_of_what_others_answer(
+    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the answer; not of the shadow's own requests, and not of what clients do not wait for."""
+    monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
+    traffic = direct(shadow=SHADOW)
+    told: list[str] = []
+
+    def ask(version: str, end: Any) -> None:
+        made = request()
+        made.on_done = lambda ended: told.append(ended.id)
+        traffic.watch(made, versions[version])
+        end(made)
+
+    ask("1.0", lambda made: made.deliver(0, [(Answer(1), b"1")]))
+    ask("2.0", lambda made: made.deliver(0, [(Answer(1), b"1")]))
+    ask("1.0", lambda made: made.fail(WorkerDied()))
+    assert told == ["r"] * 3
+    assert traffic.shadows["2.0"].waiting == 1
+    await asyncio.sleep(0.01)
+    assert len(versions["2.0"].pool.given) == 1
+    assert traffic.shadows["2.0"].counts.outcomes["unanswered"] == 1
+
+
+async def test_answers_in_parts_reach_the_client(direct: Direct, versions: dict[str, Version]) -> None:
+    """And are not copied."""
+    traffic = direct(shadow=SHADOW)
+    parts: list[bytes] = []
+    made = request()
+    made.on_part = lambda _, __, content: parts.append(content)
+    traffic.watch(made, versions["1.0"])
+    assert made.on_part is not None
+    made.on_part(made, Answer(1), b"1")
+    made.deliver(0, [(Answer(1), b"1")])
+
+    assert parts == [b"1"]
+    assert traffic.shadows["2.0"].counts.outcomes["streamed"] == 1
+
+
+async def test_a_copy_that_goes_wrong_harms_no_answer(
+    direct: Direct, versions: dict[str, Version], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged."""
+    traffic = direct(shadow=SHADOW)
+    versions["2.0"].splits = property  # type: ignore[assignment]
+    traffic.shadows["2.0"].take = None  # type: ignore[assignment,method-assign]
+    made = request()
+    traffic.watch(made, versions["1.0"])
+    made.deliver(0, [(Answer(1), b"1")])
+
+    assert made.done
+    assert "could not be copied" in caplog.text
+
+
+def serve(traffic: Traffic[Version], version: Version, count: int, status: int = 200) -> None:
+    for _ in range(count):
+        made: Request = request()
+        traffic.watch(made, version)
+        made.deliver(0, [(Answer(1, status, failed=status != 200), b"1")])
+
+
+async def test_a_promotion_from_the_first_step_to_the_last(
+    direct: Direct, versions: dict[str, Version]
+) -> None:
+    """Its weight goes up, the plan is saved each time, and at the end the promotion is over."""
+    traffic = direct(weights={"1.0": 99, "2.0": 1}, promote={"after": 10, "errors": 0.1, "steps": [50, 100]})
+    weights = []
+    for _ in range(3):
+        serve(traffic, versions["2.0"], 10)
+        traffic._look_again()
+        weights.append(traffic.plan.weights)
+
+    assert weights == [HALVES, {"1.0": 0, "2.0": 100}, {"1.0": 0, "2.0": 100}]
+    assert traffic.promotion is not None
+    assert (traffic.promotion.state, traffic.plan.promote, direct.saved) == ("promoted", None, 3)
+    assert traffic.promotion.said == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
+
+
+async def test_a_promotion_that_fails(
+    direct: Direct, versions: dict[str, Version], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All requests go to the other version again; refused ones count as failures."""
+    traffic = direct(weights=HALVES, promote={"after": 10, "errors": 0.1})
+    serve(traffic, versions["2.0"], 1, 503)
+    traffic.refused(versions["2.0"], 404)
+    traffic._look_again()
+    assert traffic.plan.weights == HALVES
+
+    traffic.refused(versions["2.0"], 503)
+    traffic._look_again()
+
+    assert traffic.plan.weights == {"1.0": 100, "2.0": 0}
+    assert traffic.promotion is not None
+    assert traffic.promotion.state == "rolled back"
+    assert traffic.promotion.reason == "2.0 goes from 50 % to 0 %: failed: 2 of 2, 10 % are allowed"
+    assert traffic.promotion.reason in caplog.text
+
+
+async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Version]) -> None:
+    """The same again with what comes later."""
+    traffic = direct(weights=HALVES, promote={"after": 10, "errors": 0.1, "dry_run": True})
+    for _ in range(2):
+        serve(traffic, versions["2.0"], 10)
+        traffic._look_again()
+
+    assert traffic.promotion is not None
+    assert (traffic.plan.weights, direct.saved, traffic.promotion.said["kept"]) == (HALVES, 0, 2)
+    assert traffic.promotion.reason.startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
+
+
+async def test_copies_count_for_a_promotion(
+    direct: Direct, versions: dict[str, Version], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first step there is nothing else."""
+    monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
+    traffic = direct(shadow=SHADOW, promote={"after": 8, "agreement": 1, "steps": [10]})
+    serve(traffic, versions["1.0"], 8)
+    while not versions["2.0"].pool.given:  # noqa: ASYNC110 - the loop has to turn
+        await asyncio.sleep(0)
+    versions["2.0"].pool.answer(b"1")
+    assert traffic.progress is not None
+    assert traffic.progress.seen == Evidence(answers=8, failed=0, slow=None, compared=8, differed=0)
+    assert traffic.progress.next_weight == 10
+    traffic._look_again()
+
+    assert traffic.plan.weights == {"1.0": 90, "2.0": 10}
+
+
+async def test_versions_come_and_go(direct: Direct, versions: dict[str, Version]) -> None:
+    """One that leaves leaves its weight to the others, and ends the promotion and the copies."""
+    traffic = direct(weights=HALVES, shadow=SHADOW, promote={"errors": 0.1})
+    one = {"1.0": versions["1.0"]}
+    traffic.follow(one, "1.0")
+
+    assert traffic.plan == Plan({"1.0": 100})
+    assert (traffic.shadows, chosen(traffic)) == ({}, {"1.0": 400})
+    assert traffic.promotion is not None
+    assert traffic.promotion.state == "stopped"
+    assert traffic.promotion.reason.startswith("versions changed: ")
+
+
+async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[str, Version]) -> None:
+    """Under its name or another; what the promotion has counted is forgotten."""
+    traffic = direct(weights=HALVES, shadow=SHADOW, promote={"after": 10, "errors": 0.1})
+    serve(traffic, versions["2.0"], 9)
+    again, other = Version("2.0"), Version("2.1")
+    traffic.follow({**versions, "2.0": again}, "1.0", ("2.0", "2.0"))
+    assert traffic.progress is not None
+    assert traffic.progress.seen.answers == 0
+    assert traffic.shadows["2.0"].version is again
+
+    traffic.follow({"1.0": versions["1.0"], "2.1": other}, "1.0", ("2.0", "2.1"))
+    assert traffic.plan.weights == {"1.0": 50, "2.1": 50}
+    assert set(chosen(traffic)) == {"1.0", "2.1"}
+    assert traffic.shadows["2.1"].version is other
+
+
+async def test_shadows_that_stay_keep_their_counts(direct: Direct) -> None:
+    """Whatever else is changed; one with other settings begins anew."""
+    kept = direct(shadow=SHADOW).shadows["2.0"]
+
+    assert direct(weights=HALVES).shadows["2.0"] is kept
+    assert direct(shadow={"2.0": {"percent": 5}}).shadows["2.0"] is not kept
+
+
+async def test_the_default_gets_all(direct: Direct) -> None:
+    """And a promotion ends, with its reason."""
+    traffic = direct(weights=HALVES, promote={"errors": 0.1}, shadow=SHADOW)
+    traffic.send_all("told so")
+
+    assert (traffic.plan.weights, traffic.plan.promote) == ({}, None)
+    assert traffic.promotion is not None
+    assert (traffic.promotion.state, traffic.promotion.reason) == ("stopped", "told so")
+    assert traffic.plan.shadow
+
+
+async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dict[str, Version]) -> None:
+    """Others go where their id says, always the same."""
+    limits = PoolLimits(4, "greedy", 0.0, 100, 1 << 20)
+    for version in versions.values():
+        version.pool.queue = SequenceQueue(4, policy_for(limits), 100, 1 << 20, SequenceLimits(60, 60, 8, 8))
+    begun = answered()
+    versions["2.0"].pool.queue.put(
+        SequencedRequest("r", begun.rows, begun.bodies, 0.0, mark=SequenceMark("mine"))
+    )
+    traffic = direct(weights={"1.0": 100, "2.0": 0})
+    assert traffic.home("mine", versions["1.0"]) is versions["2.0"]
+
+    direct(weights=HALVES)
+    homes = [traffic.home(f"new-{number}", versions["1.0"]).version for number in range(20)]
+    assert set(homes) == {"1.0", "2.0"}
+    assert homes == [traffic.home(f"new-{number}", versions["2.0"]).version for number in range(20)]
+    direct(weights={})
+    assert traffic.home("new-1", versions["1.0"]) is versions["1.0"]
+
+
+@pytest.mark.parametrize("percent", [5, 50, 100])
+async def test_as_many_copies_as_asked_for(
+    direct: Direct, versions: dict[str, Version], percent: float
+) -> None:
+    """Of each shadow, whatever others get."""
+    versions["3.0"] = Version("3.0")
+    traffic = direct(shadow={"2.0": {"percent": percent}, "3.0": {"percent": percent / 2}})
+    for shadow in traffic.shadows.values():
+        shadow.take = lambda *_, shadow=shadow, **__: shadow.count("agreed")  # type: ignore[method-assign,misc]
+    serve(traffic, versions["1.0"], 2000)
+
+    for name, share in (("2.0", percent), ("3.0", percent / 2)):
+        assert traffic.shadows[name].counts.outcomes["agreed"] == pytest.approx(20 * share, rel=0.5)
+    assert direct(shadow=None).watches is False

@@ -1,0 +1,556 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.waiting import until
+
+from modelserver.engine.batching.queue import Alone
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.spec import PoolLimits
+from modelserver.engine.wire.messages import Answer, Pong, Result, Row, Stop
+from modelserver.errors import (
+    DeadlineExceeded,
+    HandlerError,
+    ResponseTimeout,
+    ServiceUnavailable,
+    WorkerDied,
+)
+from modelserver.ext.sequences.pool import SequencePool, sequence_queue
+from modelserver.ext.sequences.queue import SequencedRequest, SequenceMark
+
+if TYPE_CHECKING:
+    from tests.engine.pools.conftest import Counts
+
+    from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+
+
+LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
+REFUSED = (
+    'Model "m" has no worker to serve inference request. Please use scale workers API to add workers. '
+    "If this is a sequence inference, please check if it is closed, or expired; or exceeds "
+    "maxSequenceJobQueueSize"
+)
+
+
+@pytest.fixture
+def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools with loaded workers: ``make(workers, idle=ms, age=ms, most=, waiting=, **limits)``."""
+
+    async def pool(
+        workers: int = 1,
+        idle: int = 60_000,
+        age: int = 0,
+        most: int = 4,
+        waiting: int = 2,
+        concurrency: int = 0,
+        response: float = 60.0,
+        **limits: Any,
+    ) -> SequencePool:
+        bounds = replace(LIMITS, **limits)
+        sut = SequencePool(
+            "m",
+            "m_1.0",
+            replace(spec, concurrency=concurrency),
+            replace(times, response=response),
+            bounds,
+            queue=sequence_queue(bounds, idle, age, most, waiting),
+            next_id=iter(range(9000, 9100)).__next__,
+            devices=DeviceRing(0),
+            metrics=counts,
+        )
+        await begin(sut, workers)
+        return sut
+
+    return pool
+
+
+def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
+    row = Row("id", len(body))
+    return SequencedRequest("id", [row], [body], time.monotonic(), mark=SequenceMark(name, **mark))
+
+
+def submit(pool: SequencePool, *requests: Request) -> None:
+    for each in requests:
+        pool.submit(each)
+
+
+def content(request: Request) -> bytes | None:
+    answered = request.answers[0]
+    return answered and answered[1]
+
+
+def bodies(process: Any) -> list[list[bytes]]:
+    """The batches that the process has not answered."""
+    return [sent for message, sent in process.received if hasattr(message, "rows")]
+
+
+# Order and stickiness
+
+
+async def test_steps_in_order(make: Any, stage: Any) -> None:
+    """A step is sent when the one before it is answered, and not in advance."""
+    pool = await make(batch_size=1)
+    process = stage.processes[0]
+    first, second = step("a", b"1"), step("a", b"2")
+    submit(pool, first, second)
+    await stage.settle()
+
+    assert bodies(process) == [[b"1"]]
+    process.answer()
+    assert content(first) == b"1"
+    assert bodies(process) == [[b"2"]]
+    process.answer()
+    assert content(second) == b"2"
+
+
+async def test_a_batch_is_shared_between_sequences(make: Any, stage: Any) -> None:
+    """Sequences of one worker share its batches, one step of each."""
+    pool = await make()
+    submit(pool, step("a", b"a1"), step("a", b"a2"), step("b", b"b1"))
+    await stage.settle()
+
+    assert bodies(stage.processes[0]) == [[b"a1", b"b1"]]
+    stage.processes[0].answer()
+    assert bodies(stage.processes[0]) == [[b"a2"]]
+
+
+async def test_sticks_to_its_worker(make: Any, stage: Any) -> None:
+    """A sequence stays where it began, though its worker is busy and another idle."""
+    pool = await make(2)
+    first, second = stage.processes
+    submit(pool, step("a", b"a1"), step("b", b"b1"))
+    await stage.settle()
+    assert (bodies(first), bodies(second)) == ([[b"a1"]], [[b"b1"]])
+    second.answer()
+    submit(pool, step("a", b"a2"))
+    await stage.settle()
+
+    assert bodies(second) == []
+    first.answer()
+    assert bodies(first) == [[b"a2"]]
+
+
+async def test_description_goes_to_any_worker(make: Any, stage: Any) -> None:
+    """The server's own question to a handler belongs to no sequence and waits for none."""
+    pool = await make(2)
+    submit(pool, step("a"))
+    await stage.settle()
+    submit(pool, question := Request("q", [Row("q", 0)], [b""], time.monotonic(), key=Alone()))
+    await stage.settle()
+
+    assert bodies(stage.processes[1]) == [[b""]]
+    stage.processes[1].answer(b"{}")
+    assert content(question) == b"{}"
+
+
+async def test_requests_join_a_continuous_worker(make: Any, stage: Any) -> None:
+    """With continuous batching a worker has several sequences at a time, but one step of each."""
+    pool = await make(batch_size=1, concurrency=4)
+    submit(pool, step("a", b"a1"), step("b", b"b1"), step("a", b"a2"))
+    await stage.settle()
+
+    assert bodies(stage.processes[0]) == [[b"a1"], [b"b1"]]
+    stage.processes[0].answer()
+    assert bodies(stage.processes[0]) == [[b"b1"], [b"a2"]]
+
+
+# Bounds
+
+
+async def test_too_many_sequences(make: Any, counts: Counts) -> None:
+    """One sequence too many is refused with TorchServe's text, and counted."""
+    pool = await make(most=1)
+    submit(pool, step("a"))
+
+    with pytest.raises(ServiceUnavailable) as refused:
+        pool.submit(step("b"))
+    assert refused.value.message == REFUSED
+    assert counts("rejected") == [("sequences",)]
+
+
+async def test_too_many_requests_of_one(make: Any, stage: Any) -> None:
+    """The queue of a sequence has its own bound; others are not concerned."""
+    pool = await make(waiting=1)
+    submit(pool, step("a"))
+    await stage.settle()
+    submit(pool, step("a"))
+
+    with pytest.raises(ServiceUnavailable) as refused:
+        pool.submit(step("a"))
+    assert refused.value.message == REFUSED
+    submit(pool, step("b"))
+
+
+async def test_tickets(make: Any, stage: Any) -> None:
+    """With job tickets a request is refused unless its own worker is idle (reference 8.8)."""
+    pool = await make(2, tickets=True)
+    submit(pool, step("a"))
+    await stage.settle()
+
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(step("a"))
+    submit(pool, step("b"))
+    await stage.settle()
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(step("c"))
+    stage.processes[0].answer()
+    submit(pool, step("a"))
+
+
+# Ends
+
+
+async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
+    """A sequence that rests for too long makes place for another one."""
+    pool = await make(most=1, idle=30)
+    submit(pool, first := step("a"))
+    await stage.settle()
+    stage.processes[0].answer()
+    assert first.is_first
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(step("b"))
+    await until(lambda: pool.sequences.living == 0)
+
+    submit(pool, other := step("b"))
+    assert other.is_first
+
+
+async def test_lifetime_ends_what_waits(make: Any, stage: Any) -> None:
+    """What waits of a sequence that is too old is refused; the step that runs is answered."""
+    pool = await make(age=30)
+    submit(pool, running := step("a", b"1"), waiting := step("a", b"2"))
+    await stage.settle()
+    await asyncio.sleep(0.031)
+    stage.processes[0].answer()
+
+    assert content(running) == b"1"
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert waiting.error.message == REFUSED
+    assert pool.sequences.living == 0
+
+
+async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
+    """The header of an answer names sequences that end, in any case and separated by ``;``."""
+    pool = await make()
+    submit(pool, a := step("a"), b := step("b"), c := step("c"), waiting := step("a"))
+    await stage.settle()
+    process = stage.processes[0]
+    headers = [("TS_Request_Sequence_End", "a; b;nobody")]
+    message = Result(0, [Answer(0), Answer(0, headers=headers), Answer(0)], 0.0)
+    process.say(message)
+
+    assert [request.error for request in (a, b, c)] == [None] * 3
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert pool.sequences.living == 1
+
+
+async def test_client_ends_its_sequence(make: Any, stage: Any) -> None:
+    """After the answer to a request that says so the place is free."""
+    pool = await make(most=1)
+    submit(pool, step("a", ends=True))
+    await stage.settle()
+    assert pool.sequences.living == 1
+    stage.processes[0].answer()
+
+    assert pool.sequences.living == 0
+
+
+async def test_client_that_leaves(make: Any, stage: Any) -> None:
+    """What waits of a client that left is never sent; its sequence goes on."""
+    pool = await make()
+    submit(pool, step("a", b"1"), gone := step("a", b"2"))
+    await stage.settle()
+    pool.cancel(gone)
+    submit(pool, step("a", b"3"))
+    stage.processes[0].answer()
+
+    assert bodies(stage.processes[0]) == [[b"3"]]
+
+
+async def test_deadline(make: Any, stage: Any) -> None:
+    """A step whose deadline passes while it waits is answered then (F33); the next has its turn."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    late = step("a", b"2")
+    late.deadline = time.monotonic() + 0.01
+    submit(pool, late, step("a", b"3"))
+    await until(lambda: late.done)
+
+    assert isinstance(late.error, DeadlineExceeded)
+    stage.processes[0].answer()
+    assert bodies(stage.processes[0]) == [[b"3"]]
+
+
+async def test_a_late_step_is_not_sent(make: Any, stage: Any) -> None:
+    """A step whose deadline has passed is not sent, although the loop has not come to answer it yet."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    late = step("a", b"2")
+    late.deadline = time.monotonic() + 0.01
+    submit(pool, late, step("a", b"3"))
+    time.sleep(0.02)  # noqa: ASYNC251 - the loop is held, as by other work
+    stage.processes[0].answer()
+
+    assert bodies(stage.processes[0]) == [[b"3"]]
+    await until(lambda: late.done)
+    assert isinstance(late.error, DeadlineExceeded)
+
+
+async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
+    """A worker on its way out does not stay for a sequence of which nothing is left but what is late."""
+    pool = await make(concurrency=1)
+    submit(pool, step("a", b"1", ends=True))
+    await stage.settle()
+    late = step("b", b"2")
+    late.deadline = time.monotonic() + 0.02
+    submit(pool, late)
+    await stage.settle()
+    pool.scale(0, 0)
+    stage.processes[0].answer()
+
+    await until(lambda: not pool._leaving)
+
+
+# Deaths
+
+
+async def test_worker_dies(make: Any, stage: Any, counts: Counts) -> None:
+    """What waits of its sequences gets an error that says so; other workers' sequences go on (F39)."""
+    pool = await make(2)
+    first, second = stage.processes
+    submit(pool, running := step("a", b"a1"), other := step("b", b"b1"))
+    await stage.settle()
+    submit(pool, waiting := step("a", b"a2"))
+    first.exit("was killed by SIGKILL")
+    await stage.settle()
+
+    assert isinstance(running.error, WorkerDied)
+    assert running.error.message == "Worker died."
+    assert isinstance(waiting.error, WorkerDied)
+    assert waiting.error.message == (
+        "Worker died. The state of sequence a is lost with it. Begin it anew with the header "
+        "ts_request_sequence_start: true, or under another id."
+    )
+    with pytest.raises(WorkerDied):
+        pool.submit(step("a"))
+    assert counts("rejected") == [("sequence_lost",)]
+    second.answer()
+    assert content(other) == b"b1"
+
+
+async def test_begun_anew(make: Any, stage: Any) -> None:
+    """New sequences, and a lost one that the client begins anew, go to the workers that are left."""
+    pool = await make(2)
+    first, second = stage.processes
+    submit(pool, step("a", b"a1"))
+    await stage.settle()
+    first.exit("was killed by SIGKILL")
+    await stage.settle()
+    submit(pool, again := step("a", b"a2", starts=True), step("c", b"c1"))
+    await stage.settle()
+
+    assert again.is_first
+    assert bodies(second) == [[b"a2", b"c1"]]
+
+
+async def test_idle_worker_dies(make: Any, stage: Any) -> None:
+    """A sequence of which nothing waits is lost with its worker too."""
+    pool = await make(2)
+    submit(pool, step("a"))
+    await stage.settle()
+    stage.processes[0].answer()
+    stage.processes[0].exit("was killed by SIGKILL")
+    await stage.settle()
+
+    assert pool.sequences.living == 0
+    with pytest.raises(WorkerDied):
+        pool.submit(step("a"))
+
+
+async def test_wrong_number_of_answers(make: Any, stage: Any) -> None:
+    """A worker that cannot be trusted is ended, and its sequences with it."""
+    pool = await make()
+    submit(pool, first := step("a"), second := step("a"))
+    await stage.settle()
+    stage.processes[0].answer(b"1", b"2")
+    await stage.settle()
+
+    assert isinstance(first.error, HandlerError)
+    assert isinstance(second.error, WorkerDied)
+
+
+async def test_one_of_several_is_given_up(make: Any, stage: Any) -> None:
+    """A request that is overdue while its process lives does not cost the sequences their state (F34)."""
+    pool = await make(batch_size=1, concurrency=4, response=0.05)
+    process = stage.processes[0]
+    submit(pool, first := step("a", b"a1"))
+    await stage.settle()
+    for _ in range(1000):
+        process.say(Pong())
+        await asyncio.sleep(0.002)
+        if first.done:
+            break
+    submit(pool, step("a", b"a2"))
+    await stage.settle()
+
+    assert isinstance(first.error, ResponseTimeout)
+    assert bodies(process)[-1] == [b"a2"]
+
+
+# Scaling and stopping
+
+
+async def test_scaled_down_worker_keeps_its_sequences(make: Any, stage: Any) -> None:
+    """It serves those it has until they end, gets no new ones, and then it stops."""
+    pool = await make(2, most=8)
+    first, second = stage.processes
+    submit(pool, step("a"), step("b", b"b1"))
+    await stage.settle()
+    first.answer()
+    second.answer()
+    pool.scale(1, 1)
+    await stage.settle()
+    submit(pool, step("b", b"b2", ends=True), step("c", b"c1"), step("d", b"d1"))
+    await stage.settle()
+
+    assert bodies(second) == [[b"b2"]]
+    assert bodies(first) == [[b"c1", b"d1"]]
+    second.answer()
+    await stage.settle()
+    assert [type(message).__name__ for message, _ in second.received][-1] == "Stop"
+
+
+async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None:
+    """Sequences that do not end in time are lost as if the worker had died."""
+    pool = await make(2, response=0.02)
+    submit(pool, step("a"), step("b"))
+    await stage.settle()
+    for process in stage.processes[:2]:
+        process.answer()
+    pool.scale(1, 1)
+
+    await until(lambda: pool.sequences.living == 1)
+    with pytest.raises(WorkerDied):
+        pool.submit(step("b"))
+
+
+async def test_scaled_to_nothing(make: Any, stage: Any) -> None:
+    """Sequences that live are served to their end (F50); new ones are refused."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    stage.processes[0].answer()
+    pool.scale(0, 0)
+    await stage.settle()
+
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(step("b"))
+    submit(pool, last := step("a", b"2", ends=True))
+    await stage.settle()
+    stage.processes[0].answer()
+    assert content(last) == b"2"
+
+
+async def test_refused_with_the_reason(make: Any, stage: Any, counts: Counts) -> None:
+    """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
+    pool = await make()
+    submit(pool, step("a", b"1"))
+    await stage.settle()
+    stage.processes[0].exit("was killed by SIGKILL")
+    waiting = step("b")
+    await stage.settle()
+    submit(pool, waiting)
+    for number in range(2, 5):
+        (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
+        await stage.settle()
+
+    told = f"{REFUSED}. Its workers fail: RuntimeError: the licence server is down"
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert waiting.error.message == told
+    with pytest.raises(ServiceUnavailable) as refused:
+        pool.submit(step("c"))
+    assert refused.value.message == told
+    assert counts.calls["rejected"] == [("no_worker",)]
+
+
+async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:
+    """A worker on its way out that dies is not waited for."""
+    pool = await make(2)
+    submit(pool, step("a"), waiting := step("b"))
+    await stage.settle()
+    pool.scale(1, 1)
+    await stage.settle()
+    stage.processes[1].exit("was killed by SIGKILL")
+    await stage.settle()
+
+    assert isinstance(waiting.error, WorkerDied)
+    await until(lambda: not pool._leaving)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_worker_that_leaves_is_stopped_whatever_happens(
+    make: Any, stage: Any, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Also if waiting for its sequences is cancelled, or their end fails: then nothing of it stays behind."""
+    pool = await make()
+    submit(pool, step("a"))
+    await stage.settle()
+    stage.processes[0].answer()
+    if not cancelled:
+        lose, failures = pool._lose, [ZeroDivisionError()]
+
+        def fail_once(worker: Any) -> None:
+            if failures:
+                raise failures.pop()
+            lose(worker)
+
+        monkeypatch.setattr(pool, "_lose", fail_once)
+        pool._close_out(pool.queue.drain())
+    pool.scale(0, 0)
+    (leaving,) = pool._leaving.values()
+    await stage.settle()
+    if cancelled:
+        leaving.cancel()
+        await stage.settle()
+
+    await until(lambda: not pool._leaving)
+    assert isinstance(stage.processes[0].received[-1][0], Stop)
+    assert cancelled == leaving.cancelled()
+    assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
+
+
+async def test_drained(make: Any, stage: Any) -> None:
+    """A server that stops serves what waits of all sequences, one step after the other."""
+    pool = await make()
+    submit(pool, step("a", b"1"), last := step("a", b"2"))
+    await stage.settle()
+    closing = pool._loop.create_task(pool.drain(5.0))
+    await stage.settle()
+    with pytest.raises(ServiceUnavailable):
+        pool.submit(step("a"))
+    stage.processes[0].answer()
+    stage.processes[0].answer()
+
+    assert await closing is True
+    assert content(last) == b"2"
+
+
+async def test_closed(make: Any, stage: Any) -> None:
+    """What waits when a version is removed is refused, and no worker stays for its sequences."""
+    pool = await make(2)
+    submit(pool, step("a"), step("b"), waiting := step("b"))
+    await stage.settle()
+    pool.scale(1, 1)
+    await stage.settle()
+    await pool.close(0.01)
+
+    assert isinstance(waiting.error, ServiceUnavailable)
+    assert pool.sequences.living == 0
+    await until(lambda: not pool._leaving)

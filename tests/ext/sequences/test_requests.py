@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.wire.messages import SequenceHeaders
+from modelserver.ext.sequences.queue import SequencedRequest, SequenceMark
+from modelserver.ext.sequences.requests import read_sequence, sequence_headers
+
+NAMES = SequenceHeaders()
+OWN = SequenceHeaders("X-Id", "X-Start", "X-End")
+
+
+def packed(**headers: str) -> bytes:
+    return msgspec.msgpack.encode([(n.replace("__", "-").encode(), v.encode()) for n, v in headers.items()])
+
+
+def unpacked(headers: bytes) -> list[tuple[str, str]]:
+    pairs: list[tuple[bytes, bytes]] = msgspec.msgpack.decode(headers)
+    return [(name.decode(), value.decode()) for name, value in pairs]
+
+
+def request(mark: SequenceMark, *, began: bool = False) -> SequencedRequest:
+    made = SequencedRequest("id", [], [], 0.0, mark=mark)
+    made.is_first = began
+    return made
+
+
+def test_named_sequence() -> None:
+    """The client's header names the sequence; what the handler sees is what the client sent."""
+    sent = packed(ts_request_sequence_id="seq_0", ts_request_sequence_start="true", accept="*/*")
+
+    assert read_sequence(sent, NAMES) == (SequenceMark("seq_0", starts=True), sent)
+
+
+def test_names_in_any_case() -> None:
+    """Names are read in any case, values without the spaces around them."""
+    sent = packed(TS_Request_Sequence_ID=" a ", TS_REQUEST_SEQUENCE_END="True")
+
+    assert read_sequence(sent, NAMES)[0] == SequenceMark("a", ends=True)
+
+
+def test_unnamed_sequence() -> None:
+    """Without an id the request begins a sequence of its own, which the handler sees (reference 8.9)."""
+    sent = packed(accept="*/*", ts_request_sequence_id="", ts_request_sequence_start="false")
+    first, seen = read_sequence(sent, NAMES)
+    second, _ = read_sequence(sent, NAMES)
+
+    assert re.fullmatch(r"ts-seq-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first.id)
+    assert first.starts
+    assert first.id != second.id
+    assert unpacked(seen) == [
+        ("accept", "*/*"),
+        ("ts_request_sequence_id", first.id),
+        ("ts_request_sequence_start", "true"),
+    ]
+
+
+def test_names_of_the_operators_own() -> None:
+    """The keys ``ts_header_key_sequence_*`` say other names (reference 3.3)."""
+    assert read_sequence(packed(X__Id="7", X__End="true"), OWN)[0] == SequenceMark("7", ends=True)
+    mark, seen = read_sequence(packed(ts_request_sequence_id="7"), OWN)
+
+    assert dict(unpacked(seen))["X-Id"] == mark.id != "7"
+    assert dict(unpacked(seen))["X-Start"] == "true"
+
+
+def test_answers_name_their_sequence() -> None:
+    """Each says its id, and the one that began the sequence says so."""
+    assert sequence_headers(request(SequenceMark("a")), NAMES, ()) == [("ts_request_sequence_id", "a")]
+    assert sequence_headers(request(SequenceMark("a"), began=True), NAMES, ()) == [
+        ("ts_request_sequence_id", "a"),
+        ("ts_request_sequence_start", "true"),
+    ]
+
+
+def test_what_the_handler_says_stands() -> None:
+    """A header that the handler set itself, as handlers for TorchServe must, is not said twice."""
+    own = [("TS_request_sequence_id", "mine")]
+
+    assert sequence_headers(request(SequenceMark("a")), NAMES, own) == []
+
+
+def test_other_requests() -> None:
+    """A request of no sequence has nothing to say."""
+    assert sequence_headers(Request("id", [], [], 0.0), NAMES, ()) == []

@@ -1,0 +1,66 @@
+"""The process that fetches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from modelserver.ext.stores.place import Place
+from modelserver.ext.stores.process import Message, Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
+    """The process with a task."""
+    task = Task(
+        **{
+            "url": "s3://models/x.mar",
+            "place": Place("s3", "models", "x.mar"),
+            "lists": False,
+            "folder": str(tmp_path),
+            "cache": str(tmp_path / "cache"),
+            "cache_size": 1000,
+            "max_bytes": 1000,
+            **changes,
+        }
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "modelserver.ext.stores"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"},
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(task) + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def test_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
+    """The message names what happened, and the process ends."""
+    with start(tmp_path, lists=True) as process:
+        assert process.stdout is not None
+        message = msgspec.json.decode(process.stdout.readline(), type=Message)
+        assert process.wait(10) == 0
+
+    assert message.error == "DownloadFailed"
+    assert message.text.startswith(
+        "Failed to download archive from: s3://models/x.mar: the store could not be read"
+    )
+    assert "NoCredentialsError" in message.text or "EndpointConnectionError" in message.text
+
+
+def test_it_ends_with_the_server(tmp_path: Path) -> None:
+    """When nobody holds its input any more."""
+    process = start(tmp_path)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+    process.stdout.close()

@@ -1,0 +1,31 @@
+"""A model's version with what the extensions read of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.models.options.resolve import ModelOptions
+from modelserver.models.options.signature import Signature
+
+
+def version(
+    signature: Signature = Signature(),  # noqa: B008 - it never changes
+    *,
+    splits: bool = False,
+    gpus: tuple[int | None, ...] = (None,),
+    tensors: bool = True,
+    **options: Any,
+) -> Any:
+    """A version `m` `1` with a worker for each of ``gpus``; ``splits``: of a built-in handler."""
+    return SimpleNamespace(
+        name="m",
+        version="1",
+        signature=signature,
+        envelope="",
+        splits_tensors=tensors,
+        options=ModelOptions(**options),
+        pool=SimpleNamespace(splits=splits, workers=[SimpleNamespace(gpu=gpu) for gpu in gpus]),
+        metrics=ServerMetrics().model("m", "1"),
+    )

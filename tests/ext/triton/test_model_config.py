@@ -1,0 +1,87 @@
+"""A model's configuration in Triton's terms."""
+
+from __future__ import annotations
+
+import pytest
+from tests.ext.triton.doubles import version
+
+from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.ext.triton.model_config import describe_config, tensors_of
+from modelserver.models.options.signature import Signature
+
+ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", (-1,)),))
+
+
+def test_rows_are_batches() -> None:
+    """Where the first dimension is the rows, `dims` leaves it out and the batch size is told; times are in
+    microseconds.
+    """
+    config = describe_config(version(ROWS, batch_size=8, max_batch_delay=5, job_queue_size=50))
+
+    assert config["max_batch_size"] == 8
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_STRING", "dims": []}]
+    assert config["dynamic_batching"] == {
+        "preferred_batch_size": [8],
+        "max_queue_delay_microseconds": 5000,
+        "default_queue_policy": {
+            "timeout_action": "REJECT",
+            "default_timeout_microseconds": 0,
+            "allow_timeout_override": True,
+            "max_queue_size": 50,
+        },
+    }
+    assert "sequence_batching" not in config
+
+
+def test_no_batches() -> None:
+    """A batch size of one has no scheduler; a timeout of the server's is told with one."""
+    assert "dynamic_batching" not in describe_config(version(ROWS))
+    policy = describe_config(version(ROWS, batch_size=2, request_timeout=1.5))["dynamic_batching"]
+
+    assert policy["default_queue_policy"]["default_timeout_microseconds"] == 1_500_000
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), (3, -1)], ids=["fixed", "scalar", "fixed rows"])
+def test_no_rows(shape: tuple[int, ...]) -> None:
+    """Where a tensor's first dimension is not any number of rows, clients must not add one."""
+    config = describe_config(version(Signature((TensorSpec("x", "INT8", shape),)), batch_size=4))
+
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (0, list(shape))
+
+
+def test_unsplit_bodies_have_no_rows() -> None:
+    """An envelope gets bodies whole."""
+    assert describe_config(version(ROWS, batch_size=4, tensors=False))["max_batch_size"] == 0
+
+
+def test_sequences() -> None:
+    """Triton's tools need to know of them."""
+    options = {"sequence_batching": True, "sequence_max_idle_ms": 60_000, "max_num_sequence": 16}
+    config = describe_config(version(ROWS, batch_size=4, max_batch_delay=2, **options))
+
+    assert config["sequence_batching"] == {
+        "max_sequence_idle_microseconds": 60_000_000,
+        "oldest": {"max_candidate_sequences": 16, "max_queue_delay_microseconds": 2000},
+    }
+    assert "dynamic_batching" not in config
+
+
+@pytest.mark.parametrize(("gpus", "kind"), [((None, None), "KIND_CPU"), ((1, 0, 1), "KIND_GPU")])
+def test_instances(gpus: tuple[int | None, ...], kind: str) -> None:
+    """One group of all workers, with their devices."""
+    (group,) = describe_config(version(ROWS, gpus=gpus))["instance_group"]
+
+    assert (group["kind"], group["count"]) == (kind, len(gpus))
+    assert group["gpus"] == ([0, 1] if kind == "KIND_GPU" else [])
+
+
+def test_what_is_unknown() -> None:
+    """A built-in handler takes and returns bytes; of others nothing is said."""
+    inputs, outputs = tensors_of(version(splits=True))
+
+    assert [(spec.name, spec.datatype) for spec in (*inputs, *outputs)] == [
+        ("input_0", "BYTES"),
+        ("output_0", "BYTES"),
+    ]
+    assert tensors_of(version()) == ((), ())

@@ -1,0 +1,85 @@
+"""Triton's settings of traces and logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.telemetry.logs import log_level, set_log_level
+from modelserver.errors import BadRequest
+from modelserver.ext.triton.switches import (
+    change_log_settings,
+    change_trace_settings,
+    log_settings,
+    trace_settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _level() -> Iterator[None]:
+    before = log_level()
+    set_log_level("info")
+    yield
+    set_log_level(before)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"trace_level": ["OFF"]}, {"trace_level": "OFF"}, {"trace_level": None, "trace_rate": []}],
+)
+def test_traces_stay_off(asked: dict[str, Any]) -> None:
+    """That nothing is traced may be said, and settings be cleared."""
+    assert change_trace_settings(asked) == trace_settings() == {"trace_level": ["OFF"]}
+
+
+@pytest.mark.parametrize("asked", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
+def test_traces_are_refused(asked: dict[str, Any]) -> None:
+    """The message names the setting."""
+    with pytest.raises(BadRequest, match=f"^{next(iter(asked))[:40]}: this server has no Triton traces"):
+        change_trace_settings(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "level"),
+    [
+        ({}, "info"),
+        ({"log_verbose_level": 3}, "debug"),
+        ({"log_verbose_level": 0}, "info"),
+        ({"log_info": False}, "warn"),
+        ({"log_info": False, "log_warning": False}, "error"),
+        ({"log_error": True, "log_file": "", "log_format": "default"}, "info"),
+    ],
+)
+def test_log_levels(asked: dict[str, Any], level: str) -> None:
+    """Each combination that means a level sets it, and is told afterwards."""
+    told = change_log_settings(asked)
+
+    assert log_level() == level
+    assert told == log_settings()
+    assert told["log_verbose_level"] == (1 if level == "debug" else 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"log_error": False}, "log_error is always True"),
+        ({"log_file": "/tmp/x"}, "log_file is always ''"),
+        ({"log_format": "ISO8601"}, "log_format is always 'default'"),
+        ({"log_info": 1}, "log_info: true or false"),
+        ({"log_warning": None}, "log_warning: true or false"),
+        ({"log_verbose_level": -1}, "log_verbose_level: a whole number"),
+        ({"log_verbose_level": True}, "log_verbose_level: a whole number"),
+        ({"log_everything": True}, "log_everything: there is no such setting"),
+        ({"log_warning": False}, "log_info needs log_warning"),
+        ({"log_verbose_level": 1, "log_info": False}, "log_verbose_level needs log_info"),
+    ],
+)
+def test_what_cannot_be_set(asked: dict[str, Any], reason: str) -> None:
+    """Says why, and changes nothing."""
+    with pytest.raises(BadRequest, match=reason):
+        change_log_settings(asked)
+    assert log_level() == "info"

@@ -1,0 +1,105 @@
+"""Workflow archives: found, unpacked, read."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import InvalidWorkflow, WorkflowNotFound
+from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive, find_archive, read_archive
+from modelserver.models.archives.urls import UrlPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMED = {"workflowName": "w", "specFile": "flow.yaml", "handler": "functions.py"}
+FILES = {"flow.yaml": "dag: {first: []}", "functions.py": "def first(data, context): ..."}
+
+
+def pack(path: Path, manifest: Any = None, **files: str) -> Path:
+    """An archive; a manifest of ``...`` leaves it out."""
+    document = {"workflow": NAMED} if manifest is None else manifest
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**FILES, **files}.items():
+            archive.writestr(name, content)
+        if document is not ...:
+            archive.writestr(
+                "WAR-INF/MANIFEST.json", document if isinstance(document, str) else json.dumps(document)
+            )
+    return path
+
+
+async def test_an_archive_is_opened_and_removed(tmp_path: Path) -> None:
+    """It is unpacked in a helper process; nothing stays afterwards."""
+    pack(tmp_path / "w.war")
+    reader = ArchiveReader(tmp_path, UrlPolicy(), tmp_path / "work")
+    archive = await reader.open("w.war")
+    try:
+        assert (archive.contents.name, archive.contents.handler) == ("w", "functions.py")
+        assert (archive.folder / "functions.py").is_file()
+        archive.remove()
+        pack(tmp_path / "bad.war", ...)
+        with pytest.raises(InvalidWorkflow, match=r"no WAR-INF/MANIFEST\.json"):
+            await reader.open("bad.war")
+        assert list((tmp_path / "work").iterdir()) == []
+    finally:
+        reader.close()
+
+
+def test_a_downloaded_file_goes_with_its_archive(tmp_path: Path) -> None:
+    """Removing deletes both, and may be repeated."""
+    folder, file = tmp_path / "unpacked", tmp_path / "w.war"
+    contents = read_archive(str(pack(file)), str(folder))
+    archive = WorkflowArchive("https://x/w.war", folder, contents, file)
+    archive.remove()
+    archive.remove()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "Workflow not found at: $"),
+        ("../w.war", "Relative path is not allowed in url: ../w.war"),
+        ("absent.war", "Workflow not found in workflow store: absent.war"),
+        ("m.py", "Workflow not found in workflow store: m.py"),
+        ("folder", "Workflow not found in workflow store: folder"),
+        ("ftp://x/w.war", "Workflow not found in workflow store: ftp"),
+        ("torchvision://x", "Workflow not found in workflow store: torchvision"),
+        ("file:///etc/w.war", "allowed_urls"),
+        ("http://127.0.0.1/w.war", "not public"),
+    ],
+)
+async def test_what_is_not_found(tmp_path: Path, url: str, why: str) -> None:
+    """Only files of the store are archives, and URLs by the rules for models."""
+    (tmp_path / "m.py").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(WorkflowNotFound, match=why):
+        await find_archive(url, tmp_path, UrlPolicy(), tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "files", "why"),
+    [
+        ("{", {}, "MANIFEST.json: Input data was truncated"),
+        ("[]", {}, "MANIFEST.json: Expected `object`"),
+        ({"workflow": {**NAMED, "handler": 1}}, {}, "handler"),
+        ({}, {}, "no specFile"),
+        ({"workflow": {**NAMED, "specFile": "other.yaml"}}, {}, "has no other.yaml"),
+        ({"workflow": {**NAMED, "specFile": "/etc/passwd"}}, {}, "Invalid specFile '/etc/passwd'"),
+        ({"workflow": {**NAMED, "handler": "../functions.py"}}, {}, "Invalid handler .*'..' is not allowed"),
+        (None, {"../x": ""}, "'..' is not allowed"),
+        (None, {"flow.yaml": "x" * (4 << 20) + "y"}, "flow.yaml is larger than"),
+        (None, {"flow.yaml": "\udcff"}, "not UTF-8"),
+    ],
+    ids=range(10),
+)
+def test_archives_that_are_refused(tmp_path: Path, manifest: Any, files: dict[str, str], why: str) -> None:
+    """Each with what is wrong, in the words of workflows."""
+    encoded: Any = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
+    with pytest.raises(InvalidWorkflow, match=why):
+        read_archive(str(pack(tmp_path / "w.war", manifest, **encoded)), str(tmp_path / "unpacked"))

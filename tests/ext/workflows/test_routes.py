@@ -1,0 +1,185 @@
+"""The API of workflows (reference 19), with workflows that the test provides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+import jsonschema
+import pytest
+from fastapi import FastAPI
+from starlette.responses import Response
+from tests.documents import describe_listener, exactly
+
+from modelserver.errors import ModelServerError, WorkflowNotFound
+from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
+from modelserver.ext.workflows.specification import Node, Options
+from modelserver.models.version import SavedWorkflow
+from modelserver.surface.http.answers import error_body
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class Workflows:
+    """Two of them; notes what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def get(self, name: str) -> Any:
+        if name not in self.urls():
+            raise WorkflowNotFound.named(name)
+        nodes = {"m": Node("m", Options(retry_attempts=2), "m.mar"), "f": Node("f", Options(timeout_ms=5))}
+        specification = SimpleNamespace(
+            common=Options(batch_size=3), dag="{m=[f]}", nodes=nodes, warnings=("a note",)
+        )
+        return SimpleNamespace(
+            name=name,
+            url="w.war",
+            specification=specification,
+            model_name=lambda node: f"{name}__{node}",
+        )
+
+    def urls(self) -> dict[str, str]:
+        return {"w": "w.war", "a": "a.war"}
+
+    async def register(self, asked: SavedWorkflow, name: str | None) -> Any:
+        self.asked.append((asked, name))
+        return self.get(name or "w")
+
+    async def unregister(self, name: str) -> None:
+        self.asked.append(self.get(name).name)
+
+
+async def ask(
+    method: str, path: str, workflows: Workflows | None = None, *, model_api: bool = True, **more: Any
+) -> httpx.Response:
+    """The answer of an application with both sets of routes."""
+    app = FastAPI(openapi_url=None)
+    add_workflow_management(app, cast("Any", workflows), model_api=model_api)
+    add_workflow_inference(app, cast("Any", workflows))
+
+    async def show(_request: Request, error: Exception) -> Any:
+        status, body = error_body(cast("ModelServerError", error))
+        return Response(body, status)
+
+    app.add_exception_handler(ModelServerError, show)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.request(method, path, **more)
+
+
+async def test_registering() -> None:
+    """The parameters come from the query or a JSON body; unknown ones are warned of."""
+    workflows = Workflows()
+    answer = await ask("POST", "/workflows?url=w.war&response_timeout=5&synchronous=false&urk=1", workflows)
+
+    assert answer.json() == {
+        "status": "Workflow w has been registered and scaled successfully.",
+        "warnings": ["The parameter 'urk' is unknown and is ignored; did you mean url?", "a note"],
+    }
+    given = {"url": "a.war", "workflow_name": "a", "startup_timeout": 7}
+    await ask("POST", "/workflows", workflows, json=given)
+    assert workflows.asked == [(SavedWorkflow("w.war", 5), None), (SavedWorkflow("a.war", None, 7), "a")]
+    answer = await ask("POST", "/workflows", workflows)
+    assert (answer.status_code, answer.json()["message"]) == (400, "Parameter url is required.")
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "token"),
+    [
+        ("", ["a", "w"], None),
+        ("?limit=1", ["a"], "1"),
+        ("?limit=1&next_page_token=1", ["w"], "2"),
+        ("?limit=2", ["a", "w"], "2"),
+        ("?limit=-1&next_page_token=3", [], None),
+    ],
+)
+async def test_pages(query: str, names: list[str], token: str | None) -> None:
+    """By name; as in TorchServe, a full last page has a token too."""
+    said = (await ask("GET", f"/workflows{query}", Workflows())).json()
+
+    assert [each["workflowName"] for each in said["workflows"]] == names
+    assert said.get("nextPageToken") == token
+
+
+async def test_describing_and_unregistering() -> None:
+    """Options, graph and nodes; what follows the name does not count."""
+    workflows = Workflows()
+    (described,) = (await ask("GET", "/workflows/w/more", workflows)).json()
+    nodes = described.pop("nodes")
+
+    assert described == {
+        "workflowName": "w", "workflowUrl": "w.war", "minWorkers": 1, "maxWorkers": 1, "batchSize": 3,
+        "maxBatchDelay": 50, "workflowDag": "{m=[f]}",
+    }  # fmt: skip
+    assert nodes == [
+        {"name": "m", "model": "w__m", "url": "m.mar", "retryAttempts": 2, "timeoutMs": 10000},
+        {"name": "f", "model": "w__f", "retryAttempts": 1, "timeoutMs": 5},
+    ]
+    answer = await ask("DELETE", "/workflows/w", workflows)
+    assert (answer.json(), workflows.asked) == ({"status": 'Workflow "w" unregistered'}, ["w"])
+
+
+async def test_all_that_is_told_is_documented() -> None:
+    """Each field stands in the OpenAPI document, and no others do; functions have no URL."""
+    schema = describe_listener("management")["components"]["schemas"]
+    described = (await ask("GET", "/workflows/w", Workflows())).json()
+    listed = (await ask("GET", "/workflows?limit=1", Workflows())).json()
+    function = described[0]["nodes"].pop(1)
+
+    jsonschema.validate(described[0], exactly(schema["WorkflowDescription"]))
+    jsonschema.validate(listed, exactly(schema["WorkflowList"]))
+    assert set(function) == set(described[0]["nodes"][0]) - {"url"}
+
+
+async def test_the_model_api_is_needed() -> None:
+    """Registering a workflow registers models, so that nobody may who may not register those."""
+    for method, path in (("POST", "/workflows?url=w.war"), ("DELETE", "/workflows/w")):
+        assert (await ask(method, path, Workflows(), model_api=False)).status_code == 405
+    assert (await ask("GET", "/workflows/w", Workflows(), model_api=False)).status_code == 200
+
+
+async def test_where_workflows_are_turned_off() -> None:
+    """There are none, and none can be registered, as at TorchServe's head."""
+    answer = await ask("POST", "/workflows?url=w.war")
+    assert (answer.status_code, answer.json()["message"]) == (400, "Registering new workflows is disabled.")
+    assert (await ask("GET", "/workflows")).text == '{\n  "workflows": []\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/workflows/nobody"),
+        ("DELETE", "/workflows/nobody"),
+        ("GET", "/workflows/nobody/more"),
+        ("OPTIONS", "/wfpredict/nobody"),
+        ("OPTIONS", "/WFpredict/nobody/more"),
+    ],
+)
+@pytest.mark.parametrize("workflows", [None, Workflows()])
+async def test_no_workflow_is_found(method: str, path: str, workflows: Workflows | None) -> None:
+    """404 with TorchServe's words."""
+    answer = await ask(method, path, workflows)
+
+    assert (answer.status_code, answer.json()["type"], answer.json()["message"]) == (
+        404,
+        "WorkflowNotFoundException",
+        "Workflow not found: nobody",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/workflows", 405),
+        ("POST", "/workflows/w", 405),
+        ("OPTIONS", "/wfpredict/w", 405),
+        ("POST", "/wfpredict", 404),
+    ],
+)
+async def test_other_methods_and_routes_of_workflows(method: str, path: str, status: int) -> None:
+    """Other methods are 405, and a workflow needs a name."""
+    assert (await ask(method, path, Workflows())).status_code == status

@@ -1,0 +1,350 @@
+"""A request on its way through a workflow, with models that answer when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import BODY, FIELDS, Answer
+from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
+from modelserver.ext.workflows.graph import make_graph
+from modelserver.ext.workflows.run import Run, join_ends
+from modelserver.ext.workflows.specification import Node, Options
+from modelserver.models.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+
+
+class Exchange:
+    """Notes its answer."""
+
+    def __init__(self, deadline_ms: int = 0) -> None:
+        self.body, self.content_type, self.request_id = b"sent", "text/plain", "id"
+        self.deadline_ms = deadline_ms
+        self.on_disconnect: Any = None
+        self.watcher = None
+        self.answer: tuple[int, bytes] | None = None
+        self.error: ModelServerError | None = None
+
+    def packed_headers(self) -> bytes:
+        return b"\x90"
+
+    def reply(self, status: int, body: bytes, content_type: str) -> None:
+        assert self.answer is None
+        self.answer = status, body
+
+    def fail(self, error: ModelServerError) -> None:
+        assert self.error is None
+        self.error = error
+
+
+class Model:
+    """A model whose pool keeps what it is sent."""
+
+    def __init__(self, exposes: bool = False) -> None:
+        self.sent: list[Request] = []
+        self.cancelled: list[Request] = []
+        self.refusal: ModelServerError | None = None
+        self.pool = self
+        self.sequence_headers = self.traffic = None
+        self.exposes_errors = exposes
+        self.options = SimpleNamespace(request_timeout=None)
+        self.metrics = ServerMetrics().model("m", "1.0")
+
+    def submit(self, request: Request) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.sent.append(request)
+
+    def cancel(self, request: Request) -> None:
+        request.on_done = None
+        self.cancelled.append(request)
+
+    async def answer(self, content: bytes) -> None:
+        """The last request's answer, and what follows from it, for up to two nodes."""
+        self.sent[-1].deliver(0, [(Answer(len(content)), content)])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def fail(self, error: ModelServerError | None = None) -> None:
+        self.sent[-1].fail(error or HandlerError("a reason", 503))
+        await asyncio.sleep(0)
+
+
+class Flow:
+    """A workflow of these edges, with a request on its way."""
+
+    def __init__(
+        self,
+        edges: dict[str, list[str]],
+        exchange: Exchange | None = None,
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        **options: int,
+    ) -> None:
+        graph = make_graph(edges)
+        self.models = {name: Model() for name in graph.after}
+        self.exchange = exchange or Exchange()
+        self.ended: list[Run] = []
+        nodes = {name: Node(name, Options(**options)) for name in graph.after}
+        workflow = SimpleNamespace(
+            name="w",
+            specification=SimpleNamespace(graph=graph, nodes=nodes),
+            model_name=lambda name: f"w__{name}",
+        )
+        asked: Any = (self.exchange, workflow, self, None, settings)
+        self.run = Run(*asked, on_end=self.end)
+        self.run.start()
+
+    def version_for(self, name: str, _version: None, asked: Any) -> Any:
+        """As the registry."""
+        model = self.models.get(name.removeprefix("w__"))
+        if model is None:
+            raise ModelNotFound.named(name)
+        return model if model.traffic is None else model.traffic.choose(asked)
+
+    def end(self, run: Run) -> None:
+        self.ended.append(run)
+
+
+def given(model: Model) -> tuple[int, Any]:
+    """The kind and the fields of what a node was given last."""
+    request = model.sent[-1]
+    kind = request.rows[0].kind
+    return kind, msgspec.msgpack.decode(request.bodies[0]) if kind == FIELDS else request.bodies[0]
+
+
+DIAMOND = {"a": ["b", "c"], "b": ["d"], "c": ["d"]}
+
+
+async def test_what_nodes_are_given() -> None:
+    """The first the body, the next the answer as ``body``, one after several their answers by name."""
+    flow = Flow(DIAMOND)
+    models = flow.models
+    assert given(models["a"]) == (BODY, b"sent")
+    await models["a"].answer(b"one")
+    assert given(models["b"]) == given(models["c"]) == (FIELDS, {"body": b"one"})
+    await models["c"].answer(b"three")
+    assert models["d"].sent == []
+    await models["b"].answer(b"two")
+    assert given(models["d"]) == (FIELDS, {"b": b"two", "c": b"three"})
+    assert {request.id for model in models.values() for request in model.sent} == {"id"}
+    await models["d"].answer(b"four")
+
+    assert flow.exchange.answer == (200, b"four")
+    assert flow.ended == [flow.run]
+
+
+async def test_a_failing_branch_cancels_the_other() -> None:
+    """The error names the node, after the attempts that it has; nothing is answered twice."""
+    flow = Flow(DIAMOND, retry_attempts=1)
+    models = flow.models
+    await models["a"].answer(b"one")
+    await models["b"].fail()
+    assert (len(models["b"].sent), flow.exchange.error) == (2, None)
+    await models["b"].fail()
+
+    error = flow.exchange.error
+    assert error is not None
+    assert (error.status, error.message) == (500, "Error executing b")
+    assert models["c"].cancelled == models["c"].sent
+    assert flow.ended == [flow.run]
+    assert models["b"].metrics.errors.by_type == {"HandlerError": 2}
+    assert models["a"].metrics.errors.by_type == models["c"].metrics.errors.by_type == {}
+
+
+async def test_a_second_attempt_answers() -> None:
+    """The node is given the same again."""
+    flow = Flow({"a": ["b"]}, retry_attempts=1)
+    await flow.models["a"].answer(b"one")
+    await flow.models["b"].fail()
+    assert given(flow.models["b"]) == (FIELDS, {"body": b"one"})
+    await flow.models["b"].answer(b"two")
+
+    assert flow.exchange.answer == (200, b"two")
+
+
+async def test_why_is_told_where_errors_are_shown() -> None:
+    """As for requests of the model itself, with the request's id."""
+    flow = Flow({"a": []}, retry_attempts=0)
+    flow.models["a"].exposes_errors = True
+    await flow.models["a"].fail()
+
+    error = flow.exchange.error
+    assert error is not None
+    assert (error.message, error.request_id) == ("Error executing a: a reason", "id")
+
+
+async def test_refusals_are_not_repeated() -> None:
+    """A full queue, or a model without workers, is 503 at once; a model that is gone is 500."""
+    flow = Flow({"a": ["b"]}, retry_attempts=5)
+    flow.models["b"].refusal = ServiceUnavailable("full")
+    await flow.models["a"].answer(b"one")
+    assert flow.exchange.error is not None
+    assert (flow.exchange.error.status, flow.exchange.error.message) == (503, "Error executing b: full")
+    assert flow.models["b"].metrics.errors.by_type == {"ServiceUnavailable": 1}
+
+    flow = Flow({"a": ["b"]}, retry_attempts=5)
+    del flow.models["b"]
+    await flow.models["a"].answer(b"one")
+    assert flow.exchange.error is not None
+    assert (flow.exchange.error.status, flow.exchange.error.message) == (500, "Error executing b")
+
+
+async def test_deadlines() -> None:
+    """An attempt has the node's timeout, or what is left of the client's; past that nothing is repeated."""
+    flow = Flow({"a": []}, timeout_ms=500)
+    request = flow.models["a"].sent[0]
+    assert request.deadline is not None
+    assert request.deadline - request.arrived == pytest.approx(0.5)
+
+    flow = Flow({"a": []}, Exchange(deadline_ms=1), retry_attempts=5)
+    request = flow.models["a"].sent[0]
+    assert request.deadline is not None
+    assert request.deadline - request.arrived <= 0.001
+    await asyncio.sleep(0.002)
+    await flow.models["a"].fail()
+    assert (len(flow.models["a"].sent), flow.exchange.error is None) == (1, False)
+
+
+async def test_a_client_that_disconnects() -> None:
+    """All nodes are cancelled, nothing is answered, and what still comes is dropped."""
+    flow = Flow(DIAMOND)
+    await flow.models["a"].answer(b"one")
+    flow.models["b"].sent[-1].deliver(0, [(Answer(1), b"x")])
+    flow.exchange.on_disconnect()
+    await asyncio.sleep(0)
+
+    assert flow.models["c"].cancelled == flow.models["c"].sent
+    assert (flow.exchange.answer, flow.exchange.error, flow.models["d"].sent) == (None, None, [])
+    assert flow.ended == [flow.run]
+
+
+async def test_a_client_that_leaves_while_answers_are_joined() -> None:
+    """The work beside the event loop is cancelled, and the request has ended."""
+    flow = Flow({"a": ["b", "c"]})
+    stopped: list[bool] = []
+
+    def start(size: int, work: Any, fail: Any) -> Any:
+        work.close()
+        return lambda: stopped.append(size > 1 << 20)
+
+    flow.run._aside = cast("Any", SimpleNamespace(start=start))
+    await flow.models["a"].answer(b"one")
+    for name in ("b", "c"):
+        await flow.models[name].answer(b"x" * (600 << 10))
+    assert flow.ended == []
+    flow.exchange.on_disconnect()
+
+    assert (stopped, flow.ended, flow.exchange.answer) == ([True], [flow.run], None)
+
+
+async def test_several_ends() -> None:
+    """Their answers by name: JSON as it is, anything else as text."""
+    flow = Flow({"a": ["b", "c"]})
+    await flow.models["a"].answer(b"one")
+    await flow.models["c"].answer(b"plain \xff")
+    await flow.models["b"].answer(b'{"x": [1]}')
+
+    assert flow.exchange.answer is not None
+    assert json.loads(flow.exchange.answer[1]) == {"b": {"x": [1]}, "c": "plain \ufffd"}
+    assert join_ends(("b",), [b""]) == b'{\n  "b": ""\n}'
+
+
+SMALL = Settings(max_request_size=10, max_response_size=10)
+
+
+async def test_inputs_that_are_too_large_together() -> None:
+    """The request is refused as one with such a body is, at once, and what other nodes do is cancelled."""
+    edges = {"a": ["b", "c", "d"], "b": ["e"], "c": ["e"], "d": ["e"]}
+    flow = Flow(edges, settings=SMALL)
+    models = flow.models
+    await models["a"].answer(b"x" * 10)
+    await asyncio.sleep(0)
+    await models["b"].answer(b"x" * 9)
+    await models["c"].answer(b"xx")
+
+    error = flow.exchange.error
+    assert error is not None
+    told = "Error executing e: The request body is larger than max_request_size=10 bytes."
+    assert (error.status, error.type, error.message) == (413, "RequestEntityTooLargeException", told)
+    assert (models["d"].cancelled, models["e"].sent) == (models["d"].sent, [])
+    assert flow.ended == [flow.run]
+
+
+async def test_the_inputs_may_be_as_large_as_a_request() -> None:
+    """The limit is for each node; answers that a node is not given do not count there."""
+    flow = Flow(DIAMOND, settings=SMALL)
+    for name, size in (("a", 10), ("b", 5), ("c", 5), ("d", 10)):
+        await flow.models[name].answer(b"x" * size)
+
+    assert flow.exchange.answer == (200, b"x" * 10)
+
+
+async def test_answers_of_ends_that_are_too_large_together() -> None:
+    """Refused as a model's answer of that size is, as soon as they are."""
+    flow = Flow({"a": ["b", "c", "d"]}, settings=SMALL)
+    await flow.models["a"].answer(b"one")
+    await asyncio.sleep(0)
+    await flow.models["b"].answer(b"x" * 9)
+    await flow.models["c"].answer(b"xx")
+
+    error = flow.exchange.error
+    assert error is not None
+    told = "The answer has 11 bytes, max_response_size allows 10."
+    assert (error.status, error.message, flow.ended) == (500, told, [flow.run])
+    assert flow.models["d"].cancelled == flow.models["d"].sent
+
+
+async def test_the_loop_has_its_turn_between_branches() -> None:
+    """Each turn asks one, so that many large answers do not hold up other requests."""
+    names = [f"n{number}" for number in range(8)]
+    flow = Flow({"a": names})
+    flow.models["a"].sent[-1].deliver(0, [(Answer(1), b"x")])
+    asked = []
+    for _ in names:
+        await asyncio.sleep(0)
+        asked.append(sum(len(flow.models[name].sent) for name in names))
+
+    assert asked == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_answers_that_take_long_to_join() -> None:
+    """JSON of more than a few kilobytes is joined beside the event loop."""
+    sizes: list[int] = []
+
+    def start(size: int, work: Any, fail: Any) -> Any:
+        work.close()
+        sizes.append(size)
+
+    for size in (4 << 10, 40 << 10):
+        flow = Flow({"a": ["b", "c"]})
+        flow.run._aside = cast("Any", SimpleNamespace(start=start))
+        for name, length in (("a", 1), ("b", size), ("c", size)):
+            await flow.models[name].answer(b"x" * length)
+
+    assert sizes == [80 << 10]
+
+
+async def test_versions_of_a_node() -> None:
+    """A request for a workflow is copied to shadows and counted by promotions as one for the model is."""
+    flow = Flow({"a": ["b"]})
+    seen: list[Any] = []
+    flow.models["b"].traffic = cast("Any", SimpleNamespace(
+        watches=True,
+        choose=lambda exchange: flow.models["b"],
+        watch=lambda request, model: seen.append((request, model)),
+        refused=lambda model, status: seen.append((model, status)),
+    ))  # fmt: skip
+    await flow.models["a"].answer(b"one")
+    assert seen == [(flow.models["b"].sent[0], flow.models["b"])]
+    flow.models["b"].refusal = ServiceUnavailable("full")
+    await flow.models["b"].fail()
+
+    assert seen[-1] == (flow.models["b"], 503)

@@ -1,0 +1,129 @@
+"""Specifications of workflows."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.errors import InvalidDag, InvalidWorkflow
+from modelserver.ext.workflows.specification import MAX_NODES, Options, Specification, parse_specification
+
+FUNCTIONS = "import json as js\nfrom os import path\n\nasync def first(data, context): ...\n\nlast = first\n"
+MODELS = "models:\n  m:\n    url: m.mar\n"
+
+
+def parse(text: str, functions: str | None = FUNCTIONS) -> Specification:
+    """With the functions above."""
+    return parse_specification(text, "flow.yaml", functions)
+
+
+def test_options_of_a_node_its_models_and_functions() -> None:
+    """A model's own options win over the common ones, wherever these stand; functions retry and time out."""
+    said = parse(
+        "models:\n  m:\n    url: m.mar\n    batch-size: 4\n    min-workers: 3\n  n: {url: n.mar}\n"
+        "  batch-size: 2\n  max-batch-delay: 7\n  max-workers: 2\n  retry-attempts: 0\n  timeout-ms: 500\n"
+        "dag:\n  first: [m]\n  m: [n]\n"
+    )
+
+    assert said.common == Options(1, 2, 2, 7, 0, 500)
+    assert said.nodes["m"].options == Options(3, 3, 4, 7, 0, 500)
+    assert said.nodes["n"].options == said.common
+    assert said.nodes["first"].options == Options(retry_attempts=0, timeout_ms=500)
+    assert (said.nodes["m"].url, said.nodes["first"].url) == ("m.mar", "")
+    assert said.dag == "{first=[m], m=[n]}"
+
+
+def test_what_may_be_left_out() -> None:
+    """No models, no list, empty names in a list; names that the module imports or assigns are functions."""
+    for names in ("", "[]", "[null]", '[""]'):
+        assert parse(f"dag:\n  last: {names}\n").graph.ends == ("last",)
+    for name in ("js", "path", "last"):
+        assert set(parse(f"dag:\n  {name}: []\n").nodes) == {name}
+    assert parse("dag: {anything: []}", "from x import *\n").nodes
+    assert parse(f"{MODELS}dag: {{m: [null]}}", None).dag == "{m=[null]}"
+
+
+def test_unknown_keys_are_warned_of() -> None:
+    """With a guess; models that no node needs are nobody's concern."""
+    said = parse(f"{MODELS}    batch_size: 3\n  spare: {{url: absent.mar}}\ndag: {{m: []}}\nmodel: 1\n")
+
+    assert list(said.nodes) == ["m"]
+    assert [warning.partition(";")[0] for warning in said.warnings] == [
+        "flow.yaml: model is not known and is ignored",
+        "flow.yaml: models.m: batch_size is not known and is ignored",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("models: [", "Failed to parse yaml. flow.yaml: line 1"),
+        ("- a", "a mapping"),
+        ("models: [a]", r"models=\['a'\]: a mapping"),
+        ("dag: [a]", r"dag=\['a'\]: a mapping"),
+        ("models: {min-workers: two}", "models.min-workers=two: a whole number from 0"),
+        ("models: {batch-size: 0}", "models.batch-size=0: a whole number from 1"),
+        ("models: {timeout-ms: 1.5}", "models.timeout-ms=1.5"),
+        ("models: {retry-attempts: true}", "models.retry-attempts=True"),
+        ("models: {min-workers: 3, max-workers: 2}", "max-workers=2: .* min-workers=3"),
+        ("models: {m: m.mar}", "models.m=m.mar: a model with a url is needed"),
+        ("models: {m: {batch-size: 1}}\ndag: {m: []}", "models.m: a url is needed"),
+        ("dag: {first: last}", "dag.first=last: a list of nodes"),
+        ("dag: {first: [[last]]}", "a list of nodes"),
+    ],
+)
+def test_specifications_of_another_form(text: str, why: str) -> None:
+    """The refusal names file, key and value."""
+    with pytest.raises(InvalidWorkflow, match=why):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("dag", "functions", "why"),
+    [
+        ("{first: [nobody]}", FUNCTIONS, "Unknown node 'nobody'"),
+        ('{first: ["../last"]}', FUNCTIONS, "Unknown node '../last'"),
+        ('{"a:b": []}', "from x import *", "Unknown node 'a:b'"),
+        ("{first: []}", None, "there is no handler file"),
+        ("{first: [last], last: [first]}", FUNCTIONS, "cycle"),
+    ],
+)
+def test_graphs_that_cannot_be_run(dag: str, functions: str | None, why: str) -> None:
+    """Unknown nodes and cycles are named."""
+    with pytest.raises(InvalidDag, match=why):
+        parse(f"dag: {dag}", functions)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "modles: {m: {url: m.mar}}\ndag: {m: []}",
+            "modles is not known and is ignored; did you mean models?",
+        ),
+        (f"{MODELS}dga: {{m: []}}", "dga is not known and is ignored; did you mean dag?"),
+        (
+            "models: {m: {urls: m.mar}}\ndag: {m: []}",
+            "models.m: urls is not known and is ignored; did you mean url?",
+        ),
+    ],
+)
+def test_misspelt_keys_that_lead_to_a_refusal(text: str, told: str) -> None:
+    """Are named with it, and what may have been meant; of many, only the first ones."""
+    with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
+        parse(text)
+    assert refused.value.message.endswith(f". flow.yaml: {told}")
+
+    many = "".join(f"odd{number}: 1\n" for number in range(9))
+    with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
+        parse(f"{many}{text}")
+    # Other sections explain nothing where both are there.
+    assert refused.value.message.count("odd") == (0 if "models: {m: {urls" in text else 3)
+
+
+def test_bounds() -> None:
+    """A workflow has a limited number of nodes, and its functions are Python."""
+    many = ", ".join(f"n{number}" for number in range(MAX_NODES))
+    with pytest.raises(InvalidDag, match=f"{MAX_NODES + 1} nodes, {MAX_NODES} are allowed"):
+        parse(f"dag: {{a: [{many}]}}")
+    with pytest.raises(InvalidWorkflow, match="not valid Python"):
+        parse("dag: {a: []}", "def (")

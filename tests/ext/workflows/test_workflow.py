@@ -1,0 +1,51 @@
+"""A registered workflow and the requests that it is answering."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+from modelserver.ext.workflows.archive import Contents, WorkflowArchive
+from modelserver.ext.workflows.specification import parse_specification
+from modelserver.ext.workflows.workflow import Workflow
+from modelserver.models.version import SavedWorkflow
+
+
+def workflow(text: str) -> Workflow:
+    """Of this specification."""
+    contents = Contents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
+    return Workflow("w", WorkflowArchive("w.war", Path("folder"), contents))
+
+
+def test_what_the_specification_does_not_say_is_up_to_the_archive() -> None:
+    """A delay of 50 ms, as TorchServe has it, only comes with a batch size."""
+    flow = workflow("models: {m: {url: m.mar}, n: {url: n.mar, max-batch-delay: 0}}\ndag: {m: [n]}")
+    first, second = (
+        flow.registration(node, SavedWorkflow("w.war")) for node in flow.specification.nodes.values()
+    )
+
+    assert (first.batch_size, first.max_batch_delay, first.handler, first.trusted) == (
+        None,
+        None,
+        None,
+        False,
+    )
+    assert second.max_batch_delay == 0
+    assert flow.specification.warnings == ()
+
+
+async def test_settling_waits_for_requests() -> None:
+    """Until the last one has ended, or the grace is over."""
+    flow = workflow("dag: {f: []}")
+    await flow.settle(1.0)
+    one, two = cast("Any", "one"), cast("Any", "two")
+    flow.begun(one)
+    flow.begun(two)
+    await flow.settle(0.001)
+    settling = asyncio.ensure_future(flow.settle(10.0))
+    flow.ended(one)
+    await asyncio.sleep(0)
+    assert not settling.done()
+    flow.ended(two)
+    await asyncio.wait_for(settling, 1.0)

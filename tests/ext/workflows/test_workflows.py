@@ -1,0 +1,188 @@
+"""The registered workflows, with models that need no files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.models import doubles
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
+from modelserver.ext.workflows.archive import Contents
+from modelserver.ext.workflows.specification import parse_specification
+from modelserver.ext.workflows.workflows import Workflows
+from modelserver.models.options.resolve import Registration
+from modelserver.models.registry import Registry
+from modelserver.models.settings.settings import Settings
+from modelserver.models.snapshot import parse_snapshot, registry_document
+from modelserver.models.version import SavedWorkflow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAR = SavedWorkflow("w.war")
+TEXT = "models:\n  m: {url: m.mar, min-workers: 1, batch-size: 2}\ndag:\n  f: [m]\n"
+
+
+class Reader:
+    """Archives without files, by URL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.removed: list[str] = []
+
+    async def open(self, url: str) -> Any:
+        if url == "absent.war":
+            raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
+        contents = Contents("w", "functions.py", parse_specification(TEXT, "flow.yaml", "def f(): ..."))
+        archive = doubles.Archive("functions.mar")
+        return SimpleNamespace(
+            url=url,
+            folder=self._folder,
+            contents=contents,
+            downloaded=None,
+            remove=lambda: self.removed.append(url),
+            archive=archive,
+        )
+
+
+class Prepared(doubles.Preparation):
+    """Pools whose workers have loaded."""
+
+    async def build(self, name: str, *arguments: Any, **named: Any) -> Any:
+        model = await super().build(name, *arguments, **named)
+        model.pool.loaded.set_result(None)
+        return model
+
+
+class Known:
+    """Workflows, and what they are made of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.preparation = Prepared()
+        self.registry = Registry(cast("Any", self.preparation))
+        self.workflows = Workflows(self.registry, Settings(), cast("Any", None), folder)
+        self.reader = Reader(folder)
+        self.workflows._reader = cast("Any", self.reader)
+
+
+@pytest.fixture
+async def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Known:
+    """Without workflows so far."""
+    # Of a double, which is no dataclass.
+    monkeypatch.setattr("modelserver.ext.workflows.workflows.replace", lambda archive, **_: archive)
+    return Known(tmp_path)
+
+
+async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
+    """A model's archive is its own, a function's the workflow's; snapshots keep the workflow instead."""
+    workflow = await known.workflows.register(SavedWorkflow("w.war", 5, 6))
+    function, model = sorted(
+        (built.registration for built in known.preparation.built), key=lambda each: str(each.model_name)
+    )
+
+    assert model == Registration(
+        url="m.mar", model_name="w__m", min_workers=1, max_workers=1, batch_size=2, max_batch_delay=50,
+        response_timeout=5, startup_timeout=6, workflow="w",
+    )  # fmt: skip
+    assert (function.url, function.handler, function.trusted) == (str(tmp_path), "functions.py:f", True)
+    assert (function.batch_size, function.max_batch_delay) == (None, None)
+    assert known.registry.get("w__f").url == "w.war"
+    assert known.workflows.get("w") is workflow
+    document = registry_document(known.registry)
+    saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6}
+    assert (document["models"], document["workflows"]) == ({}, {"w": saved})
+    assert parse_snapshot(json.dumps(document)).workflows == {"w": SavedWorkflow("w.war", 5, 6)}
+
+
+async def test_versions_beside_a_node_come_back_with_their_traffic(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow's version stays the default, and the weights hold; so does a snapshot before that."""
+    monkeypatch.setattr("modelserver.models.snapshot._version_document", lambda _: {"marName": "m.mar"})
+    known.preparation.metrics, known.preparation.shadow_bodies = ServerMetrics(hostname="h"), 0
+    await known.workflows.register(WAR)
+    node = known.registry.get("w__m").version
+    other = Registration(url="w__m-7.0.mar", model_name="w__m")
+    await known.registry.register(other)
+    plan = {"weights": {node: 100, "7.0": 0}}
+    await known.registry.change_traffic("w__m", plan)
+    document = registry_document(known.registry)
+    saved = parse_snapshot(json.dumps(document))
+    await known.workflows.unregister("w")
+
+    known.registry.workflows.update(saved.workflows)
+    await known.registry.register(other)
+    between = registry_document(known.registry)
+    assert await known.workflows.restore(lambda _: None)
+
+    assert document["workflows"]["w"]["nodes"] == {"w__m": {"defaultVersion": node, "traffic": plan}}
+    assert between["workflows"] == document["workflows"]
+    model = known.registry.get("w__m")
+    assert (model.version, model.traffic and model.traffic.plan.document()) == (node, plan)
+    await known.registry.drop_traffic("w__m")
+
+
+async def test_unregistering_takes_everything_away(known: Known) -> None:
+    """Models, archive and name; a model that somebody unregistered before is no hindrance."""
+    await known.workflows.register(WAR, "other")
+    await known.registry.unregister("other__m", None)
+    await known.workflows.unregister("other")
+
+    assert (known.registry.names(), known.workflows.urls(), known.reader.removed) == ([], {}, ["w.war"])
+    with pytest.raises(WorkflowNotFound, match="Workflow not found: other"):
+        await known.workflows.unregister("other")
+
+
+async def test_all_or_nothing(known: Known) -> None:
+    """After a failure nothing is left, and the name is free again."""
+    known.preparation.refusal = InvalidModel("no handler")
+    with pytest.raises(WorkflowFailed, match="Workflow w has failed to register") as failure:
+        await known.workflows.register(WAR)
+    assert "Workflow Node w__f failed to register. Details: no handler" in failure.value.message
+    assert (known.registry.names(), known.workflows.urls(), known.reader.removed) == ([], {}, ["w.war"])
+
+    known.preparation.refusal = None
+    await known.workflows.register(WAR)
+
+
+async def test_names_that_are_taken(known: Known) -> None:
+    """Of a workflow, of one that is being registered, or of a model; the archives are removed again."""
+    known.preparation.gate.clear()
+    first = asyncio.ensure_future(known.workflows.register(WAR))
+    await asyncio.sleep(0)
+    with pytest.raises(Conflict, match="Workflow w is already registered"):
+        await known.workflows.register(WAR)
+    known.preparation.gate.set()
+    await first
+    with pytest.raises(Conflict, match="Workflow w is already registered"):
+        await known.workflows.register(WAR)
+    await known.registry.register(Registration(url="other__m.mar"))
+    with pytest.raises(Conflict, match="needs the name other__m, which a model already has"):
+        await known.workflows.register(WAR, "other")
+    for odd in ("a/b", ".", "..", "a\n"):
+        with pytest.raises(InvalidWorkflow, match=r"The workflow name .* cannot be part of a path"):
+            await known.workflows.register(WAR, odd)
+    assert len(known.reader.removed) == 7
+
+
+async def test_what_cannot_be_restored_says_so(known: Known) -> None:
+    """It is listed and kept in snapshots, asking it is 503, and it can be unregistered."""
+    known.registry.workflows.update({"w": WAR, "gone": SavedWorkflow("absent.war", 7)})
+    notices: list[str] = []
+    assert not await known.workflows.restore(notices.append)
+
+    assert notices == ["Workflow gone cannot be restored: Workflow not found in workflow store: absent.war"]
+    assert known.workflows.get("w").url == "w.war"
+    errors: list[Any] = []
+    exchange = SimpleNamespace(
+        target=SimpleNamespace(route=SimpleNamespace(model="gone")), fail=errors.append
+    )
+    known.workflows.serve(cast("Any", exchange))
+    assert (errors[0].status, known.workflows.urls()) == (503, {"w": "w.war", "gone": "absent.war"})
+    await known.workflows.unregister("gone")
+    assert known.workflows.urls() == {"w": "w.war"}

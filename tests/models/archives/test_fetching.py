@@ -1,0 +1,110 @@
+"""Connections to hosts that may be reached; downloads as a whole are in test_download.py."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import httpx
+import pytest
+from tests.models.archives.conftest import allowing
+
+from modelserver.errors import ModelNotFound
+from modelserver.models.archives.fetching import CheckedTransport
+from modelserver.models.archives.urls import UrlPolicy
+
+LISTED = allowing(r"https://good\.com/.*", "file:///models/.*")
+DEFAULT = UrlPolicy()
+
+
+class Inner(httpx.AsyncBaseTransport):
+    """Notes the requests that would go out; those to ``dead`` addresses fail."""
+
+    def __init__(self, dead: tuple[str, ...] = ()) -> None:
+        self.requests: list[httpx.Request] = []
+        self.dead = dead
+        self.closed = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if request.url.host in self.dead:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def get(policy: UrlPolicy, url: str, *addresses: str, dead: tuple[str, ...] = ()) -> Inner:
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return list(addresses)
+
+    inner = Inner(dead)
+    async with httpx.AsyncClient(transport=CheckedTransport(policy, url, inner, resolve)) as client:
+        await client.get(url)
+    return inner
+
+
+async def test_connection_goes_to_the_checked_address() -> None:
+    """F62: the checked address is connected to, under the host's name, so rebinding has no effect."""
+    inner = await get(DEFAULT, "https://models.example:8443/x.mar", "8.8.8.8")
+
+    (request,) = inner.requests
+    assert (request.url.host, request.url.port) == ("8.8.8.8", 8443)
+    assert request.headers["host"] == "models.example:8443"
+    assert request.extensions["sni_hostname"] == "models.example"
+    assert inner.closed
+
+
+async def test_ipv6_address_is_connected_to() -> None:
+    """A host with an IPv6 address is reached."""
+    inner = await get(DEFAULT, "http://models.example/x.mar", "2606:4700::1111")
+
+    assert inner.requests[0].url.host == "2606:4700::1111"
+
+
+async def test_next_address_is_tried() -> None:
+    """When the first address does not answer the second is tried."""
+    inner = await get(DEFAULT, "http://models.example/x", "8.8.8.8", "8.8.4.4", dead=("8.8.8.8",))
+
+    assert [request.url.host for request in inner.requests] == ["8.8.8.8", "8.8.4.4"]
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.1",), ("8.8.8.8", "::1"), ("::ffff:169.254.169.254",)])
+async def test_one_private_address_refuses_the_host(addresses: tuple[str, ...]) -> None:
+    """F62: a name of which any address is private is refused before anything is sent."""
+    with pytest.raises(ModelNotFound, match="not public"):
+        await get(DEFAULT, "https://rebinding.example/x.mar", *addresses)
+
+
+async def test_operator_may_list_private_hosts() -> None:
+    """F62: a private host that the operator listed is reached."""
+    inner = await get(LISTED, "https://good.com/x.mar", "10.0.0.1")
+
+    assert inner.requests[0].url.host == "10.0.0.1"
+
+
+async def test_unknown_host_is_a_connection_error() -> None:
+    """A name that does not resolve fails like a host that does not answer."""
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        raise OSError("Name or service not known")
+
+    transport = CheckedTransport(DEFAULT, "u", Inner(), resolve)
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(httpx.ConnectError, match="not known"):
+            await asyncio.wait_for(client.get("http://nowhere.example/"), 5)
+
+
+def test_client_is_imported_by_who_needs_it_only() -> None:
+    """Starting the server imports no HTTP client; looking at a URL does."""
+    code = (
+        "import sys, modelserver.run.server\n"
+        "assert 'httpx' not in sys.modules\n"
+        "from modelserver.models.archives.urls import UrlPolicy\n"
+        "UrlPolicy().check('https://example.com/x.mar')\n"
+        "assert 'httpx' in sys.modules\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,188 @@
+"""What model files are, by their content."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import re
+import sys
+import types
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import joblib
+import pytest
+import sklearn.linear_model
+import torch
+
+from modelserver.models.archives.model_kinds import Kind, Seen, advice, look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NETWORK = torch.nn.Sequential(torch.nn.Linear(4, 3))
+MODEL = sklearn.linear_model.LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0])
+LINEAR = "sklearn.linear_model._base.LinearRegression"
+
+
+def saved(value: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def scripted() -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(NETWORK), buffer)
+    return buffer.getvalue()
+
+
+def exported() -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(NETWORK, (torch.zeros(2, 4),)), buffer)
+    return buffer.getvalue()
+
+
+def dumped(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    joblib.dump(value, buffer)
+    return buffer.getvalue()
+
+
+def zipped(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("_json", ".json"), text)
+    return buffer.getvalue()
+
+
+def safetensors(*names: str) -> bytes:
+    header = json.dumps({"__metadata__": {}, **{name: {"dtype": "F32"} for name in names}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        (lambda: saved(NETWORK), Seen(Kind.MODULE, "torch.nn.modules.container.Sequential")),
+        (
+            lambda: saved(NETWORK, _use_new_zipfile_serialization=False),
+            Seen(Kind.MODULE, "torch.nn.modules.container.Sequential"),
+        ),
+        (lambda: saved(NETWORK.state_dict()), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
+        (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
+        (scripted, Seen(Kind.TORCHSCRIPT)),
+        (exported, Seen(Kind.EXPORTED)),
+        (lambda: dumped(MODEL), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: pickle.dumps(MODEL, protocol=2), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: zlib.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: gzip.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: bz2.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: lzma.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: pickle.dumps({"a": 1}), Seen(Kind.PICKLE)),
+        (lambda: zipped(schema_json="{}"), Seen(Kind.SKOPS)),
+        (lambda: zipped(other_json="{}"), Seen(Kind.UNKNOWN)),
+        (lambda: b'{"learner":{}}', Seen(Kind.XGBOOST_JSON)),
+        (lambda: b"{L\0\0\0\0\0\0\0\7learner{", Seen(Kind.XGBOOST_UBJSON)),
+        (lambda: safetensors("a.weight", "a.bias", "b"), Seen(Kind.SAFETENSORS, "a.weight, a.bias, …")),
+        (lambda: b"GGUF\3\0\0\0", Seen(Kind.GGUF)),
+        (lambda: b"", Seen(Kind.UNKNOWN)),
+        (lambda: b"PK\3\4 and no more", Seen(Kind.UNKNOWN)),
+        (lambda: b"\x78\x9c and no more", Seen(Kind.UNKNOWN)),
+        (lambda: bytes(8) + b"{", Seen(Kind.UNKNOWN)),
+        (lambda: b"\x80\4\x95 and no more", Seen(Kind.PICKLE)),
+    ],
+)
+def test_each_format(content: Callable[[], bytes], seen: Seen, tmp_path: Path) -> None:
+    """It is known by its content, whatever the file is called; others are not."""
+    (tmp_path / "model").write_bytes(content())
+
+    assert look(tmp_path / "model") == seen
+
+
+class Running:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("write", [pickle.dumps, saved])
+def test_a_pickle_is_not_run(write: Callable[[Any], bytes], tmp_path: Path) -> None:
+    """What it would call is read as a name."""
+    (tmp_path / "evil.pt").write_bytes(write(Running(tmp_path / "made")))
+
+    look(tmp_path / "evil.pt")
+
+    assert not (tmp_path / "made").exists()
+
+
+def code_of(said: str) -> str:
+    """The lines of code in a message."""
+    return re.split(r":\n\n|\n\nThen: ", said)[1]
+
+
+def test_the_lines_for_a_network_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run as they are, and what they write takes any number of rows."""
+    monkeypatch.chdir(tmp_path)
+    Path("whole.pt").write_bytes(saved(NETWORK))
+    said = advice(Path("whole.pt"), look(Path("whole.pt")))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(code_of(said), {"rows": torch.zeros(2, 4)})
+
+    assert "a pickled network (torch.nn.modules.container.Sequential)" in said
+    assert said.endswith("\n\nThen: modelserver serve whole.pt2")
+    assert torch.export.load("whole.pt2").module()(torch.ones(5, 4)).shape == (5, 3)
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "weights.safetensors"])
+def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are a handler that loads them into the network of another file."""
+    network: Any = types.ModuleType("network")
+    network.Network = lambda: torch.nn.Sequential(torch.nn.Linear(4, 3))
+    loader: Any = types.ModuleType("safetensors.torch")
+    loader.load_file = lambda _: NETWORK.state_dict()
+    for name, module in (("network", network), ("safetensors", loader), ("safetensors.torch", loader)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.chdir(tmp_path)
+    content = saved(NETWORK.state_dict()) if file == "weights.pt" else safetensors("0.weight", "0.bias")
+    Path(file).write_bytes(content)
+    said = advice(Path(file), look(Path(file)))
+    names: dict[str, Any] = {}
+
+    exec(code_of(said), names)
+    handler = names["Served"]()
+    handler.load(None)
+
+    assert f"{file} has weights" in said
+    assert "without their network (0.weight, 0.bias). A script beside it loads them" in said
+    rows = torch.ones(2, 4)
+    assert torch.equal(handler.predict(rows), NETWORK(rows))
+
+
+def test_what_else_helps() -> None:
+    """A pickle needs trust, and why is said; llama.cpp's weights its library; other formats are served."""
+    pickled = advice(Path("iris.joblib"), Seen(Kind.PICKLE, LINEAR))
+    llama = advice(Path("m.gguf"), Seen(Kind.GGUF))
+
+    assert f"a pickle ({LINEAR}), which can run any code when it is loaded" in pickled
+    assert "\nmodelserver serve iris.joblib --trust\n" in pickled
+    assert "skops.io.dump(model, 'iris.skops')" in pickled
+    assert "self.llama = llama_cpp.Llama('m.gguf')" in code_of(llama)
+    compile(code_of(llama), "handler.py", "exec")
+    assert advice(Path("m.skops"), Seen(Kind.SKOPS)) == ""

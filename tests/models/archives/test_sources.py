@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.models.archives.conftest import allowing
+
+from modelserver.errors import (
+    BadRequest,
+    Conflict,
+    DownloadFailed,
+    InternalError,
+    ModelNotFound,
+)
+from modelserver.models.archives.incoming import Transfer
+from modelserver.models.archives.sources import Located, locate
+from modelserver.models.archives.urls import UrlPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+DEFAULT = UrlPolicy()
+ANY = allowing(".*")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    (folder / "mine" / "MAR-INF").mkdir(parents=True)
+    (folder / "x.mar").write_bytes(b"x")
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "new.mar").write_bytes(b"new")
+    (tmp_path / "site" / "x.mar").write_bytes(b"other")
+    handler = partial(Quiet, directory=str(tmp_path / "site"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> str:
+    """The text of the 404 that ``url`` gets."""
+    with pytest.raises(ModelNotFound) as caught:
+        await locate(url, store, policy, Path("unused"))
+    assert caught.value.status == 404
+    return caught.value.message
+
+
+async def test_archive_of_the_store(store: Path) -> None:
+    """A file name, also behind a path that TorchServe ignores, is found in the model store."""
+    for url in ("x.mar", "sub/x.mar", str(store / "x.mar"), "/elsewhere/x.mar"):
+        assert await locate(url, store, DEFAULT, store) == Located(url, store / "x.mar")
+
+
+async def test_directory_of_the_store(store: Path) -> None:
+    """A directory of the model store is found by its name, its path and its file URL."""
+    for url in ("mine", "mine/", str(store / "mine"), (store / "mine").as_uri()):
+        assert await locate(url, store, DEFAULT, store) == Located(url, store / "mine")
+
+
+async def test_nested_directory_needs_its_path(store: Path) -> None:
+    """Sub-directories of the model store are not searched, but their path names them."""
+    (store / "deep" / "model").mkdir(parents=True)
+
+    assert (
+        await locate(str(store / "deep" / "model"), store, DEFAULT, store)
+    ).path == store / "deep" / "model"
+    assert await message("model", store) == "Model not found at: model"
+
+
+async def test_relative_directory_of_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path relative to the working directory may name a directory of the store."""
+    (store / "deep" / "model").mkdir(parents=True)
+    monkeypatch.chdir(store.parent)
+
+    assert (await locate("store/deep/model", Path("store"), DEFAULT, store)).path == store / "deep" / "model"
+
+
+async def test_texts_of_the_reference(store: Path) -> None:
+    """Each refusal has TorchServe's status and words (reference 5.2)."""
+    assert await message("", store) == "empty url"
+    assert await message("../x.mar", store) == "Relative path is not allowed in url: ../x.mar"
+    assert await message("https://h/a/../x.mar", store, ANY) == (
+        "Relative path is not allowed in url: https://h/a/../x.mar"
+    )
+    assert await message("none.mar", store) == "Model not found at: none.mar"
+    assert await message("x.mar", None) == "Model store has not been configured."
+    assert await message("abfs://bucket/x.mar", store) == "Model not found at: abfs://bucket/x.mar"
+    assert await message("gopher://h/x.mar", store, ANY) == "Model not found at: gopher://h/x.mar"
+    only = allowing("https://good.com/.*")
+    for url in (
+        "https://evil.com/x.mar",
+        "s3://good.com/x.mar",
+        "HTTP://good.com/x.mar",
+        "file:///tmp/x.mar",
+    ):
+        assert await message(url, store, only) == f"Given URL {url} does not match any allowed URL(s)"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["%2e%2e/x.mar", "%252e%252e/x.mar", "..", "mine/..", "file:///store/%2e%2e/x.mar", "torchvision://.."],
+)
+async def test_relative_paths_are_refused_first(store: Path, url: str) -> None:
+    """F12: '..' is refused in every kind of URL, percent-encoded too."""
+    assert await message(url, store, ANY) == f"Relative path is not allowed in url: {url}"
+
+
+@pytest.mark.parametrize("url", [".", "/", "./", "a\0b", "x" * 5000, "http:/x", "x.mar/", "mine\\", "~"])
+async def test_odd_names_are_not_found(store: Path, url: str) -> None:
+    """F12: names that are no names are a 404, and the model store itself is no model."""
+    if url == "x.mar/":
+        assert (await locate(url, store, DEFAULT, store)).path == store / "x.mar"
+    else:
+        assert (await message(url, store)).startswith(f"Model not found at: {url}")
+
+
+async def test_allowed_urls_do_not_touch_names(store: Path) -> None:
+    """A pattern that matches everything does not make a download of a file name."""
+    assert (await locate("x.mar", store, ANY, store)).downloaded is None
+
+
+@pytest.mark.parametrize("policy", [DEFAULT, ANY])
+async def test_what_clients_name_stays_in_the_store(store: Path, tmp_path: Path, policy: UrlPolicy) -> None:
+    """F62: a path of the machine, or a name that is a loop of links, is not found."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "secret.mar").write_bytes(b"s")
+    (store / "loop").symlink_to(store / "loop")
+
+    assert await message((tmp_path / "outside").as_posix(), store, policy) == (
+        f"Model not found at: {tmp_path}/outside: it is outside the model store, "
+        "where only --models and load_models may lead"
+    )
+    assert (
+        await message(f"{tmp_path}/secret.mar", store, policy) == f"Model not found at: {tmp_path}/secret.mar"
+    )
+    assert await message("loop", store, policy) == "Model not found at: loop"
+
+
+async def test_links_of_the_store_are_followed(store: Path, tmp_path: Path) -> None:
+    """Archives and folders on a shared volume are linked into the store, by whose store it is."""
+    (tmp_path / "shared.mar").write_bytes(b"s")
+    (tmp_path / "folder").mkdir()
+    (store / "link.mar").symlink_to(tmp_path / "shared.mar")
+    (store / "linked").symlink_to(tmp_path / "folder")
+
+    for url in ("link.mar", (store / "link.mar").as_uri()):
+        assert (await locate(url, store, DEFAULT, store)).path == tmp_path / "shared.mar"
+    for url in ("linked", str(store / "linked"), (store / "linked").as_uri()):
+        assert (await locate(url, store, DEFAULT, store)).path == tmp_path / "folder"
+
+
+async def test_what_the_operator_names_may_lie_anywhere(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder, an archive and a file URL outside of the store, and a path with '..', are taken in place."""
+    (tmp_path / "opt" / "model").mkdir(parents=True)
+    (tmp_path / "opt" / "own.mar").write_bytes(b"o")
+    monkeypatch.chdir(store)
+    for url, path in (
+        (f"{tmp_path}/opt/model", tmp_path / "opt" / "model"),
+        (f"{tmp_path}/opt/own.mar", tmp_path / "opt" / "own.mar"),
+        ((tmp_path / "opt" / "own.mar").as_uri(), tmp_path / "opt" / "own.mar"),
+        ("../opt/model", tmp_path / "opt" / "model"),
+        (str(tmp_path / "opt" / "mine"), store / "mine"),
+    ):
+        assert await locate(url, store, DEFAULT, store, trusted=True) == Located(url, path)
+    with pytest.raises(ModelNotFound, match=r"^Model not found at: \.\./opt/none$"):
+        await locate("../opt/none", store, DEFAULT, store, trusted=True)
+
+
+async def test_links_within_the_store_are_followed(store: Path, tmp_path: Path) -> None:
+    """A link to another file of the store, and a store that is a link itself, are no way out."""
+    (store / "alias.mar").symlink_to("x.mar")
+    (tmp_path / "linked-store").symlink_to(store)
+
+    assert (await locate("alias.mar", tmp_path / "linked-store", DEFAULT, store)).path == store / "x.mar"
+
+
+async def test_special_files_are_not_models(store: Path) -> None:
+    """F62: a device or pipe is never opened."""
+    assert await message("file:///dev/zero", store, ANY) == "Model not found at: file:///dev/zero"
+
+
+async def test_download(site: str, store: Path) -> None:
+    """An http URL that the operator listed is fetched into the store, and remembered as a download."""
+    steps: list[int] = []
+
+    located = await locate(
+        f"{site}/new.mar", store, ANY, store, Transfer(progress=lambda done, _: steps.append(done))
+    )
+
+    assert located == Located(f"{site}/new.mar", store / "new.mar", downloaded=store / "new.mar")
+    assert located.path.read_bytes() == b"new"
+    assert steps == [3]
+
+
+async def test_download_conflicts_and_failures(site: str, store: Path) -> None:
+    """A taken file name is a 409, a missing page a 400, a missing store a 404."""
+    with pytest.raises(Conflict, match=r"^Model file already exists x\.mar$"):
+        await locate(f"{site}/x.mar", store, ANY, store)
+    with pytest.raises(DownloadFailed, match=r"^Failed to download archive from: .*/none\.mar$"):
+        await locate(f"{site}/none.mar", store, ANY, store)
+    assert await message(f"{site}/new.mar", None, ANY) == "Model store has not been configured."
+    assert (store / "x.mar").read_bytes() == b"x"
+
+
+async def test_public_hosts_by_default(store: Path) -> None:
+    """F62: without allowed_urls a public host is reached and a private one is not."""
+
+    async def resolve(host: str, _port: int) -> list[str]:
+        return ["8.8.8.8" if host == "public.example" else "192.168.1.1"]
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"new"
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content()))
+    network = Transfer(resolve=resolve, transport=transport)
+
+    located = await locate("https://public.example/new.mar", store, DEFAULT, store, network)
+    with pytest.raises(ModelNotFound, match="does not match any allowed URL"):
+        await locate("https://private.example/other.mar", store, DEFAULT, store, network)
+
+    assert located.path.read_bytes() == b"new"
+    assert not (store / "other.mar").exists()
+
+
+async def test_file_url_copies_an_allowed_file(store: Path, tmp_path: Path) -> None:
+    """A file outside of the store is copied into it only where allowed_urls says so."""
+    (tmp_path / "my new.mar").write_bytes(b"new")
+    url = (tmp_path / "my new.mar").as_uri()
+
+    assert "file:// needs an allowed_urls" in await message(url, store, DEFAULT)
+    located = await locate(url, store, ANY, store)
+
+    assert located == Located(url, store / "my new.mar", downloaded=store / "my new.mar")
+    assert located.path.read_bytes() == b"new"
+
+
+async def test_file_url_uses_an_allowed_directory_in_place(store: Path, tmp_path: Path) -> None:
+    """A directory outside of the store is used where it is, if allowed_urls says so."""
+    (tmp_path / "outside").mkdir()
+    url = (tmp_path / "outside").as_uri()
+
+    assert "does not match any allowed URL" in await message(url, store, DEFAULT)
+    assert await locate(url, store, ANY, store) == Located(url, tmp_path / "outside")
+
+
+@pytest.mark.parametrize("url", ["file://host/etc", "file://[x", "file:///none/x.mar", "file://"])
+async def test_file_url_of_nothing(store: Path, url: str) -> None:
+    """A file URL of another machine, or of nothing, is not found."""
+    assert await message(url, store, ANY) == f"Model not found at: {url}"
+
+
+async def test_torchvision_model(store: Path, tmp_path: Path) -> None:
+    """A torchvision URL becomes a temporary model directory, also without a model store."""
+    located = await locate("torchvision://resnet18?weights=random", None, DEFAULT, tmp_path / "work")
+
+    assert located.temporary
+    assert located.downloaded is None
+    assert located.path.parent == tmp_path / "work"
+    assert (located.path / "MAR-INF" / "MANIFEST.json").is_file()
+
+
+async def test_torchvision_weights_lie_in_the_store(store: Path, tmp_path: Path) -> None:
+    """F62: a weights file must lie in the model store, itself or as a link."""
+    (store / "w.pth").write_bytes(b"w")
+    (tmp_path / "s.pth").write_bytes(b"s")
+    (store / "linked.pth").symlink_to(tmp_path / "s.pth")
+
+    located = await locate("torchvision://resnet18?weights=w.pth", store, DEFAULT, tmp_path / "work")
+
+    assert str(store / "w.pth") in (located.path / "model-config.yaml").read_text()
+    linked = await locate("torchvision://resnet18?weights=linked.pth", store, DEFAULT, tmp_path / "work")
+    assert str(tmp_path / "s.pth") in (linked.path / "model-config.yaml").read_text()
+    for name in ("s.pth", "none.pth"):
+        url = f"torchvision://resnet18?weights={name}"
+        assert await message(url, store) == f"Model not found at: {url}: {name} is not in the model store"
+
+
+async def test_torchvision_failures(store: Path, tmp_path: Path) -> None:
+    """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
+    with pytest.raises(BadRequest, match="allowed are weights and seed"):
+        await locate("torchvision://resnet18?wieghts=random", store, DEFAULT, tmp_path)
+    with pytest.raises(InternalError, match=r"^Failed to save model: torchvision://resnet18: "):
+        await locate("torchvision://resnet18", store, DEFAULT, store / "x.mar")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=30) | st.text("./x.mar%2e~\\:", max_size=12))
+async def test_any_name_stays_in_the_store(store: Path, url: str) -> None:
+    """F12, F70: whatever the name, it is refused in order or lies inside of the model store."""
+    try:
+        located = await locate(url, store, DEFAULT, store)
+    except (BadRequest, ModelNotFound):
+        return
+    assert store in located.path.parents

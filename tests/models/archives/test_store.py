@@ -1,0 +1,53 @@
+"""What lies in the model store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.models.archives.store import ModelStore, file_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_what_is_loadable(tmp_path: Path) -> None:
+    """Archives and directories, by their names without suffix; hidden and other files are none."""
+    for file in ("a.mar", "b-1.0.tar.gz", "c.tgz", "d.txt", ".e.mar", "f.model"):
+        (tmp_path / file).touch()
+    (tmp_path / "g").mkdir()
+
+    assert sorted(await ModelStore(tmp_path).loadable()) == ["a.mar", "b-1.0.tar.gz", "c.tgz", "f.model", "g"]
+    assert await ModelStore(tmp_path).by_name() == {
+        "a": "a.mar", "b-1.0": "b-1.0.tar.gz", "c": "c.tgz", "f": "f.model", "g": "g"
+    }  # fmt: skip
+
+
+async def test_one_name_of_several_files(tmp_path: Path) -> None:
+    """The .mar is meant."""
+    (tmp_path / "a").mkdir()
+    for file in ("a.tgz", "a.mar"):
+        (tmp_path / file).touch()
+
+    assert await ModelStore(tmp_path).by_name() == {"a": "a.mar"}
+
+
+async def test_no_store(tmp_path: Path) -> None:
+    """There is nothing in one that is not there."""
+    assert await ModelStore(None).by_name() == {}
+    assert await ModelStore(tmp_path / "absent").by_name() == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("a.mar", "a.mar"),
+        ("/store/a/", "a"),
+        ("https://host/path/a.mar?version=1", "a.mar"),
+        ("file:///store/a.mar", "a.mar"),
+    ],
+)
+def test_the_file_of_a_url(url: str, file: str) -> None:
+    """Is its last segment."""
+    assert file_of(url) == file

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.models.archives.conftest import allowing
+
+from modelserver.errors import ModelNotFound
+from modelserver.models.archives.urls import (
+    UrlPolicy,
+    is_public,
+    leaves_its_place,
+    resolve_host,
+    scheme,
+)
+
+if TYPE_CHECKING:
+    import ipaddress
+
+LISTED = allowing(r"https://good\.com/.*", "file:///models/.*")
+DEFAULT = UrlPolicy()
+
+
+def refusal_of(policy: UrlPolicy, url: str) -> str:
+    with pytest.raises(ModelNotFound) as caught:
+        policy.check(url)
+    assert caught.value.message.startswith(f"Given URL {url} does not match any allowed URL(s)")
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    "url", ["https://good.com/x.mar", "HTTPS://GOOD.COM/sub/x.mar?v=1", "file:///models/x.mar"]
+)
+def test_listed_urls_are_allowed(url: str) -> None:
+    """A URL that one of the operator's patterns matches, in whatever case, may be used."""
+    LISTED.check(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://good.com/x.mar",
+        "https://good.com.evil.com/x.mar",
+        "https://good.com@evil.com/x.mar",
+        "https://evil.com/https://good.com/x.mar",
+        "https://evil.com/#https://good.com/x.mar",
+        "https://evil.com/?https://good.com/x.mar",
+        " https://good.com/x.mar",
+        "https://good.com:444/x.mar",
+        "file:///etc/passwd",
+    ],
+)
+def test_patterns_match_the_whole_url(url: str) -> None:
+    """F62: a URL that only begins, ends or looks like an allowed one is refused in TorchServe's words."""
+    assert refusal_of(LISTED, url).endswith("allowed URL(s)")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user@good.com/x.mar",
+        "https://user:secret@good.com/x.mar",
+        "https://good.com\\@evil.com/x.mar",
+        "https://good.com/a b.mar",
+        "https://good.com/%2e%2e/x.mar",
+        "https://good.com/%252e%252e/x.mar",
+        "https://good.com/../x.mar",
+        "https://good.com/\tx.mar",
+        "https://good.com/\ud800.mar",
+    ],
+)
+def test_disguised_urls_are_refused(url: str) -> None:
+    """F62: credentials, backslashes, blanks and '..' are refused though a pattern allows everything."""
+    refusal_of(allowing("(?s).*"), url)
+
+
+def test_default_allows_http_and_no_files() -> None:
+    """F62: without allowed_urls, http(s) may be tried and file:// needs the operator's word."""
+    DEFAULT.check("https://anywhere.example/x.mar")
+    DEFAULT.check("http://anywhere.example/x.mar")
+    assert refusal_of(DEFAULT, "file:///tmp/x.mar").endswith(
+        "file:// needs an allowed_urls in the configuration"
+    )
+
+
+def test_default_is_torchserves_pattern() -> None:
+    """The default policy is TorchServe's default value, read without an operator's word."""
+    assert [pattern.pattern for pattern in DEFAULT.allowed] == ["file://.*|http(s)?://.*"]
+    assert not DEFAULT.operator_set
+
+
+def test_empty_list_allows_nothing() -> None:
+    """An operator who sets an empty allowed_urls allows no URL at all."""
+    refusal_of(allowing(), "https://good.com/x.mar")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.8.8.8",
+        "0.0.0.0",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "100.100.100.200",
+        "169.254.169.254",
+        "168.63.129.16",
+        "192.0.0.192",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "2001:db8::1",
+    ],
+)
+def test_private_addresses_are_known(address: str) -> None:
+    """F62: loopback, private, link-local, metadata and multicast addresses are not public."""
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8"])
+def test_public_addresses_are_known(address: str) -> None:
+    """Addresses of the public internet are public."""
+    assert is_public(address)
+
+
+@given(st.ip_addresses(v=4))
+def test_mapped_addresses_are_judged_like_their_own(address: ipaddress.IPv4Address) -> None:
+    """F62: writing an IPv4 address as an IPv6 one changes nothing."""
+    assert is_public(f"::ffff:{address}") == is_public(str(address))
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1", "127.0.0.1", "::1"])
+async def test_other_spellings_of_loopback_resolve_to_it(host: str) -> None:
+    """F62: decimal, octal, hexadecimal and short forms of an address are judged by what they resolve to."""
+    addresses = await resolve_host(host, 80)
+
+    assert addresses
+    assert not any(is_public(address) for address in addresses)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://h/x", "https"),
+        ("FILE:///x", "file"),
+        ("s3://b/x", "s3"),
+        ("x.mar", None),
+        ("a/b", None),
+        ("x:y", None),
+    ],
+)
+def test_scheme(url: str, expected: str | None) -> None:
+    """A scheme is what stands before ://, in lower case."""
+    assert scheme(url) == expected
+
+
+@given(st.text("./%2eE5", max_size=20))
+def test_double_dots_are_found(url: str) -> None:
+    """F62: a URL that contains '..' as it stands always leaves its place."""
+    assert leaves_its_place(url) or ".." not in url

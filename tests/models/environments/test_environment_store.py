@@ -1,0 +1,191 @@
+"""The folder of environments: what is in use stays, what nobody uses gives way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from modelserver.models.environments import environment_store as store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+MIB = 1 << 20
+
+
+def made(folder: Path, name: str, size: int = MIB, *, used: int = 0) -> Path:
+    """A complete environment of that many bytes, used last ``used`` seconds after the epoch."""
+    place = folder / name
+    store.begin(place)
+    (place / "packages").mkdir()
+    (place / "packages" / "data").write_bytes(os.urandom(size))
+    store.complete(place, "m 1.0", store.size_of(place))
+    os.utime(place / "complete", (used, used))
+    return place
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def never() -> None:
+    """For locks that are free."""
+    raise AssertionError("the lock is held")
+
+
+def test_the_longest_unused_give_way(tmp_path: Path) -> None:
+    """The oldest use goes first, until what is left is within the limit."""
+    for number in (3, 1, 4, 2):
+        made(tmp_path, f"venv-{number}", used=number)
+
+    assert store.prune(tmp_path, 5 * MIB) == []
+    assert store.prune(tmp_path, 2 * MIB + MIB // 2) == [tmp_path / "venv-1", tmp_path / "venv-2"]
+    assert names(tmp_path) == ["venv-3", "venv-4"]
+
+
+def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the limit asks for gives way if the disk has to have a number of bytes free."""
+    for number in (1, 2, 3):
+        made(tmp_path, f"archive-{number}", used=number)
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=(10 - len(list(folder.iterdir()))) * MIB)
+
+    total = store.total(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    assert total >= 3 * MIB
+    assert store.prune(tmp_path, free=7 * MIB) == []
+    assert store.prune(tmp_path, free=9 * MIB) == [tmp_path / "archive-1", tmp_path / "archive-2"]
+    assert store.prune(tmp_path, free=11 * MIB) == [tmp_path / "archive-3"]
+    assert store.total(tmp_path) == 0
+
+
+def test_what_is_used_stays(tmp_path: Path) -> None:
+    """An environment that a server uses is not removed, whatever the limit, until its use ends."""
+    place = made(tmp_path, "packages-1")
+    made(tmp_path, "packages-2", used=5)
+    first, second = store.use(place), store.use(place)
+    assert first is not None
+    assert second is not None
+
+    assert store.prune(tmp_path, 0) == [tmp_path / "packages-2"]
+    first.end()
+    first.end()
+    assert store.prune(tmp_path, 0) == []
+    second.end()
+    assert store.prune(tmp_path, 0) == [place]
+    assert names(tmp_path) == []
+    assert store.use(place) is None
+
+
+def test_using_counts_as_a_use(tmp_path: Path) -> None:
+    """What is asked for again and again is not the longest unused."""
+    used = made(tmp_path, "venv-used", used=1)
+    made(tmp_path, "venv-not", used=2)
+    found = store.use(used)
+    assert found is not None
+    found.end()
+
+    assert store.prune(tmp_path, MIB + MIB // 2) == [tmp_path / "venv-not"]
+
+
+def test_a_use_ends_with_its_process(tmp_path: Path) -> None:
+    """A server that is killed holds nothing (F48)."""
+    place = made(tmp_path, "venv-1")
+    code = (
+        "import sys, pathlib; from modelserver.models.environments import environment_store as s\n"
+        "use = s.use(pathlib.Path(sys.argv[1])); print('used', flush=True); sys.stdin.read()"
+    )
+    user = subprocess.Popen(
+        [sys.executable, "-c", code, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == b"used\n"
+        assert store.prune(tmp_path, 0) == []
+        user.kill()
+        user.wait()
+
+        assert store.prune(tmp_path, 0) == [place]
+
+
+def test_a_use_that_is_forgotten_ends(tmp_path: Path) -> None:
+    """A registration that fails at any place leaves nothing in use."""
+    place = made(tmp_path, "venv-1")
+    use = store.use(place)
+    assert store.prune(tmp_path, 0) == []
+    del use
+
+    assert store.prune(tmp_path, 0) == [place]
+
+
+async def test_leftovers_go(tmp_path: Path) -> None:
+    """What an installation left that was killed is removed, and locks of nothing; one that is going on is
+    left alone, and so is what is none of ours.
+    """
+    (tmp_path / "venv-left" / "lib").mkdir(parents=True)
+    (tmp_path / "packages-failed.lock").touch()
+    (tmp_path / "of somebody").mkdir()
+    async with store.locked(tmp_path / "venv-making", never):
+        store.begin(tmp_path / "venv-making")
+        removed = await asyncio.to_thread(store.prune, tmp_path)
+        assert names(tmp_path) == ["of somebody", "venv-making", "venv-making.lock"]
+
+    assert removed == [tmp_path / "packages-failed", tmp_path / "venv-left"]
+
+
+async def test_one_at_a_time(tmp_path: Path) -> None:
+    """Who comes second waits and is told so, also when the first leaves nothing and the lock's file goes."""
+    place = tmp_path / "venv-1"
+    order: list[str] = []
+    waiting = asyncio.Event()
+
+    async def second() -> None:
+        async with store.locked(place, waiting.set):
+            order.append("second")
+            assert names(tmp_path) == ["venv-1.lock"]
+
+    async with store.locked(place, never):
+        task = asyncio.create_task(second())
+        await waiting.wait()
+        order.append("first")
+    await task
+
+    assert order == ["first", "second"]
+    assert names(tmp_path) == []
+
+
+def test_a_mark_without_a_size(tmp_path: Path) -> None:
+    """An environment whose mark does not say how large it is, is counted."""
+    place = made(tmp_path, "venv-1", used=1)
+    (place / "complete").write_text("made for m 1.0\n")
+    os.utime(place / "complete", (1, 1))
+    made(tmp_path, "venv-2", used=2)
+
+    assert store.prune(tmp_path, 2 * MIB + MIB // 2) == []
+    assert store.prune(tmp_path, MIB + MIB // 2) == [place]
+
+
+def test_what_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no environment any more, and goes the next time (F56)."""
+    place = made(tmp_path, "venv-1")
+
+    def fails(_path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", fails)
+        assert store.prune(tmp_path, 0) == []
+
+    assert store.use(place) is None
+    assert store.prune(tmp_path) == [place]
+    assert names(tmp_path) == []

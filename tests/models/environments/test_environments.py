@@ -1,0 +1,342 @@
+"""Packages of a model's own: installed by the real pip, without a network, or by one that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from modelserver.errors import InvalidModel
+from modelserver.models.environments.environments import (
+    EnvironmentFailed,
+    Environments,
+    Wanted,
+    WorkerEnvironment,
+)
+
+REQUIREMENTS = "--no-index\n--find-links wheels\ntiny==1.0\n"
+
+
+def write_wheel(folder: Path, name: str, version: str, code: str) -> Path:
+    """A package of one module."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = [f"{path},{_hash(text)},{len(text)}" for path, text in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return made
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    """An unpacked archive that brings the wheel it needs."""
+    made = tmp_path / "model"
+    write_wheel(made / "wheels", "tiny", "1.0", "ANSWER = 42\n")
+    (made / "requirements.txt").write_text(REQUIREMENTS)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where environments are kept."""
+    made = tmp_path / "environments"
+    made.mkdir()
+    return made
+
+
+def wanted(model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt") -> Wanted:
+    return Wanted("m", "1.0", model_dir, requirements, venv)
+
+
+def played(tmp_path: Path, script: str) -> str:
+    """A Python whose ``-m pip`` is this shell script."""
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then\n{script}\nelse\nexec {sys.executable} "$@"\nfi\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def environments(
+    tmp_path: Path, folder: Path | None, python: str = sys.executable, **more: Any
+) -> Environments:
+    return Environments(python, tmp_path / "fallback", folder=folder, **more)
+
+
+def ask(python: str | None, code: str, **variables: str) -> str:
+    """What a program prints."""
+    ended = subprocess.run(
+        [python or sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+    )
+    return ended.stdout.strip()
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def read(path: Path) -> str:
+    """A file's content, nothing if there is none yet."""
+    return path.read_text().strip() if path.exists() else ""
+
+
+# The real pip
+
+
+async def test_packages_in_a_folder_of_their_own(
+    tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two servers that ask at once install once; pip's output is in the model's log, progress is told, and
+    who comes later finds it there.
+    """
+    told: list[str] = []
+    with caplog.at_level(logging.INFO):
+        first, second = await asyncio.gather(
+            *(environments(tmp_path, folder).provide(wanted(model_dir), told.append) for _ in range(2))
+        )
+        later = await environments(tmp_path, folder).provide(wanted(model_dir), told.append)
+
+    assert first is not None
+    assert first == second == later
+    assert first.python is None
+    assert ask(None, "import tiny; print(tiny.ANSWER)", **first.variables) == "42"
+    assert told == ["Installing the packages of m 1.0"]
+    lines = [record for record in caplog.records if record.name == "modelserver.model"]
+    assert {getattr(record, "source", "") for record in lines} == {"m_1.0-pip"}
+    assert sum("Successfully installed tiny-1.0" in record.getMessage() for record in lines) == 1
+    assert "its packages are already installed" in caplog.text
+    # Nothing is written to the archive.
+    assert names(model_dir) == ["requirements.txt", "wheels"]
+
+
+# One that is played
+
+
+async def test_nothing_is_wanted(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """A model without requirements, or whose are not to be installed, needs no environment."""
+    assert await environments(tmp_path, folder).provide(wanted(model_dir, requirements=None)) is None
+    assert names(folder) == []
+
+
+async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """The message is TorchServe's, then the last lines; nothing is left of the attempt."""
+    python = played(tmp_path, "seq 100; echo 'ERROR: No matching distribution found' >&2; exit 1")
+    with pytest.raises(EnvironmentFailed) as error:
+        await environments(tmp_path, folder, python).provide(wanted(model_dir))
+
+    assert error.value.type == "ModelException"
+    assert error.value.status == 400
+    first, *last = error.value.message.split("\n")
+    assert first == (
+        "Custom pip package installation failed for model m. pip ended with status 1. Its last lines were:"
+    )
+    assert last == [*(str(number) for number in range(82, 101)), "ERROR: No matching distribution found"]
+    assert [name for name in names(folder) if not name.endswith(".lock")] == []
+
+
+async def test_a_virtual_environment(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """Its Python sees the server's packages behind its own; without requirements pip is not asked, and it is
+    made all the same, as in TorchServe.
+    """
+    python = played(tmp_path, "exit 7")
+    made = await environments(tmp_path, folder, python).provide(
+        wanted(model_dir, venv=True, requirements=None)
+    )
+
+    assert made is not None
+    assert made.variables == {}
+    prefix, paths = ask(made.python, "import sys, msgspec; print(sys.prefix, sys.path, sep='|')").split("|")
+    assert Path(prefix).parent.parent == folder
+    assert paths.index(prefix) < paths.index(str(Path(msgspec.__file__).parents[1]))
+
+
+async def test_a_virtual_environment_that_cannot_be_made(
+    tmp_path: Path, folder: Path, model_dir: Path
+) -> None:
+    """TorchServe's message, then the reason."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nif [ "$2" = venv ]; then echo no room; exit 1; fi\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentFailed) as error:
+        await environments(tmp_path, folder, str(python)).provide(wanted(model_dir, venv=True))
+
+    assert error.value.message.startswith("Virtual environment creation failed for model m. ")
+    assert error.value.message.endswith("no room")
+
+
+async def test_what_pip_is_told(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """Plain arguments, never through a shell (F67)."""
+    python = played(tmp_path, f'echo "$@" > {tmp_path}/arguments')
+    await environments(tmp_path, folder, python).provide(wanted(model_dir))
+    arguments = (tmp_path / "arguments").read_text().split()
+
+    assert arguments[:5] == ["-m", "pip", "install", "--upgrade", "--target"]
+    assert arguments[-2:] == ["-r", str(model_dir / "requirements.txt")]
+
+
+async def test_pips_variables(
+    tmp_path: Path,
+    folder: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PIP_INDEX_URL and the like reach it, hidden ones do not; it asks nothing (F68)."""
+    monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example/simple")
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    python = played(tmp_path, "pwd; env")
+    with caplog.at_level(logging.INFO):
+        await environments(tmp_path, folder, python, hidden=re.compile("SECRET.*")).provide(wanted(model_dir))
+    printed = [record.getMessage() for record in caplog.records if record.name == "modelserver.model"]
+
+    assert str(model_dir) in printed
+    assert {"PIP_INDEX_URL=https://packages.example/simple", "PIP_NO_INPUT=1"} <= set(printed)
+    assert not any("SECRET" in line for line in printed)
+
+
+async def test_output_without_lines(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """Megabytes on one line, and bytes that are no text, do no harm; the last lines are kept."""
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\377\\n'; seq 1000; printf end; exit 3"
+    with pytest.raises(EnvironmentFailed) as error:
+        await environments(tmp_path, folder, played(tmp_path, script)).provide(wanted(model_dir))
+
+    assert error.value.message.endswith("\n998\n999\n1000\nend")
+    assert len(error.value.message) < 1000
+
+
+async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """An installation that does not end is ended, with all that it started."""
+    python = played(tmp_path, f"sleep 77 & echo $! > {tmp_path}/pid; wait")
+    with pytest.raises(EnvironmentFailed, match=r"It did not finish within 0\.8 s\.$"):
+        await environments(tmp_path, folder, python, limit=0.8).provide(wanted(model_dir))
+
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert [name for name in names(folder) if not name.endswith(".lock")] == []
+
+
+async def test_a_leftover_is_not_taken_for_an_environment(
+    tmp_path: Path, folder: Path, model_dir: Path
+) -> None:
+    """What a server left that was killed in the middle is removed and made anew."""
+    script = 'mkdir -p "$6" && touch "$6/new"'
+    asked = environments(tmp_path, folder, played(tmp_path, script))
+    made = await asked.provide(wanted(model_dir))
+    assert made is not None
+    packages = Path(made.variables["PYTHONPATH"].partition(":")[0])
+    (packages.parent / "complete").unlink()
+    (packages / "old").touch()
+
+    assert await asked.provide(wanted(model_dir)) == made
+    assert names(packages) == ["new"]
+
+
+async def test_the_servers_own_path_comes_after(
+    tmp_path: Path, folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHONPATH of the server is kept behind the model's packages."""
+    monkeypatch.setenv("PYTHONPATH", "/a:/b")
+    made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(wanted(model_dir))
+
+    assert made is not None
+    assert made.variables["PYTHONPATH"].split(":")[1:] == ["/a", "/b"]
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
+async def test_no_python(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
+    """A ``python`` of the settings that is none is named."""
+    with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
+        await environments(tmp_path, folder, python).provide(wanted(model_dir))
+
+
+async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+    """Whoever gives up leaves no pip behind, and no folder that looks complete."""
+    python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
+    asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(wanted(model_dir)))
+    deadline = time.monotonic() + 10
+    while not read(tmp_path / "pid"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert not psutil.pid_exists(int(read(tmp_path / "pid")))
+    assert [name for name in names(folder) if not name.endswith(".lock")] == []
+
+
+async def test_without_a_cache(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments go into a folder of the server's own then."""
+    monkeypatch.setenv("MODELSERVER_CACHE", "off")
+    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(wanted(model_dir))
+
+    assert made is not None
+    assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
+
+
+async def test_unused_environments_give_way(
+    tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After an installation those that no server uses are removed while all are too large; the new one and
+    those in use stay, and come back after a new installation.
+    """
+    asked = environments(tmp_path, folder, played(tmp_path, 'mkdir "$6" && echo > "$6/x"'), keep=0)
+    made: list[WorkerEnvironment] = []
+    with caplog.at_level(logging.INFO):
+        for number in range(3):
+            (model_dir / "requirements.txt").write_text(f"# {number}\n")
+            found = await asked.provide(wanted(model_dir))
+            assert found is not None
+            made.append(found)
+            if number == 0:
+                found.release()
+
+    places = [Path(each.variables["PYTHONPATH"].partition(":")[0]).parent for each in made]
+    assert [place.exists() for place in places] == [False, True, True]
+    assert f"Removed the unused environment {places[0]}" in caplog.text
+    (model_dir / "requirements.txt").write_text("# 0\n")
+    assert await asked.provide(wanted(model_dir)) == made[0]
+    for each in made:
+        each.release()
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "is missing"), (b"\xff\xfe\xff", "cannot be read")])
+async def test_no_requirements_file(
+    tmp_path: Path, folder: Path, model_dir: Path, content: bytes | None, reason: str
+) -> None:
+    """A manifest that names a file that is not there, or is no text, is refused by name."""
+    (model_dir / "requirements.txt").unlink()
+    if content is not None:
+        (model_dir / "requirements.txt").write_bytes(content)
+    with pytest.raises(InvalidModel, match=rf"^The requirementsFile 'requirements\.txt' of m {reason}"):
+        await environments(tmp_path, folder).provide(wanted(model_dir))

@@ -1,0 +1,121 @@
+"""One row for each option: what reads, keeps, shows or explains it finds it there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docs.model_config import MODELS, ranks_above, ranks_below
+from tests.documents import describe_listener
+
+from modelserver.errors import ConfigError
+from modelserver.models.options.option import option, options_of, parameter, parameters_of
+from modelserver.models.options.resolve import ASKED, PARAMETERS, REGISTER, ModelOptions, Registration
+from modelserver.models.options.table import CHANGEABLE
+from modelserver.models.options.values import boolean, whole
+from modelserver.models.replacing import taken_over
+from modelserver.models.snapshot import parse_snapshot
+from modelserver.surface.api.describe import described
+from modelserver.surface.api.management import read_change, read_registration
+from modelserver.surface.api.parameters import Parameters
+
+_OWN = {name: row for name, row in ASKED.items() if row.own}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Two options, a parameter, and a field that is neither."""
+
+    batch_size: int | None = option("batchSize", 0, whole(1), "", asked="Size.", kserve="max_batch_size")
+    idle: int | None = option("idleTime", 0, whole(0, 9), "Idle.", own=True, setting="idle", below=("more",))
+    wait: bool | None = parameter(boolean(), "Wait.", {"default": True})
+    other: bool = False
+
+
+def test_rows_stand_at_their_fields() -> None:
+    """A field is None unless given, its row knows its name; other fields have none."""
+    assert Sample() == Sample(None, None, None, other=False)
+    assert {name: (row.name, row.key) for name, row in options_of(Sample).items()} == {
+        "batch_size": ("batch_size", "batchSize"),
+        "idle": ("idle", "idleTime"),
+    }
+    assert [(name, row.description) for name, row in parameters_of(Sample).items()] == [("wait", "Wait.")]
+
+
+def test_ranks_in_words() -> None:
+    """They follow from the words that an option has, and from who knows it."""
+    size, idle = options_of(Sample).values()
+
+    assert ranks_above(size) == ("`batch_size`", "`max_batch_size`", "`batcher.maxBatchSize`")
+    assert ranks_below(size) == (MODELS,)
+    assert ranks_above(idle) == ()
+    assert ranks_below(idle) == ("`more`", "`idle` of config.properties")
+    assert (size.is_strict, idle.is_strict) == (False, True)
+
+
+def value_of(name: str) -> Any:
+    values = PARAMETERS[name].values
+    if values.type == "boolean":
+        return True
+    return values.choices[-1] if values.choices else 250
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_registrations_read_all_options(name: str) -> None:
+    """Text becomes a value; OpenAPI names the parameter, in the query as in the body."""
+    registration = read_registration(Parameters({"url": "a.mar", name: str(value_of(name)).lower()}))
+    assert registration.given(name) == value_of(name)
+
+    document = describe_listener("management", "1")
+    operation = document["paths"]["/models"]["post"]
+    assert name in [described["name"] for described in operation["parameters"]]
+    assert name in document["components"]["schemas"]["RegisterRequest"]["properties"]
+
+
+@pytest.mark.parametrize("name", CHANGEABLE)
+def test_changes_read_all_options_that_may_change(name: str) -> None:
+    """The change is an operator's word, and OpenAPI names its parameter."""
+    options = read_change(Parameters({name: str(value_of(name)).lower()})).applied_to(ModelOptions())
+    assert getattr(options, name) == value_of(name)
+    assert options.sources == {name: REGISTER}
+
+    operation = describe_listener("management", "1")["paths"]["/models/{model_name}"]["put"]
+    assert name in [described["name"] for described in operation["parameters"]]
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if name not in {"min_workers", "max_workers"}])
+def test_replacements_take_over_what_was_asked_for(name: str) -> None:
+    """Where the replacement does not say otherwise itself."""
+    value = value_of(name)
+    before: Any = SimpleNamespace(
+        name="m",
+        options=ModelOptions(**{name: value}, sources={name: REGISTER}),
+        registration=Registration(),
+        pool=SimpleNamespace(min_workers=1, max_workers=1),
+    )
+
+    assert getattr(taken_over(before, Registration()), name) == value
+
+
+@pytest.mark.parametrize("name", _OWN)
+def test_snapshots_give_back_own_options(name: str) -> None:
+    """Under the name that model-config.yaml has for them, and of the right type."""
+    for value, is_read in ((value_of(name), True), ([], False)):
+        text = json.dumps({"models": {"m": {"1.0": {"marName": "m.mar", _OWN[name].key: value}}}})
+        if is_read:
+            (saved,) = parse_snapshot(text).models
+            assert getattr(saved.registration, name) == value
+        else:
+            with pytest.raises(ConfigError, match=_OWN[name].key):
+                parse_snapshot(text)
+
+
+def test_what_is_shown() -> None:
+    """Bounds beside all, times in their block; what is without limit is left out."""
+    options = ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
+
+    assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}
+    assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}

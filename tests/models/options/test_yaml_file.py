@@ -1,0 +1,402 @@
+"""model-config.yaml."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.errors import InvalidModel
+from modelserver.models.options.table import (
+    CONFIG_KEYS,
+    HANDLER_KEYS,
+    Batcher,
+    ModelConfig,
+    Torchrun,
+)
+from modelserver.models.options.yaml_file import MAX_PROCESSES, load_document, parse_model_config
+
+
+def _refusal(text: str) -> str:
+    with pytest.raises(InvalidModel) as error:
+        parse_model_config(text)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_reads_every_key() -> None:
+    """All keys of reference 9 and our own are read, and the whole document is kept."""
+    text = """
+minWorkers: 1
+maxWorkers: 2
+batchSize: 4
+maxBatchDelay: 50
+responseTimeout: 10
+startupTimeout: 20
+deviceType: "gpu"
+deviceIds: [0, 2]
+parallelType: tp
+parallelLevel: 2
+torchrun: {nproc-per-node: 2}
+maxRetryTimeoutInSec: 0
+clientTimeoutInMills: 1500
+jobQueueSize: 30
+useJobTicket: true
+useVenv: false
+sequenceBatching: true
+continuousBatching: false
+asyncCommunication: true
+sequenceMaxIdleMSec: 100
+sequenceTimeoutMSec: 200
+maxNumSequence: 3
+maxSequenceJobQueueSize: 4
+batchPolicy: Greedy
+splitInstances: false
+batcher: {maxBatchSize: 8}
+handler: {profile: true}
+"""
+    config, warnings = parse_model_config(text)
+    assert warnings == []
+    assert config.raw["handler"] == {"profile": True}
+    assert config == ModelConfig(
+        min_workers=1,
+        max_workers=2,
+        batch_size=4,
+        max_batch_delay=50,
+        response_timeout=10,
+        startup_timeout=20,
+        device_type="gpu",
+        device_ids=(0, 2),
+        parallel_type="tp",
+        parallel_level=2,
+        torchrun=Torchrun(2),
+        max_retry_timeout=0,
+        client_timeout_ms=1500,
+        job_queue_size=30,
+        use_job_ticket=True,
+        use_venv=False,
+        sequence_batching=True,
+        continuous_batching=False,
+        async_communication=True,
+        sequence_max_idle_ms=100,
+        sequence_timeout_ms=200,
+        max_num_sequence=3,
+        max_sequence_job_queue_size=4,
+        batch_policy="greedy",
+        split_instances=False,
+        batcher=Batcher(8, given=frozenset({"max_batch_size"})),
+        raw=config.raw,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}"])
+def test_an_empty_file_sets_nothing(text: str) -> None:
+    """No file, no keys, no complaint."""
+    assert parse_model_config(text) == (ModelConfig(), [])
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("minWorkers", "min_workers"),
+        ("batchSize", "batch_size"),
+        ("maxNumSequence", "max_num_sequence"),
+        ("maxSequenceJobQueueSize", "max_sequence_job_queue_size"),
+    ],
+)
+def test_numbers_below_one_are_raised(key: str, name: str) -> None:
+    """Where TorchServe clamps to 1, so do we, and say so."""
+    config, warnings = parse_model_config(f"{key}: -3")
+    assert getattr(config, name) == 1
+    assert warnings == [f"model-config.yaml: {key}=-3: a whole number of at least 1 is needed, 1 is used"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("batchSize=many", "a whole number of at least 1 is needed"),
+        ("batchSize=True", "a whole number of at least 1 is needed"),
+        ("batchSize=4.0", "a whole number of at least 1 is needed"),
+        ("maxBatchDelay=-1", "a whole number of at least 0 is needed"),
+        ("responseTimeout=0", "a whole number of at least 1 is needed"),
+        ("maxBatchDelay=99999999999999", "a whole number of at most 2147483647 is needed"),
+        ("deviceType=neuron", "one of cpu, gpu is needed"),
+        ("deviceIds=0", "a list of whole numbers is needed"),
+        ("deviceIds=[0, -1]", "a whole number of at least 0 is needed"),
+        ("parallelType=xp", "one of pp, tp, pptp, custom is needed"),
+        ("useVenv=1", "true or false is needed"),
+        ("deviceIds=[1, 1]", "a list that names no device twice is needed"),
+    ],
+)
+def test_wrong_types_leave_the_default(line: str, reason: str) -> None:
+    """A value that cannot be used is named in a warning and left out."""
+    config, warnings = parse_model_config(line.replace("=", ": "))
+    assert config == ModelConfig(raw=config.raw)
+    assert warnings == [f"model-config.yaml: {line} is ignored: {reason}"]
+
+
+def test_keys_that_differ_only_in_spelling_get_a_hint() -> None:
+    """Everything else is the author's own."""
+    _, warnings = parse_model_config("batch_size: 4\nmy_key: 1\nbatchsize: 3\n3: 4\n")
+    assert warnings == [
+        "model-config.yaml: batch_size is not a setting of the server; did you mean batchSize?",
+        "model-config.yaml: batchsize is not a setting of the server; did you mean batchSize?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("maxBatchDely", "maxBatchDelay"),
+        ("responseTimeouts", "responseTimeout"),
+        ("maxRetryTimeoutInSecs", "maxRetryTimeoutInSec"),
+        ("clientTimeoutInMillis", "clientTimeoutInMills"),
+        ("deviceId", "deviceIds"),
+        ("MicroBatching", "micro_batching"),
+        ("optimise", "optimize"),
+    ],
+)
+def test_a_slip_of_the_pen_gets_the_nearest_known_key(key: str, meant: str) -> None:
+    """One line each, and the value has no effect."""
+    config, warnings = parse_model_config(f"{key}: 1")
+    assert warnings == [f"model-config.yaml: {key} is not a setting of the server; did you mean {meant}?"]
+    assert config == ModelConfig(raw={key: 1})
+
+
+@pytest.mark.parametrize("key", sorted(HANDLER_KEYS))
+def test_keys_of_handlers_are_handed_on_in_silence(key: str) -> None:
+    """What built-in handlers read is theirs to check; the server keeps it as it is."""
+    text = f"{key}: {{a: [1, 2.5, null], b: {{c: yes}}}}"
+    config, warnings = parse_model_config(text)
+    assert warnings == []
+    assert config.raw[key] == {"a": [1, 2.5, None], "b": {"c": True}}
+
+
+def test_endless_keys_cost_no_time() -> None:
+    """Thousands of unknown keys, and a very long one, are passed over (F60)."""
+    text = "\n".join(f"batchSiz{n}: 1" for n in range(5000)) + f"\n{'batchSize' * 100}: 1"
+    _, warnings = parse_model_config(text)
+    assert len(warnings) < 300
+
+
+# torchrun
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("{}", Torchrun(1)),
+        ("{nproc-per-node: 4}", Torchrun(4)),
+        ("{nproc-per-node: 2, OMP_NUMBER_THREADS: 3}", Torchrun(2, 3)),
+        (
+            "{nproc-per-node: 2, nnodes: 1, node-rank: 0, rdzv-backend: c10d, monitor-interval: 5}",
+            Torchrun(2),
+        ),
+        ('{nnodes: "1:1"}', Torchrun(1)),
+    ],
+)
+def test_a_torchrun_block_says_how_many_processes(block: str, expected: Torchrun) -> None:
+    """Its rendezvous has nothing to say on one machine (reference 9)."""
+    config, warnings = parse_model_config(f"torchrun: {block}")
+    assert config.torchrun == expected
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("3", "torchrun=3: a mapping is needed"),
+        ("{nproc-per-node: two}", "torchrun.nproc-per-node=two: a whole number of at least 1 is needed"),
+        ("{nproc-per-node: 0}", "torchrun.nproc-per-node=0: a whole number of at least 1 is needed"),
+        ("{nproc-per-node: 9999}", f"torchrun.nproc-per-node=9999: at most {MAX_PROCESSES} is possible"),
+        ("{OMP_NUMBER_THREADS: x}", "torchrun.OMP_NUMBER_THREADS=x: a whole number of at least 1 is needed"),
+        ("{nnodes: 2}", "torchrun.nnodes=2: only 1 is possible, a worker runs on one machine"),
+        ("{node-rank: 1}", "torchrun.node-rank=1: only 0 is possible, a worker runs on one machine"),
+    ],
+)
+def test_a_torchrun_block_that_cannot_be_meant_is_refused(value: str, message: str) -> None:
+    """A model that needs several processes is not served by one."""
+    assert _refusal(f"torchrun: {value}") == f"model-config.yaml: {message}"
+
+
+def test_unknown_keys_of_torchrun_are_told() -> None:
+    """With the nearest known one, if there is one."""
+    _, warnings = parse_model_config("torchrun: {nproc_per_node: 2, colour: red}")
+    assert warnings == [
+        "model-config.yaml: torchrun.nproc_per_node is not a known setting; did you mean nproc-per-node?",
+        "model-config.yaml: torchrun.colour is not a known setting and is ignored",
+    ]
+
+
+# The table
+
+
+@pytest.mark.parametrize("key", [key for key in CONFIG_KEYS if key != "batcher"])
+@pytest.mark.parametrize("value", ["{a: 1}", "[[]]", "word", "-1.5", "2001-01-01", "~"])
+def test_every_value_is_used_told_or_refused(key: str, value: str) -> None:
+    """Nothing strange goes into a field, and what is left out is named with what is allowed."""
+    option = CONFIG_KEYS[key]
+    if option.is_strict and value not in ("~", "{a: 1}" if key in {"torchrun", "traffic"} else ""):
+        assert re.fullmatch(rf"model-config\.yaml: {key}=.* is needed", _refusal(f"{key}: {value}"))
+        return
+    config, warnings = parse_model_config(f"{key}: {value}")
+    used = getattr(config, option.name)
+    if value == "~":
+        assert (used, warnings) == (None, [])
+    elif key == "torchrun":
+        assert used == Torchrun(1)
+    elif (key, value) == ("traffic", "{a: 1}"):
+        assert (used, warnings) == ({"a": 1}, [])
+    else:
+        assert used is None
+        assert len(warnings) == 1
+        assert warnings[0].startswith(f"model-config.yaml: {key}=")
+        assert warnings[0].endswith("needed")
+
+
+@pytest.mark.parametrize("block", ["batcher: {}", "batcher:"])
+def test_an_empty_batcher_has_kserves_documented_numbers(block: str) -> None:
+    """32 instances, 500 ms, 60 s."""
+    config, _ = parse_model_config(block)
+    assert config.batcher == Batcher(32, 500, 60, frozenset())
+
+
+def test_a_batcher_takes_both_spellings_and_numbers_as_text() -> None:
+    """Settings of the sidecar can be copied as they are."""
+    config, warnings = parse_model_config(
+        'batcher: {max_batch_size: "16", maxLatency: 200, timeout: 5, port: 1}'
+    )
+    assert config.batcher == Batcher(16, 200, 5, frozenset({"max_batch_size", "max_latency", "timeout"}))
+    assert warnings == ["model-config.yaml: batcher.port is not a known setting and is ignored"]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "abc", "[]", '""', '"٣"'])
+def test_a_batcher_refuses_what_is_no_positive_number(value: str) -> None:
+    """The message names key, value and what is needed."""
+    message = _refusal(f"batcher: {{maxLatency: {value}}}")
+    assert message.startswith("model-config.yaml: batcher.maxLatency=")
+    assert message.endswith(": a whole number from 1 to 2147483647 is needed")
+
+
+def test_a_batcher_is_a_mapping_of_single_keys() -> None:
+    """No list, and no key in two spellings."""
+    assert "a mapping of maxBatchSize" in _refusal("batcher: [32]")
+    assert "given in two spellings" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
+
+
+def test_unknown_words_for_our_own_keys_are_refused() -> None:
+    """A policy that does not exist is not passed over."""
+    assert _refusal("batchPolicy: fast") == (
+        "model-config.yaml: batchPolicy=fast: one of adaptive, greedy, window is needed"
+    )
+    assert "true, false or auto" in _refusal("splitInstances: perhaps")
+    assert parse_model_config("splitInstances: auto")[0].split_instances is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: [1, 2\n", 3),
+        ("a: 1\n\tb: 2", 2),
+        ("a: 1\nb: \x00", 2),
+        ("a: 1\n--- \nb: 2", 2),
+        ("- 1\n- 2", 1),
+        ("just text", 1),
+    ],
+)
+def test_what_is_no_mapping_names_its_line(text: str, line: int) -> None:
+    """The author sees where to look."""
+    assert f"model-config.yaml: line {line}: " in _refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: !!python/object/apply:os.system ['true']",
+        "a: 1\nb: !!python/name:os.system",
+        "a: 1\nb: !!python/object:modelserver.errors.Conflict {}",
+        "a: 1\nb: !custom 1",
+    ],
+)
+def test_tags_are_refused(text: str) -> None:
+    """Nothing but plain data is built (F60)."""
+    message = _refusal(text)
+    assert message.startswith("model-config.yaml: line 2: could not determine a constructor for the tag")
+    assert message.endswith("only plain values are allowed, nothing that Python would have to build")
+
+
+def test_documents_that_explode_are_refused() -> None:
+    """Aliases of aliases, endless ones and bottomless nesting end in an error (F60)."""
+    layers = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
+    assert "more than 100000 values" in _refusal(f"l0: &l0 [1]\n{layers}")
+    assert "more than 100000 values" in _refusal("a: &a [*a]")
+    assert "cannot be read" in _refusal("a: " + "[" * 5000)
+
+
+def test_merge_keys_that_explode_are_refused() -> None:
+    """Mappings merged into mappings end in an error before they are put together (F60)."""
+    lines = ["l0: &l0 {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}"]
+    lines += [f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 8)]
+    text = "\n".join(lines)
+    began = time.process_time()
+
+    assert "more than 100000 values" in _refusal(text)
+    assert len(text) < 1000
+    assert time.process_time() - began < 5
+
+
+def test_a_key_costs_few_calls() -> None:
+    """A file of tens of thousands of keys is read in a second: libyaml parses it."""
+    text = "{" + ",".join(f"k{n}" for n in range(500)) + "}"
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        load_document(text, "x.yaml")
+    finally:
+        sys.setprofile(None)
+
+    assert calls < 50 * 500
+
+
+def test_long_numbers_are_refused() -> None:
+    """A number in base 60 whose value would take minutes to compute is an error."""
+    assert "a number of 6001 characters" in _refusal("a: " + "1:" * 3000 + "1")
+
+
+def test_merge_keys_work() -> None:
+    """A mapping takes over what others have, its own keys first."""
+    config, _ = parse_model_config("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")
+
+    assert config.raw["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize("text", ["a: 2001-99-99", "a: 0x", "a: " + "9" * 5000, "a: 1:99999999999999999999"])
+def test_impossible_scalars_are_values_or_refusals(text: str) -> None:
+    """What PyYAML chokes on does not leave as another exception."""
+    try:
+        config, _ = parse_model_config(text)
+    except InvalidModel:
+        return
+    assert "a" in config.raw
+
+
+@given(st.text())
+def test_any_text_is_a_config_or_a_refusal(text: str) -> None:
+    """Fuzzed files end in a configuration or in InvalidModel (F70)."""
+    try:
+        config, warnings = parse_model_config(text)
+    except InvalidModel as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017
+    else:
+        assert isinstance(config.raw, dict)
+        assert all(isinstance(line, str) for line in warnings)

@@ -1,0 +1,33 @@
+"""What tests of this folder share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.load import LoadedSettings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def load(
+    tmp_path: Path,
+    text: str | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    if text is not None:
+        (tmp_path / "config.properties").write_text(text)
+    return load_settings(flags or {}, environ or {}, tmp_path)
+
+
+def refusal_of(tmp_path: Path, text: str, flags: Mapping[str, object] | None = None) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text, flags)
+    message = str(error.value)
+    assert "\n" not in message
+    return message

@@ -1,0 +1,140 @@
+"""KServe's batcher and payload logger, set as its agent is: by flags, by variables, or in the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import LoadedSettings, load_settings
+from modelserver.run.cli import agent_keys, build_parser, setting_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# The agent's flags (kserve reference 1.7 and 10), a value for each, and what that is here.
+FLAGS: dict[str, tuple[str, str, Any]] = {
+    "enable_batcher": ("--enable-batcher", "true", True),
+    "batcher_max_batch_size": ("--max-batchsize", "16", 16),
+    "batcher_max_latency": ("--max-latency", "250", 250),
+    "batcher_timeout": ("--batcher-timeout", "30", 30),
+    "payload_log_url": ("--log-url", "http://sink.svc:8080/events", "http://sink.svc:8080/events"),
+    "payload_log_mode": ("--log-mode", "request", "request"),
+    "payload_log_source": ("--source-uri", "pod-1", "pod-1"),
+    "payload_log_inference_service": ("--inference-service", "digits", "digits"),
+    "payload_log_namespace": ("--namespace", "research", "research"),
+    "payload_log_endpoint": ("--endpoint", "default", "default"),
+    "payload_log_component": ("--component", "predictor", "predictor"),
+    "payload_log_headers": ("--metadata-headers", "X-Request-Id,X-B3-Traceid", "X-Request-Id,X-B3-Traceid"),
+    "payload_log_annotations": ("--metadata-annotations", "team=vision", "team=vision"),
+    "payload_log_skip_verify": ("--logger-tls-skip-verify", "true", True),
+}
+
+
+def loaded(
+    tmp_path: Path, *flags: str, environ: Mapping[str, str] | None = None, text: str = ""
+) -> LoadedSettings:
+    """The settings of a command line, variables and a file."""
+    (tmp_path / "config.properties").write_text(text)
+    return load_settings(setting_flags(build_parser().parse_args(flags)), environ or {}, tmp_path)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_and_variables(tmp_path: Path, name: str) -> None:
+    """Each of the agent's flags sets one key; so does the variable named after the flag, always read."""
+    flag, text, value = FLAGS[name]
+    variable = "MODELSERVER_" + flag.removeprefix("--").upper().replace("-", "_")
+
+    for given in ([flag, text], [f"{flag}={text}"]):
+        assert getattr(loaded(tmp_path, *given).settings, name) == value
+    by_variable = loaded(tmp_path, environ={variable: text})
+    assert getattr(by_variable.settings, name) == value
+    assert by_variable.sources[name] == f"environment {variable}"
+
+
+def test_all_flags_are_tested() -> None:
+    """The table above has them all."""
+    assert {key.name for key in agent_keys()} == {*FLAGS, "payload_log_ca_file"}
+
+
+def test_authorities_of_the_sink(tmp_path: Path) -> None:
+    """The agent's flag for them names a file that must be there."""
+    (tmp_path / "ca.crt").write_text("-")
+
+    given = loaded(tmp_path, "--logger-ca-cert-file", "ca.crt").settings
+    assert given.payload_log_ca_file == tmp_path / "ca.crt"
+    with pytest.raises(ConfigError, match="payload_log_ca_file=none: an existing file is needed"):
+        loaded(tmp_path, "--logger-ca-cert-file", "none")
+
+
+def test_switches_need_no_value() -> None:
+    """As with the agent, the name alone switches on, and ``=false`` off."""
+    parse = build_parser().parse_args
+
+    assert parse(["--enable-batcher", "--max-batchsize", "4"]).enable_batcher == "true"
+    assert parse(["--enable-batcher=false"]).enable_batcher == "false"
+    assert parse([]).enable_batcher is None
+
+
+def test_precedence(tmp_path: Path) -> None:
+    """The variable wins over the flag, that over the file; no consent of the file is needed."""
+    text = "batcher_max_latency=1\npayload_log_mode=response\nbatcher_timeout=9\n"
+    both = loaded(
+        tmp_path,
+        *("--max-latency", "2", "--log-mode", "request"),
+        environ={"MODELSERVER_MAX_LATENCY": "3", "TS_JOB_QUEUE_SIZE": "5"},
+        text=text,
+    )
+
+    assert both.settings.batcher_max_latency == 3
+    assert both.settings.payload_log_mode == "request"
+    assert both.settings.batcher_timeout == 9
+    # TorchServe's variables still need it.
+    assert both.settings.job_queue_size == 100
+
+
+def test_what_is_switched_off(tmp_path: Path) -> None:
+    """Numbers of a batcher that is off are warned of; what a log would name is not."""
+    assert loaded(tmp_path, "--max-latency", "5", "--namespace", "research").warnings == (
+        "batcher_max_latency has no effect without enable_batcher",
+    )
+    assert loaded(tmp_path, "--enable-batcher", "--max-latency", "5").warnings == ()
+    assert loaded(tmp_path, "--enable-batcher=false").warnings == ()
+
+
+@pytest.mark.parametrize("name", ["batcher_max_batch_size", "batcher_max_latency", "batcher_timeout"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "99999999999"])
+def test_numbers_of_the_batcher(tmp_path: Path, name: str, text: str) -> None:
+    """What is no whole number of at least 1 stops the start, as it does the agent's."""
+    with pytest.raises(ConfigError, match=f"Invalid configuration: {name}={text}: a whole number from 1 to"):
+        loaded(tmp_path, "--enable-batcher", f"{KEYS[name].flag}={text}")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("payload_log_url=sink:8080", "payload_log_url: http://host[:port][/path], or https, is needed"),
+        ("payload_log_url=http://", "payload_log_url: http://host[:port][/path], or https, is needed"),
+        ("payload_log_url=http://a:b/", "payload_log_url: http://host[:port][/path], or https, is needed"),
+        ("payload_log_url=http://a/b c", "payload_log_url: http://host[:port][/path], or https, is needed"),
+        ("payload_log_url=s3://bucket", "events are not written to s3://"),
+        ("payload_log_url=http://me:secret@a/", "user and password are not allowed"),
+        ("payload_log_mode=some", "payload_log_mode=some: one of all, request, response is needed"),
+        ("payload_log_headers=x y", "payload_log_headers=x y: names of headers, separated by commas"),
+        ("payload_log_annotations=a", "payload_log_annotations=a: name=value items, separated by commas"),
+        *(
+            (f"payload_log_headers=X-Ok,{name}", f"{name}: headers that hold credentials are never sent")
+            for name in ("Authorization", "COOKIE", "x-api-key", "X-Auth-Token", "proxy-authorization")
+        ),
+    ],
+)
+def test_refusals(tmp_path: Path, line: str, reason: str) -> None:
+    """What cannot be meant, or must not be sent, stops the start with the key and the reason."""
+    with pytest.raises(ConfigError) as error:
+        loaded(tmp_path, text=line)
+
+    assert reason in str(error.value)
+    assert "secret" not in str(error.value)

@@ -1,0 +1,83 @@
+"""One row for each setting, at its field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from modelserver.models.settings.key import LIMITS, Kind, keys_of, setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Settings of several kinds, and a field that is none."""
+
+    size: int = setting(1 << 20, LIMITS, "Bytes.", minimum=1, maximum=9 << 20)
+    pause: float = setting(2.0, LIMITS, "Seconds.", torchserve="60")
+    share: float = setting(0.5, LIMITS, "Share.", variable=None)
+    told: bool = setting(False, LIMITS, "Told.", variable="MODELSERVER_TOLD")
+    name: str | None = setting(None, LIMITS, "Name.")
+    word: str = setting("hidden", LIMITS, "Word.", secret=True)
+    side: Literal["left", "right"] | None = setting(None, LIMITS, "Side.")
+    folder: Path | None = setting(None, LIMITS, "Folder.", kind=Kind.DIRECTORY)
+    other: int = 3
+
+
+def test_a_field_has_its_default_and_its_row() -> None:
+    """The row knows its name, and the default as a file has it; other fields have none."""
+    assert Sample() == Sample(1 << 20, 2.0, 0.5, False, None, "hidden", None, None, 3)
+    assert {name: (key.name, key.default) for name, key in keys_of(Sample).items()} == {
+        "size": ("size", "1048576"),
+        "pause": ("pause", "2"),
+        "share": ("share", "0.5"),
+        "told": ("told", "false"),
+        "name": ("name", ""),
+        "word": ("word", "hidden"),
+        "side": ("side", ""),
+        "folder": ("folder", ""),
+    }
+
+
+def test_annotations_say_what_values_are() -> None:
+    """What stands in a Literal are the choices; where the annotation says too little, the row says more."""
+    rows = keys_of(Sample)
+    kinds = {name: row.kind for name, row in rows.items()}
+
+    assert kinds == {
+        "size": Kind.INTEGER,
+        "pause": Kind.NUMBER,
+        "share": Kind.NUMBER,
+        "told": Kind.BOOLEAN,
+        "name": Kind.TEXT,
+        "word": Kind.TEXT,
+        "side": Kind.CHOICE,
+        "folder": Kind.DIRECTORY,
+    }
+    assert rows["side"].choices == ("left", "right")
+
+
+def test_secrets_are_not_shown() -> None:
+    """A log of the settings holds no passwords."""
+    assert "hidden" not in repr(Sample())
+    assert "size=1048576" in repr(Sample())
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "allowed"),
+    [
+        ("size", "TS_SIZE", "a whole number from 1 to 9437184"),
+        ("share", None, "a number"),
+        ("told", "MODELSERVER_TOLD", "true or false"),
+    ],
+)
+def test_what_follows_from_a_row(name: str, variable: str | None, allowed: str) -> None:
+    """The variable, and the values in words."""
+    key = keys_of(Sample)[name]
+
+    assert (key.env, key.allowed) == (variable, allowed)
+    assert key.is_ours == (name == "told")

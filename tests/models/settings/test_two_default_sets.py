@@ -1,0 +1,233 @@
+"""Two sets of defaults: the server's own, and TorchServe 0.12's to the letter (reference 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.key import OWN, TORCHSERVE
+from modelserver.models.settings.keys import KEYS
+from modelserver.models.settings.load import LoadedSettings, explain, given_properties, load_settings
+from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.sources import STARTED_AS
+from modelserver.models.settings.values import convert
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# As reference 3.3 lists them; empty where nothing is set, or where the value depends on the machine.
+OF_TORCHSERVE = {
+    "inference_address": "http://127.0.0.1:8080",
+    "management_address": "http://127.0.0.1:8081",
+    "metrics_address": "http://127.0.0.1:8082",
+    "grpc_inference_address": "127.0.0.1",
+    "grpc_management_address": "127.0.0.1",
+    "grpc_inference_port": "7070",
+    "grpc_management_port": "7071",
+    "grpc_inference_max_connection_age_ms": "",
+    "grpc_inference_max_connection_age_grace_ms": "",
+    "grpc_management_max_connection_age_ms": "",
+    "grpc_management_max_connection_age_grace_ms": "",
+    "enable_grpc_ssl": "false",
+    "model_store": "",
+    "workflow_store": "",
+    "load_models": "",
+    "models": "",
+    "model_snapshot": "",
+    "default_workers_per_model": "0",
+    "job_queue_size": "100",
+    "default_response_timeout": "120",
+    "default_startup_timeout": "120",
+    "unregister_model_timeout": "120",
+    "max_request_size": "6553500",
+    "max_response_size": "6553500",
+    "decode_input_request": "true",
+    "default_service_handler": "",
+    "service_envelope": "",
+    "install_py_dep_per_model": "false",
+    "allowed_urls": "file://.*|http(s)?://.*",
+    "use_env_allowed_urls": "false",
+    "blacklist_env_vars": "",
+    "limit_max_image_pixels": "true",
+    "cors_allowed_origin": "",
+    "cors_allowed_methods": "",
+    "cors_allowed_headers": "",
+    "keystore": "",
+    "keystore_pass": "changeit",
+    "keystore_type": "PKCS12",
+    "private_key_file": "",
+    "certificate_file": "",
+    "enable_metrics_api": "true",
+    "metrics_config": "",
+    "metrics_mode": "log",
+    "model_metrics_auto_detect": "false",
+    "disable_system_metrics": "false",
+    "system_metrics_cmd": "",
+    "metric_time_interval": "60",
+    "number_of_gpu": "",
+    "enable_envvars_config": "false",
+    "disable_token_authorization": "false",
+    "token_expiration_min": "60",
+    "enable_model_api": "false",
+    "ts_open_inference_protocol": "false",
+    "ts_header_key_sequence_id": "ts_request_sequence_id",
+    "ts_header_key_sequence_start": "ts_request_sequence_start",
+    "ts_header_key_sequence_end": "ts_request_sequence_end",
+    "async_logging": "false",
+    "debug": "false",
+    "number_of_netty_threads": "0",
+    "netty_client_threads": "0",
+    "use_native_io": "true",
+    "io_ratio": "50",
+    "prefer_direct_buffer": "false",
+    "vmargs": "",
+    "plugins_path": "",
+    "cpp_log_config": "",
+    "ipex_enable": "false",
+    "ipex_gpu_enable": "false",
+    "cpu_launcher_enable": "false",
+    "cpu_launcher_args": "",
+    "initial_worker_port": "9000",
+    "initial_distribution_port": "29500",
+    "model_server_home": "",
+    "python": "",
+    "version": "",
+}
+# What TorchServe does without a key for it (reference 6.2, 6.5, 8.2, 16; design 9).
+ITS_WAYS = {
+    "batch_policy": "window",
+    "split_instances": "false",
+    "isolate_failures": "false",
+    "token_authorization": "always",
+    "ping_token": "true",
+    "enable_workflows": "false",
+}
+
+
+def _load(
+    tmp_path: Path,
+    text: str = "",
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    (tmp_path / "config.properties").write_text(text)
+    return load_settings(flags or {}, environ or {}, tmp_path)
+
+
+@pytest.mark.parametrize("name", OF_TORCHSERVE)
+def test_each_key_has_torchserves_default(name: str) -> None:
+    """Under compat_defaults=torchserve every key of TorchServe has the default of TorchServe 0.12."""
+    key = KEYS[name]
+    assert (key.default if key.torchserve is None else key.torchserve) == OF_TORCHSERVE[name]
+
+
+def test_only_what_differs_is_declared() -> None:
+    """The column of the table holds TorchServe's differing defaults and ways, nothing else."""
+    declared = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
+    differing = {name: text for name, text in OF_TORCHSERVE.items() if KEYS[name].default != text}
+
+    assert declared.items() >= (differing | ITS_WAYS).items()
+    assert [name for name, text in declared.items() if text == KEYS[name].default] == []
+    assert [name for name in declared if name in OF_TORCHSERVE and name not in differing] == []
+
+
+def test_both_sets_as_values(tmp_path: Path) -> None:
+    """The settings differ in exactly the declared keys, and none of them counts as given."""
+    theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
+    values = {name: convert(KEYS[name], text, tmp_path) for name, text in theirs.items()}
+    loaded = _load(tmp_path, "compat_defaults=torchserve")
+
+    assert loaded.settings == replace(Settings(), compat_defaults=TORCHSERVE, **values)
+    assert loaded.settings.token_expiration_min == 60.0
+    assert given_properties(loaded) == {"compat_defaults": TORCHSERVE}
+    assert _load(tmp_path, "").settings == Settings()
+
+
+def test_what_is_set_is_the_same_in_both(tmp_path: Path) -> None:
+    """A default gives way to any setting, an empty one too."""
+    text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\nenable_workflows=true\n"
+    found = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
+
+    assert (found.metrics_mode, found.token_expiration_min, found.batch_policy) == ("prometheus", None, None)
+    assert found.enable_model_api
+    assert found.enable_workflows
+    assert found.ping_token
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "environ", "whose", "source"),
+    [
+        ("", None, {}, OWN, "default"),
+        ("", None, {STARTED_AS: "torchserve"}, TORCHSERVE, "started as torchserve"),
+        ("", None, {STARTED_AS: "modelserver"}, OWN, "default"),
+        ("compat_defaults=modelserver", None, {STARTED_AS: "torchserve"}, OWN, "config.properties"),
+        ("compat_defaults=TorchServe", None, {}, TORCHSERVE, "config.properties"),
+        ("compat_defaults=torchserve", "modelserver", {}, OWN, "flag --compat-defaults"),
+        ("", "torchserve", {}, TORCHSERVE, "flag --compat-defaults"),
+        (
+            "",
+            "modelserver",
+            {"TS_COMPAT_DEFAULTS": "torchserve"},
+            TORCHSERVE,
+            "environment TS_COMPAT_DEFAULTS",
+        ),
+        (
+            "compat_defaults=torchserve",
+            None,
+            {"TS_COMPAT_DEFAULTS": "modelserver", STARTED_AS: "torchserve"},
+            OWN,
+            "environment TS_COMPAT_DEFAULTS",
+        ),
+        ("compat_defaults=torchserve", None, {"TS_COMPAT_DEFAULTS": ""}, TORCHSERVE, "config.properties"),
+    ],
+)
+def test_who_chooses(
+    tmp_path: Path, text: str, flag: str | None, environ: dict[str, str], whose: str, source: str
+) -> None:
+    """Variable over flag over file over the name that was called; no consent of the file is needed."""
+    loaded = _load(tmp_path, text, {"compat_defaults": flag}, environ)
+
+    assert loaded.settings.compat_defaults == whose
+    assert loaded.settings.as_torchserve == (whose == TORCHSERVE)
+    assert loaded.sources["compat_defaults"].endswith(source)
+
+
+def test_other_words_are_refused(tmp_path: Path) -> None:
+    """There are two sets."""
+    with pytest.raises(
+        ConfigError, match=r"compat_defaults=kserve: one of modelserver, torchserve is needed"
+    ):
+        _load(tmp_path, "", {}, {"TS_COMPAT_DEFAULTS": "kserve"})
+
+
+def test_the_printed_settings_say_whose_default_it_is(tmp_path: Path) -> None:
+    """--print-settings tells a default of TorchServe from one that both sets share."""
+    lines = explain(_load(tmp_path, "compat_defaults=torchserve")).splitlines()
+
+    assert "metrics_mode = log (default of TorchServe)" in lines
+    assert "job_queue_size = 100 (default)" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "variable", "expected"),
+    [
+        ("", False, None, False),
+        ("enable_model_api=true", False, None, True),
+        ("enable_model_api=false", True, None, True),
+        ("enable_model_api=true", False, "false", True),
+        ("enable_envvars_config=true\nenable_model_api=true", True, "false", False),
+        ("enable_envvars_config=true\nenable_model_api=false", False, "true", True),
+    ],
+)
+def test_precedence_of_model_api_control(
+    tmp_path: Path, text: str, flag: bool, variable: str | None, expected: bool
+) -> None:
+    """Variable, with the file's consent, over flag over file over default (reference 2.4, 16.3)."""
+    environ = {} if variable is None else {"TS_ENABLE_MODEL_API": variable}
+    found = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
+
+    assert found.settings.enable_model_api is expected

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver import __version__, cli
+from modelserver.errors import ConfigError
+from modelserver.run.cli import build_parser, check, main, setting_flags
+from modelserver.run.pidfile import own_pid_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of one's own, without variables that steer the server."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("TS_CONFIG_FILE", "TEMP"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_flags() -> None:
+    """TorchServe's flags and their short forms are understood (reference 2)."""
+    options = build_parser().parse_args(
+        [
+            "--start",
+            "--ts-config",
+            "c",
+            "--model-store",
+            "s",
+            "--models",
+            "a.mar",
+            "b=c.mar",
+            "--ncs",
+            "--dt",
+            "--enable-model-api",
+            "--foreground",
+            "--ppath",
+            "p",
+            "--workflow-store",
+            "w",
+            "--log-config",
+            "l",
+            "--cpp-log-config",
+            "x",
+            "--otel",
+            "all",
+        ]
+    )
+
+    assert {name: value for name, value in setting_flags(options).items() if value} == {
+        "ts_config": "c",
+        "model_store": "s",
+        "workflow_store": "w",
+        "load_models": ["a.mar", "b=c.mar"],
+        "disable_token_authorization": True,
+        "enable_model_api": True,
+        "otel": "all",
+    }
+    assert (options.foreground, options.no_config_snapshots, options.plugins_path) == (True, True, "p")
+
+
+def test_no_flags() -> None:
+    """Without flags nothing is set."""
+    flags = setting_flags(build_parser().parse_args([]))
+
+    assert not any(flags.values())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--start", "--stop"], ["--version", "--start"], ["--models"], ["--nonsense"]]
+)
+def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags that make no sense together, or at all, end with status 2."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: modelserver" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--version", "-v"])
+def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The version is printed."""
+    assert main([flag]) == 0
+    assert capsys.readouterr().out == f"modelserver Version is {__version__}\n"
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check(build_parser().parse_args(arguments))
+    return str(caught.value)
+
+
+def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong is told in the order of reference 2.1, one thing at a time."""
+    flags = ["--log-config", "l", "--ts-config", "c", "--model-store", "s"]
+    monkeypatch.setenv("TEMP", str(temp / "nowhere"))
+
+    assert refusal(*flags) == f"--log-config file not found: {temp / 'l'}"
+    (temp / "l").touch()
+    assert (
+        refusal(*flags)
+        == f"Invalid temp directory: {temp / 'nowhere'}, please check TEMP environment variable."
+    )
+    monkeypatch.setenv("TEMP", str(temp))
+    assert refusal(*flags) == "--ts-config file not found: c"
+    (temp / "c").touch()
+    assert refusal(*flags) == "--model-store directory not found: s"
+    assert refusal(*flags[:4]) == "Missing mandatory parameter --model-store"
+    (temp / "s").mkdir()
+    assert check(build_parser().parse_args(flags)).settings.model_store == temp / "s"
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a read-only container without a volume: the line names the folders that were tried."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+
+    assert refusal() == (
+        "No usable temporary directory found in ['/tmp', '/var/tmp']: one must be writable, "
+        "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
+    )
+
+
+def test_refused_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """A start that is refused prints why and ends with status 1."""
+    assert main([]) == 1
+    assert capsys.readouterr().out == "Missing mandatory parameter --model-store\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detached"),
+    [(["--model-store", "."], True), (["--model-store", ".", "--foreground"], False)],
+)
+def test_detached_unless_told_otherwise(
+    arguments: list[str], detached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command starts another process, which gets its arguments; with --foreground it serves itself."""
+    calls: list[tuple[str, Any]] = []
+    monkeypatch.setattr(
+        cli, "start_detached", lambda given, *, wait: calls.append(("detached", list(given))) or 5
+    )
+    monkeypatch.setattr(cli, "serve", lambda options, loaded, readiness: calls.append(("here", None)) or 6)
+
+    assert main(arguments) == (5 if detached else 6)
+    assert calls == [("detached", arguments) if detached else ("here", None)]
+
+
+def test_already_running(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A living server of the same temporary directory stops the start."""
+    with own_pid_file(temp / ".model_server.pid"):
+        assert main(["--model-store", "."]) == 1
+        assert (temp / ".model_server.pid").exists()
+    assert capsys.readouterr().out.startswith("modelserver is already running, please use modelserver --stop")
+
+
+def test_orphan(temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stale pid file is removed, and said so."""
+    (temp / ".model_server.pid").write_text("999999999")
+    monkeypatch.setattr(cli, "start_detached", lambda given, *, wait: 0)
+
+    assert main(["--model-store", "."]) == 0
+    assert capsys.readouterr().out == "Removing orphan pid file.\n"
+    assert not (temp / ".model_server.pid").exists()
+
+
+def test_stop_without_server(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stopping nobody succeeds."""
+    (temp / ".model_server.pid").write_text("999999999")
+
+    assert main(["--stop"]) == 0
+    assert capsys.readouterr().out == "modelserver is not currently running.\n"
+    assert list(temp.iterdir()) == []
+
+
+class Running:
+    """A server that ends some looks after it was told to."""
+
+    def __init__(
+        self, temp: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError] | None = None
+    ) -> None:
+        (temp / ".model_server.pid").write_text("4242")
+        self.looks = 3
+        self.signals: list[tuple[int, int]] = []
+        self.error = error
+        monkeypatch.setattr(cli, "running_server", lambda _: 4242)
+        monkeypatch.setattr(cli, "is_alive", self.is_alive)
+        monkeypatch.setattr(os, "kill", self.kill)
+
+    def is_alive(self, pid: int) -> bool:
+        self.looks -= 1
+        return self.looks > 0
+
+    def kill(self, pid: int, number: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.signals.append((pid, number))
+
+
+@pytest.mark.parametrize(("flags", "said"), [([], "modelserver has stopped.\n"), (["--foreground"], "")])
+def test_stop(
+    temp: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    said: str,
+) -> None:
+    """A server is told to stop and waited for; the pid file and an old key file are
+    removed (reference 2.2).
+    """
+    running = Running(temp, monkeypatch)
+    (temp / "key_file.json").touch()
+
+    assert main(["--stop", *flags]) == 0
+    assert capsys.readouterr().out == said
+    assert running.signals == [(4242, signal.SIGTERM)]
+    assert list(temp.iterdir()) == []
+
+
+def test_stop_that_takes_too_long(
+    temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that does not end in time is reported."""
+    Running(temp, monkeypatch).looks = 10**9
+    monkeypatch.setattr(cli, "STOP_TIMEOUT", 0.0)
+
+    assert main(["--stop", "--foreground"]) == 0
+    assert capsys.readouterr().out == "Stopping modelserver took too long.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ProcessLookupError, 0, "modelserver already stopped."),
+        (PermissionError, 1, "belongs to another user"),
+    ],
+)
+def test_stop_that_cannot(
+    temp: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: type[OSError],
+    code: int,
+    said: str,
+) -> None:
+    """A server that just ended is no failure; one of another user is."""
+    Running(temp, monkeypatch, error)
+
+    assert main(["--stop"]) == code
+    assert said in capsys.readouterr().out
+
+
+def test_warnings(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags without meaning and remarks on the settings are warned of, each in one line."""
+    (temp / "c").write_text("job_que_size=3\n")
+    options = build_parser().parse_args(
+        ["--ts-config", "c", "--model-store", ".", "--ppath", "x", "--print-settings"]
+    )
+    cli.say_start(options, check(options))
+    lines = capsys.readouterr().out.splitlines()
+
+    assert [line for line in lines if line.startswith("Warning: ")] == [
+        "Warning: --plugins-path names plugins for a Java server; it has no effect here.",
+        "Warning: job_que_size is not a known setting and is ignored; did you mean job_queue_size?",
+    ]
+    assert f"model_store = {temp} (flag --model-store)" in lines
+
+
+def test_help_names_every_flag_of_torchserve(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those without effect too, and it says so."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+
+    flags = (
+        *(
+            "-v",
+            "--version",
+            "--start",
+            "--stop",
+            "--ts-config",
+            "--model-store",
+            "--workflow-store",
+            "--models",
+        ),
+        *("--log-config", "--cpp-log-config", "--foreground", "--no-config-snapshots", "--ncs"),
+        *("--plugins-path", "--ppath", "--disable-token-auth", "--dt", "--enable-model-api"),
+    )
+    assert [flag for flag in flags if flag not in said] == []
+    assert "without effect" in said

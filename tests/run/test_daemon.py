@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from modelserver.run import daemon
+from modelserver.run.cli import build_parser
+from modelserver.run.daemon import STARTED_LINE, Readiness, follow
+
+
+def test_foreground(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a pipe the outcome is printed, and progress is not."""
+    readiness = Readiness(None)
+    readiness.progress("Loading")
+    readiness.started()
+    code = Readiness(None).failed("no store")
+
+    assert capsys.readouterr().out == f"{STARTED_LINE}\nno store\n"
+    assert code == 1
+
+
+@pytest.fixture
+def pipe() -> Any:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines:
+        yield lines, writing
+
+
+def test_started(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command at the other end of the pipe hears of progress and of the start; then
+    the output is let go.
+    """
+    detached: list[bool] = []
+    monkeypatch.setattr(daemon, "detach_output", lambda: detached.append(True))
+    lines, writing = pipe
+    readiness = Readiness(writing)
+    readiness.progress("Loading a\nb")
+    readiness.started()
+
+    assert lines.read() == "progress Loading a b\nstarted\n"
+    assert detached == [True]
+
+
+def test_failed(pipe: Any) -> None:
+    """A failure is told in one line, and only once."""
+    lines, writing = pipe
+    readiness = Readiness(writing)
+
+    assert readiness.failed("two\nlines") == 1
+    assert lines.read() == "failed two lines\n"
+
+
+def test_command_that_is_gone() -> None:
+    """A command that was interrupted is no reason for the server to fail."""
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    assert Readiness(writing).failed("nobody listens") == 1
+
+
+def test_pipe_is_not_inherited(pipe: Any) -> None:
+    """Workers do not get the pipe: the command waits for its end."""
+    _lines, writing = pipe
+    os.set_inheritable(writing, True)
+    readiness = Readiness(writing)
+
+    assert not os.get_inheritable(writing)
+    readiness.failed("")
+
+
+def test_follow() -> None:
+    """The outcome is the last line that is no progress; without any there is none."""
+    assert follow(["progress a\n", "started\n"]) == "started"
+    assert follow(["progress a\n"]) is None
+    assert follow([]) is None
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes ``start_detached`` start a script instead of the server; the pipe's number is
+    its last argument.
+    """
+    real = subprocess.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def play(script: str) -> list[subprocess.Popen[bytes]]:
+        def popen(command: list[str], **arguments: Any) -> subprocess.Popen[bytes]:
+            assert command[1:3] == ["-m", "modelserver"]
+            assert arguments["start_new_session"]
+            started.append(real([sys.executable, "-c", script, *command[3:]], **arguments))
+            return started[-1]
+
+        monkeypatch.setattr(daemon.subprocess, "Popen", popen)
+        return started
+
+    yield play
+    for process in started:
+        process.kill()
+        os.waitpid(process.pid, 0) if process.returncode == 0 and process.poll() is None else process.wait()
+
+
+def test_start_detached(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command ends well as soon as the server says that it has started; the server lives on."""
+    started = child(
+        "import os, sys, time; pipe = int(sys.argv[-1]); "
+        "os.write(pipe, b'started\\n'); os.close(pipe); time.sleep(60)"
+    )
+
+    assert daemon.start_detached(["--start"]) == 0
+    assert capsys.readouterr().out == f"{STARTED_LINE}\n"
+    os.kill(started[0].pid, 0)
+
+
+def test_start_that_fails(child: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A start that fails ends the command with the reason and the status."""
+    child("import os, sys; os.write(int(sys.argv[-1]), b'failed port in use\\n'); sys.exit(1)")
+
+    assert daemon.start_detached(["--start"]) == 1
+    assert capsys.readouterr().out == "port in use\n"
+
+
+@pytest.mark.parametrize(("script", "status"), [("import sys; sys.exit(7)", 7), ("pass", 1)])
+def test_start_that_says_nothing(
+    child: Any, capsys: pytest.CaptureFixture[str], script: str, status: int
+) -> None:
+    """A server that ends without a word is reported with its status, and never as a success."""
+    child(script)
+
+    assert daemon.start_detached([]) == status
+    assert "before it listened" in capsys.readouterr().out
+
+
+def test_a_server_started_as_torchserve_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SageMaker's toolkit looks for a process that has TorchServe's Java class among its arguments."""
+    monkeypatch.delenv("MODELSERVER_STARTED_AS", raising=False)
+    assert daemon.known_as() == []
+    monkeypatch.setenv("MODELSERVER_STARTED_AS", "torchserve")
+    assert "org.pytorch.serve.ModelServer" in daemon.known_as()
+    assert build_parser().parse_args(daemon.known_as()).known_as == "org.pytorch.serve.ModelServer"

@@ -1,0 +1,68 @@
+"""Listeners before everything behind them has been built."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from modelserver.models.settings.address import Address
+from modelserver.models.settings.settings import Settings
+from modelserver.run.listeners import Listeners, check_of_pages
+from modelserver.surface.api.services import LateApp, Services
+from modelserver.surface.auth.origins import ForeignName
+
+
+class Hot:
+    """No route is hot."""
+
+    def find(self, url: bytes) -> None:
+        return None
+
+
+async def test_a_listener_does_not_wait_for_its_application() -> None:
+    """It accepts connections at once; a request that needs the application gets its answer when that is
+    built. At the end the application is told, so that endless answers end.
+    """
+    bound = socket.create_server(("127.0.0.1", 0))
+    address = Address("http", "127.0.0.1", bound.getsockname()[1])
+    settings = Settings(inference_address=address, management_address=address, metrics_address=address)
+    services = Services(cast("Any", None), cast("Any", None), settings)
+    ended: list[bool] = []
+    late = LateApp({"metrics"}, services)
+    late.close = lambda: ended.append(True)  # type: ignore[method-assign]
+    listeners = Listeners(settings, services, cast("Any", Hot()), lambda *_: None, {address: late})
+    await listeners.open({address: bound})
+    try:
+        assert late._building is None
+        async with httpx.AsyncClient(base_url=str(address)) as client:
+            answer = await asyncio.wait_for(client.get("/livez"), 60)
+    finally:
+        await listeners.close(1.0)
+
+    assert answer.status_code == 200
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("address", "is_refused"),
+    [
+        (Address("http", "127.0.0.1", 8081), True),
+        (Address("http", "localhost", 8081), True),
+        (Address("http", "0.0.0.0", 8081), False),
+        (Address("unix", path="/run/m"), False),
+    ],
+)
+def test_only_loopback_addresses_ask_for_the_name(address: Address, is_refused: bool) -> None:
+    """A page can be made to lead to loopback; elsewhere all clients are allowed; pages reach no socket."""
+    check = check_of_pages(address, Settings(management_address=address))
+    try:
+        check("GET", "/models", [(b"host", b"evil.example")])
+        refused = False
+    except ForeignName:
+        refused = True
+
+    assert refused is is_refused

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.run.pidfile import is_alive, own_pid_file, pid_file, read_pid, running_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("content", "pid"),
+    [("123", 123), (" 123\n", 123), ("", None), ("many", None), ("\udcff", None), ("-1", None), ("0", None)],
+)
+def test_read(tmp_path: Path, content: str, pid: int | None) -> None:
+    """A pid file holds a number; anything else counts as no pid file."""
+    path = tmp_path / "pid"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+
+    assert read_pid(path) == pid
+
+
+def test_absent(tmp_path: Path) -> None:
+    """Where there is no file there is no pid."""
+    assert read_pid(tmp_path / "none") is None
+    assert read_pid(tmp_path) is None
+
+
+def test_own(tmp_path: Path) -> None:
+    """The number is written without a newline, over what was there, and nothing else is left."""
+    path = tmp_path / "pid"
+    path.write_text("999999")
+    with own_pid_file(path):
+        assert path.read_text() == str(os.getpid())
+        assert list(tmp_path.iterdir()) == [path]
+        assert running_server(path) == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_of_the_same_number(tmp_path: Path) -> None:
+    """In a container the next server has the number of the killed one: what that left is taken over, what it
+    left half done too.
+    """
+    path = tmp_path / "pid"
+    path.write_text(str(os.getpid()))
+    os.link(path, tmp_path / f"pid.{os.getpid()}")
+
+    assert running_server(path) is None
+    with own_pid_file(path):
+        assert running_server(path) == os.getpid()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_server(tmp_path: Path) -> None:
+    """The file of a live server stays as it is, and with it its lock."""
+    path = tmp_path / "pid"
+    with own_pid_file(path):
+        with pytest.raises(FileExistsError), own_pid_file(path):
+            pass
+        assert running_server(path) == os.getpid()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_server(tmp_path: Path) -> None:
+    """Its lock ends with it, whatever became of its number."""
+    path = tmp_path / "pid"
+    script = (
+        "import sys, time; from pathlib import Path; from modelserver.run.pidfile import own_pid_file\n"
+        "with own_pid_file(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
+    )
+    server = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    with server.stdout:
+        server.stdout.readline()
+        assert running_server(path) == server.pid
+        server.kill()
+        server.wait()
+    assert read_pid(path) == server.pid
+    assert running_server(path) is None
+
+
+def test_what_another_wrote_stays(tmp_path: Path) -> None:
+    """Only the own file is removed at the end."""
+    path = tmp_path / "pid"
+    with own_pid_file(path):
+        path.unlink()
+        path.write_text("1")
+    assert path.read_text() == "1"
+
+
+def test_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The file lies in the temporary directory under TorchServe's name (reference 2.1)."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert pid_file() == tmp_path / ".model_server.pid"
+
+
+def test_alive() -> None:
+    """A process that has ended is not, even if nobody has asked for its status."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert is_alive(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(process.pid)
+    process.wait()
+    assert not is_alive(process.pid)
+    assert not is_alive(2**80)

@@ -1,0 +1,44 @@
+"""What the server reads of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from modelserver.run.watching import call_observer, watch_system
+
+
+async def test_the_host_is_read_at_its_interval() -> None:
+    """At once and then again and again, also after a reading that failed."""
+    read: list[object] = []
+    failures = [OSError("no such file")]
+
+    def reading() -> object:
+        if read and failures:
+            raise failures.pop()
+        return object()
+
+    watching = asyncio.create_task(
+        watch_system(
+            cast("Any", SimpleNamespace(read=reading)), cast("Any", SimpleNamespace(system=read.append)), 0.01
+        )
+    )
+    for _ in range(500):
+        if len(read) >= 3:
+            break
+        await asyncio.sleep(0.01)
+    watching.cancel()
+
+    assert len(read) >= 3
+    assert failures == []
+
+
+def test_calls_are_counted_with_their_method() -> None:
+    """So that health checks over gRPC count apart."""
+    counted: list[tuple[Any, ...]] = []
+    metrics: Any = SimpleNamespace(response=lambda *said: counted.append(said))
+    access: Any = SimpleNamespace(log=lambda *_: None)
+    call_observer(metrics, access)("c", "grpc.health.v1.Health/Check", 0, 200, 0.1, "")
+
+    assert counted == [(200, "grpc.health.v1.Health/Check")]

@@ -1,0 +1,48 @@
+"""The application of each listener."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import httpx
+from tests.waiting import turns_of
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.app import build_app
+from modelserver.surface.api.services import Services
+
+
+async def test_examples_go_to_the_listener_that_was_asked() -> None:
+    """Whatever its port is; names of parameters are not broken inside words."""
+    for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
+        app = build_app({cast("Any", role)}, Services(cast("Any", None), cast("Any", None), Settings()))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
+            page = (await client.get("/docs")).text
+        assert f"http://host:{port}/" in page
+        assert "http://localhost:8080" not in page
+        assert "td:first-child { white-space: nowrap; }" in page
+
+
+async def test_metrics_of_many_models_leave_the_loop_its_turns() -> None:
+    """They are rendered in pieces, for one client after another; the text is the same."""
+    metrics = ServerMetrics(hostname="h")
+    nothing = cast("Any", None)
+    app = build_app({"metrics"}, Services(nothing, metrics, Settings()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
+        _, of_none = await turns_of(client.get("/metrics"))
+        for number in range(50):
+            metrics.model(f"m{number}", "1")
+        answer, turns = await turns_of(client.get("/metrics"))
+        pieces = len(list(metrics.pieces()))
+        assert answer.content == metrics.render()
+        assert pieces > 5
+        assert turns >= of_none + pieces - 1
+
+        answers, of_two = await turns_of(asyncio.gather(client.get("/metrics"), client.get("/metrics")))
+        assert {each.content for each in answers} == {answer.content}
+        assert of_two >= of_none + 2 * (pieces - 1)
+        names = await client.get("/metrics", params={"name[]": "modelserver_workers_wished"})
+        assert (names.status_code, names.content) == (200, b"")

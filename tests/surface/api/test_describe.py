@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jsonschema
+import pytest
+from tests.documents import describe_listener, exactly
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
+from modelserver.engine.pools.spec import Node, PoolStatistics, WorkerState
+from modelserver.engine.telemetry.gpus import gpus as readings
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.errors import HandlerError, InternalError
+from modelserver.ext.rollout.plan import Plan, patched
+from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.sequences.queue import SequenceStatistics
+from modelserver.models.options.resolve import BatchPolicy, ModelOptions
+from modelserver.models.version import FailedVersion, Replacement
+from modelserver.surface.api.describe import (
+    describe,
+    describe_autoscaling,
+    describe_failure,
+    describe_worker,
+    read_gpus_of,
+)
+from modelserver.surface.http.answers import pretty
+
+
+def worker(**changes: Any) -> Any:
+    values = {
+        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
+        "is_on_cpu": False, "failure": "", "precision": {}, "process": None, "load_failures": 0,
+        "next_try": 0.0, "last_end": None, "most_rows": 0,
+    }  # fmt: skip
+    return SimpleNamespace(**{**values, **changes})
+
+
+def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | None = None) -> Any:
+    statistics = PoolStatistics(
+        pending=3, capacity=100, instances=5, batches_in_flight=1, ready=1, loading=0, failed=0
+    )
+    pool = SimpleNamespace(
+        min_workers=1,
+        max_workers=2,
+        workers=workers,
+        warnings=[],
+        statistics=lambda: statistics,
+        sequences=sequences,
+        failing=False,
+    )
+    return SimpleNamespace(
+        name="m",
+        version="1.0",
+        url="m.mar",
+        runtime="python",
+        options=options,
+        pool=pool,
+        loaded_at_startup=True,
+        replacement=None,
+        traffic=None,
+        metrics=ServerMetrics().model("m", "1.0"),
+    )
+
+
+def test_worker() -> None:
+    """A worker is shown with its start in UTC, its memory in bytes, and no failure while it has none."""
+    described = describe_worker(worker())
+
+    assert described["startTime"] == "2024-10-02T13:53:53.034Z"
+    assert described["memoryUsage"] > 1_000_000
+    assert (described["id"], described["status"], described["gpu"]) == ("9000", "READY", False)
+    assert described["failure"] is None
+    assert described["gpuUsage"] == "N/A"
+
+
+def test_the_gpu_of_a_worker_is_the_one_that_its_model_uses() -> None:
+    """Not the one that it was assigned, if the model is on the CPU all the same."""
+    on_gpu, on_cpu = describe_worker(worker(gpu=0)), describe_worker(worker(gpu=None, is_on_cpu=True))
+
+    assert (on_gpu["gpu"], on_gpu["gpuUsage"]) == (True, "failed to obtained gpu usage")
+    assert (on_cpu["gpu"], on_cpu["gpuUsage"]) == (False, "N/A")
+
+
+@pytest.mark.parametrize(("gpus", "renewed"), [((), 0), ((None,), 0), ((None, 1, 0), 1)])
+async def test_gpus_are_read_once_for_all_workers(
+    gpus: tuple[int | None, ...], renewed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before they are described, and not at all if all are on the CPU."""
+    calls = []
+
+    async def renew() -> bool:
+        calls.append("renew")
+        return True
+
+    monkeypatch.setattr(readings, "renew", renew)
+    await read_gpus_of([model(ModelOptions(), *(worker(gpu=gpu) for gpu in gpus))])
+
+    assert len(calls) == renewed
+
+
+def test_worker_without_process() -> None:
+    """A worker between two processes has pid -1, no memory, and a reason."""
+    described = describe_worker(worker(pid=-1, state=WorkerState.FAILED, failure="No module named x"))
+
+    assert (described["pid"], described["memoryUsage"], described["status"]) == (-1, 0, "FAILED")
+    assert described["failure"] == "No module named x"
+
+
+def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
+    """How often it has failed in a row, and the time of the next try."""
+    described = describe_worker(
+        worker(pid=-1, state=WorkerState.LOADING, failure="why", load_failures=3, next_try=1727877233.034)
+    )
+
+    assert (described["failedLoads"], described["nextTry"]) == (3, "2024-10-02T13:53:53.034Z")
+    assert describe_worker(worker())["failedLoads"] is describe_worker(worker())["nextTry"] is None
+
+
+def test_a_worker_shows_what_its_gpu_did() -> None:
+    """Why its last process ended, though another one serves by now, and how many rows fit into its memory."""
+    described = describe_worker(worker(last_end=(1727877233.034, "Its GPU broke"), most_rows=4))
+
+    assert described["lastEnd"] == {"time": "2024-10-02T13:53:53.034Z", "reason": "Its GPU broke"}
+    assert described["largestBatch"] == 4
+    assert describe_worker(worker())["lastEnd"] is describe_worker(worker())["largestBatch"] is None
+
+
+def test_errors_of_requests_are_told() -> None:
+    """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
+    shown = model(ModelOptions(), worker())
+    shown.metrics.failed(HandlerError("no", 404), "client")
+    assert describe(shown)["errors"] is None
+    for request_id in ("first", "second"):
+        error = HandlerError("Prediction failed", 503)
+        error.cause = "KeyError: 'x' (handler.py, line 3, in handle)"
+        shown.metrics.failed(error, request_id)
+    told = describe(shown)["errors"]
+
+    assert {**told, "last": {**told["last"], "time": ""}} == {
+        "count": 2,
+        "failing": False,
+        "types": {"KeyError": 2},
+        "last": {
+            "time": "",
+            "type": "KeyError",
+            "status": 503,
+            "message": "KeyError: 'x' (handler.py, line 3, in handle)",
+            "requestId": "second",
+        },
+    }
+    quiet = model(ModelOptions())
+    quiet.pool.failing = True
+    assert b'"failing": true' in pretty(describe(quiet))
+
+
+def test_queue_and_deadline() -> None:
+    """The queue is shown by what is free and what waits, the server's deadline in milliseconds."""
+    described = describe(model(ModelOptions(request_timeout=1.5)))
+
+    assert described["jobQueueStatus"] == {"remainingCapacity": 97, "pendingRequests": 3}
+    assert described["clientTimeoutInMills"] == 1500
+    assert (described["minWorkers"], described["maxWorkers"]) == (1, 2)
+
+
+def test_batch_settings_with_sources() -> None:
+    """Each batch setting says where it came from; what is not set is left out."""
+    options = ModelOptions(
+        batch_size=8, batch_policy=BatchPolicy.WINDOW, sources={"batch_size": "register parameter"}
+    )
+    batching = describe(model(options))["batching"]
+
+    assert batching["batchSize"] == {"value": 8, "source": "register parameter"}
+    assert batching["policy"] == {"value": "window", "source": "default"}
+    assert "timeout" not in batching
+
+
+def test_device_ids_only_where_given() -> None:
+    """``deviceIds`` is left out of the answer unless the model names devices (reference 5.4)."""
+    with_ids = describe(model(ModelOptions(device_ids=(0, 1))))
+    without = describe(model(ModelOptions(), worker()))
+
+    assert with_ids["deviceIds"] == [0, 1]
+    assert b"deviceIds" not in pretty(cast("Any", without))
+    assert b'"failure"' not in pretty(without)
+
+
+def test_no_sequences() -> None:
+    """A model without sequences shows zeros, whatever its defaults, and no count of them (reference 5.4)."""
+    described = describe(model(ModelOptions()))
+
+    assert described["stateful"] is False
+    assert described["sequenceMaxIdleMSec"] == described["sequenceTimeoutMSec"] == 0
+    assert described["maxNumSequence"] == described["maxSequenceJobQueueSize"] == 0
+    assert described["sequences"] is None
+
+
+def test_sequences() -> None:
+    """A stateful model shows its bounds, and its sequences beside the queue that others share."""
+    options = ModelOptions(
+        sequence_batching=True,
+        sequence_max_idle_ms=15,
+        sequence_timeout_ms=25,
+        max_num_sequence=4,
+        max_sequence_job_queue_size=10,
+        use_job_ticket=True,
+    )
+    described = describe(model(options, sequences=SequenceStatistics(living=3, waiting=2)))
+
+    assert (described["stateful"], described["useJobTicket"]) == (True, True)
+    assert (described["sequenceMaxIdleMSec"], described["sequenceTimeoutMSec"]) == (15, 25)
+    assert (described["maxNumSequence"], described["maxSequenceJobQueueSize"]) == (4, 10)
+    assert described["sequences"] == {"living": 3, "waiting": 2}
+    assert described["jobQueueStatus"] == {"remainingCapacity": 99, "pendingRequests": 1}
+
+
+def test_replacement() -> None:
+    """What is to take the version's place is told, or why it could not."""
+    shown = model(ModelOptions())
+    assert describe(shown)["replacement"] is None
+    shown.replacement = Replacement("new.mar", version="2.0")
+    shown.replacement.since = 1727877233.034
+    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING"}
+    assert describe(shown)["replacement"] == {**loading, "failure": None, "since": "2024-10-02T13:53:53.034Z"}
+    shown.replacement.failed("why")
+
+    assert (describe(shown)["replacement"]["status"], describe(shown)["replacement"]["failure"]) == (
+        "FAILED",
+        "why",
+    )
+
+
+def test_autoscaling() -> None:
+    """A version whose workers follow the load shows what is wished for, why, and what was changed last."""
+    options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
+    shown = model(options)
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    assert describe_autoscaling(shown) == {
+        "targetWait": 50,
+        "upPause": 2000,
+        "downPause": 60_000,
+        "source": "default",
+    }
+    scaling.sample = Sample(1.0, 0.1234, 1.987, 2)
+    scaling.decision = Decision(2, 3, "memory")
+    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    described = describe_autoscaling(shown)
+    assert described is not None
+
+    assert (described["wish"], described["reason"]) == (3, "memory")
+    assert (described["queueWait"], described["busy"]) == (123, 1.99)
+    assert described["lastChange"] == {
+        "time": "2024-10-02T13:53:53.034Z",
+        "from": 1,
+        "to": 2,
+        "reason": "queue_wait",
+    }
+    assert describe_autoscaling(model(ModelOptions())) is None
+
+
+def test_refusing_instead_of_waiting() -> None:
+    """An infinite wait is not shown."""
+    shown = model(ModelOptions(autoscale=True))
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    scaling.sample, scaling.decision = Sample(1.0, math.inf, 2.0, 2), Decision(3, 3, "all_busy")
+
+    described = describe_autoscaling(shown)
+    assert described is not None
+    assert described["queueWait"] is None
+
+
+def test_precision() -> None:
+    """What the first worker that has loaded computes in is told, and nothing where there is no choice."""
+    precision = {"asked": "int8", "used": "int8", "why": "all agree"}
+
+    assert describe(model(ModelOptions(), worker(), worker(precision=precision)))["precision"] == precision
+    assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
+
+
+def promoting() -> Traffic[Any]:
+    """The traffic of the model, whose version is a shadow and is promoted."""
+    workers = [SimpleNamespace(state=WorkerState.READY)]
+    pool = SimpleNamespace(workers=workers, ready=True, closing=False)
+    versions: Any = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
+    traffic: Traffic[Any] = Traffic("m")
+    traffic.follow(versions, "0.9")
+    bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
+    traffic.adopt(
+        patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}),
+    )
+    assert traffic.promotion is not None
+    traffic.promotion.note("why")
+    assert traffic.promoter is not None
+    for version in 100 * ["0.9"] + ["1.0"]:
+        traffic.promoter.answered(Request("", [], [], 0), version, 0.5)
+    return traffic
+
+
+async def test_all_that_is_told_is_documented() -> None:
+    """The OpenAPI document names every field that a description can have, at every depth, and no others."""
+    full = ModelOptions(
+        autoscale=True,
+        device_ids=(0,),
+        max_worker_memory=1 << 30,
+        max_worker_requests=5,
+        worker_threads=2,
+        sequence_batching=True,
+        batch_size=8,
+        request_timeout=1.5,
+    )
+    precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
+    shown = model(
+        full,
+        worker(
+            failure="why",
+            load_failures=2,
+            next_try=1727877233.0,
+            last_end=(1727877233.0, "why"),
+            most_rows=4,
+            precision=precision,
+            process=SimpleNamespace(node=Node("n", "h")),
+        ),
+        sequences=SequenceStatistics(living=1, waiting=1),
+    )
+    shown.pool.warnings = ["no weights"]
+    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
+    scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
+    shown.replacement = Replacement("new.mar", version="2.0")
+    shown.replacement.failed("why")
+    shown.traffic = promoting()
+    shown.metrics.failed(InternalError("no"), "r")
+    failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
+    told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
+    schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]
+
+    jsonschema.validate(told, exactly(schema))
+
+
+def test_a_worker_on_another_machine() -> None:
+    """It is shown with its machine, and with memory and GPU as that machine reads them."""
+    node = Node("n1", "gpu-7.example", resident=5 << 20, gpu="gpuId::0")
+
+    shown = describe(model(ModelOptions(), worker(process=SimpleNamespace(node=node))))["workers"][0]
+
+    assert shown["node"] == {"name": "n1", "host": "gpu-7.example"}
+    assert (shown["memoryUsage"], shown["gpu"], shown["gpuUsage"]) == (5 << 20, True, "gpuId::0")
+    shown = describe_worker(worker(process=SimpleNamespace(node=node), is_on_cpu=True))
+    assert (shown["gpu"], shown["gpuUsage"]) == (False, "N/A")

@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
+from modelserver.models.options.resolve import Registration
+from modelserver.surface.api import management
+from modelserver.surface.api.management import add_management, read_registration
+from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.http.answers import error_body
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class Registry:
+    """Says what it was asked; a model has as many workers as were asked for."""
+
+    def __init__(self, **models: str) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.models = models
+        self.complete = True
+        self.error: ModelServerError | None = None
+
+    def _model(self, name: str, workers: int = 0) -> Any:
+        return SimpleNamespace(
+            name=name,
+            version="1.0",
+            url=self.models.get(name, ""),
+            pool=SimpleNamespace(workers=[SimpleNamespace(gpu=None)] * workers, warnings=[]),
+        )
+
+    async def register(self, registration: Registration) -> Any:
+        self.calls.append(("register", registration))
+        return self._model(registration.model_name or "m", registration.initial_workers or 0)
+
+    async def wait_loaded(self, model: Any) -> bool:
+        if self.error:
+            raise self.error
+        return self.complete
+
+    def get(self, name: str, version: str | None = None) -> Any:
+        if name not in self.models:
+            raise ModelNotFound.named(name)
+        return self._model(name, 1)
+
+    def defaults(self) -> Any:
+        return (self._model(name) for name in self.models)
+
+    async def scale(self, *arguments: Any) -> list[Any]:
+        self.calls.append(("scale", *arguments))
+        return []
+
+    async def wait_scaled(self, model: Any, started: Any, version: str | None) -> bool:
+        return await self.wait_loaded(model)
+
+    async def set_default(self, name: str, version: str) -> None:
+        self.calls.append(("set_default", name, version))
+
+    async def unregister(self, name: str, version: str | None) -> None:
+        self.calls.append(("unregister", name, version))
+
+    async def replace_archive(self, name: str, version: str | None, given: Registration) -> Any:
+        self.calls.append(("replace", name, version, given))
+        loading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.error is None:
+            loading.set_result(
+                SimpleNamespace(version="2.0", pool=SimpleNamespace(workers=[object()], warnings=[]))
+            )
+        else:
+            loading.set_exception(self.error)
+            loading.exception()
+        return loading
+
+
+@pytest.fixture(autouse=True)
+def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replaces versions is asked of the registry of this file."""
+    monkeypatch.setattr(management, "replace_archive", Registry.replace_archive)
+
+
+def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
+    app = FastAPI(openapi_url=None)
+    add_management(app, cast("Any", registry), model_api=model_api)
+
+    async def show(request: Request, error: Exception) -> Any:
+        from starlette.responses import Response
+
+        status, body = error_body(cast("ModelServerError", error))
+        return Response(body, status)
+
+    app.add_exception_handler(ModelServerError, show)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+async def ask(
+    registry: Registry, method: str, path: str, *, model_api: bool = True, **arguments: Any
+) -> tuple[int, Any]:
+    async with client(registry, model_api=model_api) as asking:
+        answer = await asking.request(method, path, **arguments)
+    body = answer.json()
+    return answer.status_code, body.get("status") or body.get("message") or body
+
+
+def registration(**values: Any) -> Registration:
+    return read_registration(Parameters(values))
+
+
+def test_registration_parameters() -> None:
+    """Every parameter is read: texts, numbers written as text, booleans in any case."""
+    read = registration(
+        url="m.mar",
+        model_name="m",
+        batch_size="8",
+        max_batch_delay="50",
+        initial_workers=" 2 ",
+        synchronous="False",
+        response_timeout="9",
+        batch_policy="greedy",
+    )
+
+    assert read == Registration(
+        url="m.mar",
+        model_name="m",
+        batch_size=8,
+        max_batch_delay=50,
+        initial_workers=2,
+        synchronous=False,
+        response_timeout=9,
+        batch_policy="greedy",
+    )
+
+
+def test_registration_without_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    """A number that is none counts as not given, and the log says so (design, section 9)."""
+    with caplog.at_level(logging.WARNING):
+        read = registration(url="m.mar", batch_size="many")
+
+    assert read.batch_size is None
+    assert "batch_size='many'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "Parameter url is required."),
+        ({"url": "m", "runtime": "ruby"}, "Invalid RuntimeType value: ruby"),
+    ],
+)
+def test_registration_that_cannot_be_read(values: dict[str, str], message: str) -> None:
+    """A missing url and an unknown runtime are refused in TorchServe's words."""
+    with pytest.raises(BadRequest) as caught:
+        registration(**values)
+
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("query", "complete", "status", "text"),
+    [
+        (
+            "",
+            True,
+            200,
+            (
+                'Model "m" Version: 1.0 registered with 0 initial workers. '
+                "Use scale workers API to add workers for the model."
+            ),
+        ),
+        ("&initial_workers=2", True, 200, 'Model "m" Version: 1.0 registered with 2 initial workers'),
+        ("&initial_workers=2", False, 206, "Workers scaling in progress..."),
+        ("&initial_workers=2&synchronous=false", True, 202, "Processing worker updates..."),
+    ],
+)
+async def test_register(query: str, complete: bool, status: int, text: str) -> None:
+    """The four ways a registration ends well (reference 5.2)."""
+    registry = Registry()
+    registry.complete = complete
+
+    assert await ask(registry, "POST", f"/models?url=m.mar{query}") == (status, text)
+
+
+async def test_register_failure() -> None:
+    """A failure to load is the answer, with its cause."""
+    registry = Registry()
+    registry.error = StartFailed("Failed to start workers for model m version: 1.0. No module", 507)
+
+    status, text = await ask(registry, "POST", "/models?url=m.mar&initial_workers=1")
+    assert (status, text) == (507, "Failed to start workers for model m version: 1.0. No module")
+
+
+async def test_first_of_repeated_parameters() -> None:
+    """Of a parameter given twice the first counts (reference 4.1)."""
+    registry = Registry()
+    await ask(registry, "POST", "/models?url=first.mar&url=second.mar")
+
+    assert registry.calls[0][1].url == "first.mar"
+
+
+async def test_json_body_hides_the_query() -> None:
+    """With a JSON body the query is not read; null counts as not given."""
+    registry = Registry()
+    await ask(
+        registry,
+        "POST",
+        "/models?batch_size=4",
+        json={"url": "m.mar", "batch_size": None, "synchronous": True},
+    )
+
+    read = registry.calls[0][1]
+    assert (read.url, read.batch_size, read.synchronous) == ("m.mar", None, True)
+
+
+async def test_form_bodies_are_not_read() -> None:
+    """A form is no place for parameters (reference 5.2)."""
+    assert (await ask(Registry(), "POST", "/models", data={"url": "m.mar"}))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "bounds"),
+    [
+        ("", (1, 1)),
+        ("?min_worker=3", (3, 3)),
+        ("?min_worker=1&max_worker=4", (1, 4)),
+        ("?min_worker=nan", (1, 1)),
+        ("?min_worker=0", (0, 0)),
+        ("?min_worker=0&max_worker=2", (0, 2)),
+        ("?min_worker=2&max_worker=x", (2, 2)),
+    ],
+)
+async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
+    """min_worker is 1 unless given, max_worker is min_worker unless given (reference 5.3)."""
+    registry = Registry(m="m.mar")
+
+    assert await ask(registry, "PUT", f"/models/m{query}") == (202, "Processing worker updates...")
+    assert registry.calls == [("scale", "m", None, *bounds)]
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "suffix"),
+    [
+        ("/models/m?", None, ""),
+        ("/models/m/2.0?", "2.0", ", version: 2.0"),
+        ("/models/m?model_version=3.0&", "3.0", ", version: 3.0"),
+        ("/models/m/2.0?model_version=3.0&", "2.0", ", version: 2.0"),
+    ],
+)
+async def test_scale_synchronously(path: str, version: str | None, suffix: str) -> None:
+    """The version comes from the path, else from the parameter, and is named only if it was given."""
+    registry = Registry(m="m.mar")
+    status, text = await ask(registry, "PUT", f"{path}synchronous=true&min_worker=2")
+
+    assert (status, text) == (200, f"Workers scaled to 2 for model: m{suffix}")
+    assert registry.calls == [("scale", "m", version, 2, 2)]
+
+
+async def test_scale_still_short() -> None:
+    """Fewer workers than asked for are told with 206."""
+    registry = Registry(m="m.mar")
+    registry.complete = False
+
+    assert (await ask(registry, "PUT", "/models/m?synchronous=true")) == (
+        206,
+        "Workers scaling in progress...",
+    )
+
+
+@pytest.mark.parametrize(
+    "query", ["min_worker=3&max_worker=2", "max_worker=-1", "min_worker=-2&max_worker=-1"]
+)
+async def test_scale_impossibly(query: str) -> None:
+    """Bounds that make no sense are refused before anything is looked up."""
+    registry = Registry()
+
+    assert (await ask(registry, "PUT", f"/models/none?{query}"))[0] == 400
+    assert registry.calls == []
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "token"),
+    [
+        ("", "abc", None),
+        ("?limit=2", "ab", "2"),
+        ("?limit=2&next_page_token=2", "c", None),
+        ("?limit=3", "abc", "3"),
+        ("?limit=0", "", "0"),
+        ("?next_page_token=7", "", None),
+        ("?limit=101", "abc", None),
+        ("?limit=x", "abc", None),
+        ("?next_page_token=-4", "abc", None),
+    ],
+)
+async def test_list(query: str, names: str, token: str | None) -> None:
+    """Pages are sorted by name; a page that ends exactly at the end names a next one (reference 5.5)."""
+    _, body = await ask(Registry(c="c.mar", a="a.mar", b="b.mar"), "GET", f"/models{query}")
+
+    assert [model["modelName"] for model in body["models"]] == list(names)
+    assert body.get("nextPageToken") == token
+
+
+async def test_set_default_and_unregister() -> None:
+    """Both pass names and versions on and say what they did."""
+    registry = Registry(m="m.mar")
+
+    assert await ask(registry, "PUT", "/models/m/2.0/set-default") == (
+        200,
+        'Default version successfully updated for model "m" to "2.0"',
+    )
+    assert await ask(registry, "DELETE", "/models/m/2.0") == (200, 'Model "m" unregistered')
+    assert await ask(registry, "DELETE", "/models/m") == (200, 'Model "m" unregistered')
+    assert registry.calls == [
+        ("set_default", "m", "2.0"),
+        ("unregister", "m", "2.0"),
+        ("unregister", "m", None),
+    ]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/models?url=m.mar"), ("DELETE", "/models/m")])
+async def test_model_api_off(method: str, path: str) -> None:
+    """With the model API off nothing is registered or removed."""
+    registry = Registry(m="m.mar")
+
+    assert (await ask(registry, method, path, model_api=False))[0] == 405
+    assert registry.calls == []
+
+
+async def test_kserve_readiness() -> None:
+    """KServe's question: what follows a colon does not count."""
+    assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == (
+        200,
+        {"name": "m", "ready": True},
+    )
+    assert (await ask(Registry(), "GET", "/v1/models/m"))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/models/m/1.0", "/models/m?model_version=1.0"])
+async def test_replacing(path: str) -> None:
+    """A url makes a scaling a replacement, which takes the words of both; nobody waits unless asked to."""
+    registry = Registry(m="a.mar")
+    given = {"url": "b.mar", "handler": "h.py", "min_worker": "2", "batch_size": "8", "model_version": "1.0"}
+
+    assert await ask(registry, "PUT", path, params=given) == (202, "Processing worker updates...")
+    expected = Registration(url="b.mar", handler="h.py", min_workers=2, batch_size=8)
+    assert registry.calls == [("replace", "m", "1.0", expected)]
+    assert await ask(registry, "PUT", path, params={**given, "synchronous": "true"}) == (
+        200,
+        'Model "m" Version: 1.0 replaced by version 2.0 with 1 workers',
+    )
+
+
+async def test_replacing_that_fails() -> None:
+    """Whoever waits is told why; one that does not is told at once that it began."""
+    registry = Registry(m="a.mar")
+    registry.error = StartFailed("why", 507)
+
+    assert (await ask(registry, "PUT", "/models/m", params={"url": "b.mar"}))[0] == 202
+    waiting = {"url": "b.mar", "synchronous": "true"}
+    assert await ask(registry, "PUT", "/models/m", params=waiting) == (507, "why")
+    assert (await ask(registry, "PUT", "/models/m", params={**waiting, "model_name": "n"}))[0] == 400
+
+
+async def test_replacing_without_the_model_api() -> None:
+    """Where models cannot be registered their archives cannot be replaced; workers can be scaled."""
+    registry = Registry(m="a.mar")
+
+    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"url": "b.mar"}))[0] == 405
+    assert (await ask(registry, "PUT", "/models/m", model_api=False, params={"min_worker": "1"}))[0] == 202
+    assert [call[0] for call in registry.calls] == ["scale"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "warnings"),
+    [
+        ("POST", "/models?url=m.mar&batch_size=abc", ["batch_size='abc' is not a whole number"]),
+        ("POST", "/models?url=m.mar&batch_size=0", ["batch_size=0 is not a valid batch size"]),
+        ("PUT", "/models/m?min_worker=2&batch_size=0", ["batch_size=0 is not a valid batch size"]),
+        (
+            "POST",
+            "/models?url=m.mar&batchsize=8&initial_worker=1",
+            ["mean batch_size?", "mean initial_workers?"],
+        ),
+        ("PUT", "/models/m?min_workers=2", ["mean min_worker?"]),
+        (
+            "PUT",
+            "/models/m?min_worker=2&synchronous=yes",
+            ["synchronous='yes' is neither true nor false, false is used"],
+        ),
+        ("PUT", "/models/m?min_worker=2&number_gpu=1&timeout=9", []),
+        ("POST", "/models?url=m.mar&batch_size=-1&max_batch_delay=-1&response_timeout=-1", []),
+    ],
+)
+async def test_parameters_without_use_are_told(method: str, path: str, warnings: list[str]) -> None:
+    """The status stays; the answer says what was not used, and what may have been meant."""
+    async with client(Registry(m="m.mar")) as asking:
+        answer = await asking.request(method, path)
+
+    assert answer.status_code == (200 if method == "POST" else 202)
+    said = answer.json().get("warnings", [])
+    assert len(said) == len(warnings)
+    for text, part in zip(said, warnings, strict=True):
+        assert part in text

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import json
+import re
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi.routing import APIRoute
+from openapi_schema_validator import OAS30Validator
+from openapi_spec_validator import validate
+from starlette.routing import Route
+from tests.documents import describe_listener, listener, operations
+
+from modelserver.errors import HandlerError
+from modelserver.surface.api.openapi import describe_model, describe_model_management
+from modelserver.surface.http.answers import error_body
+from modelserver.surface.inference.routes import parse_route
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+METHODS = {"get", "head", "post", "put", "patch", "delete"}
+
+
+@pytest.mark.parametrize("kind", ["inference", "management", "metrics", "all"])
+def test_listener_documents_are_valid(kind):
+    """Every listener's document is valid OpenAPI with the server's title and version."""
+    document = describe_listener(kind, "1.2.3")
+    validate(document)
+
+    assert document["openapi"] == "3.0.1"
+    assert document["info"]["title"] == "modelserver APIs"
+    assert document["info"]["version"] == "1.2.3"
+
+
+def served(app: FastAPI) -> dict[tuple[str, ...], set[str]]:
+    """The methods by path, whatever its parameters are called; what takes the rest of a path is left out."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for route in app.routes:
+        if isinstance(route, Route) and ":path}" not in route.path:
+            methods = {method.lower() for method in route.methods or ()}
+            found.setdefault(shape(route.path), set()).update(methods)
+    return found
+
+
+def shape(path: str) -> tuple[str, ...]:
+    """A path with one name for all parameters; ``{name}:predict`` is one, as far as routes are concerned."""
+    path = path.replace("{verb:wfpredict}", "wfpredict")
+    return tuple("{}" if "{" in part else part for part in path.split("/"))
+
+
+@pytest.mark.parametrize("role", ["inference", "management", "metrics"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({}, {"as_torchserve": True}, {"ts_open_inference_protocol": False}, {"tokens": object()}),
+        {"recorder": object()},
+    ],
+    ids=["defaults", "TorchServe's defaults", "no Open Inference", "tokens", "recording"],
+)
+def test_what_is_served_is_described(role: str, changed: dict[str, Any]) -> None:
+    """Each path and method that the application routes stands in the document, and those of the hot routes;
+    nothing else does but what takes the rest of a path.
+    """
+    routed = served(listener(role, **changed))
+    described: dict[tuple[str, ...], set[str]] = {}
+    for path, item in describe_listener(role, **changed)["paths"].items():
+        example = path.replace("{", "").replace("}", "")
+        hot = set(item) - {"options"} if role == "inference" and parse_route(example) else set()
+        if hot:
+            assert hot == ({"post"} if ":" in path or "/v2/" in path else METHODS), path
+        if "{url_path}" not in path:
+            described.setdefault(shape(path), set()).update(set(item) - hot)
+
+    assert described == routed
+
+
+_SEGMENTS = (
+    *("predictions", "explanations", "invocations", "models", "v1", "v2", "versions", "infer", "explain"),
+    *("invoke", "predict", "m", "m:predict", "m:explain", "1.0"),
+)
+
+
+def test_each_form_of_inference_is_described() -> None:
+    """Whatever path predicts or explains stands in the document."""
+    paths = describe_listener("inference")["paths"]
+    forms = [
+        re.compile(
+            re.sub(r"\\{.*?\\}", "[^/]+", re.escape(path.replace("{url_path}", "\0"))).replace("\0", ".+")
+        )
+        for path, item in paths.items()
+        if "post" in item
+    ]
+    served = [
+        path
+        for start in ("", "/v2/models")
+        for length in range(1, 5)
+        for segments in product(_SEGMENTS, repeat=length)
+        if parse_route(path := "/".join((start, *segments))) is not None
+    ]
+
+    assert len(served) > 1000
+    assert [path for path in served if not any(form.fullmatch(path) for form in forms)] == []
+
+
+def test_no_route_goes_undescribed() -> None:
+    """But those that take the rest of a path as if it were not there."""
+    app = listener("all")
+    undescribed = {
+        route.path for route in app.routes if isinstance(route, APIRoute) and not route.openapi_extra
+    }
+
+    assert undescribed == {
+        f"{path}/{{rest:path}}"
+        for path in ("/metrics", "/workflows/{workflow}", "/{verb:wfpredict}/{workflow}")
+    }
+
+
+def test_torchserve_has_no_liveness_of_v1() -> None:
+    """With its defaults ``GET /`` is 405, and no document names it; OPTIONS describes both servers."""
+    for kind in ("inference", "all"):
+        assert set(describe_listener(kind)["paths"]["/"]) == {"get", "options"}
+        assert set(describe_listener(kind, as_torchserve=True)["paths"]["/"]) == {"options"}
+
+
+def test_operations_have_names_of_their_own() -> None:
+    """What tools make of a document is named by the operations' ids, which differ within each."""
+    for kind in ("inference", "management", "metrics", "all"):
+        ids = [operation["operationId"] for operation in operations(describe_listener(kind, "1")).values()]
+
+        assert len(ids) == len(set(ids))
+
+
+def test_inference_operations():
+    """The inference listener names TorchServe's operations as TorchServe does, and the V1 routes."""
+    found = operations(describe_listener("inference", "1"))
+    ids = {key: operation["operationId"] for key, operation in found.items()}
+
+    assert ids["options /"] == "apiDescription"
+    assert ids["get /ping"] == "ping"
+    assert ids["post /predictions/{model_name}"] == "predictions"
+    assert ids["post /predictions/{model_name}/{model_version}"] == "version_predictions"
+    assert ids["get /metrics"] == "metrics"
+    assert {"get /v1/models", "get /v1/models/{model_name}", "post /v1/models/{model_name}:predict"} <= set(
+        ids
+    )
+    assert found["get /api-description"]["deprecated"] is True
+    assert "post /models" not in ids
+
+
+def test_open_inference_operations():
+    """The routes of the protocol and of its repository extension; the latter are those of both listeners."""
+    found = operations(describe_listener("inference", "1"))
+    model = "get /v2/models/{model_name}"
+
+    assert {"get /v2", "get /v2/health/live", "get /v2/health/ready", model, f"{model}/ready"} <= set(found)
+    assert {
+        f"{verb} /v2/models/{{model_name}}/versions/{{model_version}}{end}"
+        for verb, end in (("get", ""), ("get", "/ready"), ("post", "/infer"))
+    } <= set(found)
+    assert "post /v2/repository/index" in operations(describe_listener("management", "1"))
+
+
+def test_management_operations():
+    """The management listener names TorchServe's operations as TorchServe does."""
+    found = operations(describe_listener("management", "1"))
+    ids = {key: operation["operationId"] for key, operation in found.items()}
+
+    assert ids["get /models"] == "listModels"
+    assert ids["post /models"] == "registerModel"
+    assert ids["get /models/{model_name}"] == "describeModel"
+    assert ids["put /models/{model_name}"] == "setAutoScale"
+    assert ids["delete /models/{model_name}"] == "unregisterModel"
+    assert ids["get /models/{model_name}/{model_version}"] == "version_describeModel"
+    assert ids["put /models/{model_name}/{model_version}"] == "version_setAutoScale"
+    assert ids["delete /models/{model_name}/{model_version}"] == "version_unregisterModel"
+    assert ids["put /models/{model_name}/{model_version}/set-default"] == "setDefault"
+    assert "post /predictions/{model_name}" not in ids
+
+
+def test_workflow_operations() -> None:
+    """The routes of workflows are described with all their answers."""
+    management = operations(describe_listener("management", "1"))
+    inference = operations(describe_listener("inference", "1"))
+    answers = {
+        key: list(operation["responses"])
+        for key, operation in {**management, **inference}.items()
+        if "workflow" in key
+    }
+
+    assert answers == {
+        "get /workflows": ["200"],
+        "post /workflows": ["200", "400", "404", "405", "409", "500"],
+        "get /workflows/{workflow_name}": ["200", "503", "404"],
+        "delete /workflows/{workflow_name}": ["200", "405", "409", "404"],
+        **{
+            f"{method} /wfpredict/{{workflow_name}}": ["200", "404", "413", "500", "503", "504"]
+            for method in METHODS
+        },
+        "options /wfpredict/{workflow_name}": ["404", "405"],
+    }
+    assert "post /workflows" not in inference
+    assert "post /wfpredict/{workflow_name}" not in management
+
+
+def test_metrics_listener_has_no_models():
+    """The metrics listener has the metrics, and what every listener has: probes and descriptions."""
+    paths = describe_listener("metrics", "1")["paths"]
+    everywhere = {"/", "/api-description", "/openapi.json", "/docs", "/livez", "/readyz"}
+
+    assert set(paths) == {"/metrics"} | everywhere
+
+
+def test_all_is_the_union():
+    """One listener for everything describes every operation of the three."""
+    union = set()
+    for kind in ("inference", "management", "metrics"):
+        union |= set(operations(describe_listener(kind, "1")))
+
+    assert set(operations(describe_listener("all", "1"))) == union
+
+
+def test_register_parameters():
+    """Registering takes TorchServe's parameters and the batching ones, by query or as JSON."""
+    register = operations(describe_listener("management", "1"))["post /models"]
+    names = {parameter["name"] for parameter in register["parameters"]}
+    schema = describe_listener("management", "1")["components"]["schemas"]["RegisterRequest"]
+    policy = next(p for p in register["parameters"] if p["name"] == "batch_policy")
+
+    assert {"url", "model_name", "handler", "batch_size", "max_batch_delay", "initial_workers"} <= names
+    assert {"batch_policy", "max_batch_size", "max_latency", "timeout"} <= names
+    assert set(schema["properties"]) == names
+    assert schema["required"] == ["url"]
+    assert register["requestBody"]["required"] is False
+    assert policy["schema"]["enum"] == ["window", "greedy", "adaptive"]
+
+
+def test_errors_share_one_schema():
+    """Every 4xx and 5xx answer, except an unhealthy ping, has the error body (reference 4.3)."""
+    for key, operation in operations(describe_listener("all", "1")).items():
+        for status, response in operation["responses"].items():
+            if status >= "400" and not key.endswith(" /ping"):
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Error"}, key
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+@pytest.mark.parametrize("batch_id", [None, "", "b"])
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_error_bodies(kserve: bool, batch_id: str | None, request_id: str | None) -> None:
+    """Each field of an error body is in the schema, with its type."""
+    error = HandlerError("m", 503)
+    error.request_id = request_id
+    schema = describe_listener("all")["components"]["schemas"]["Error"]
+    body = json.loads(error_body(error, kserve=kserve, batch_id=batch_id)[1])
+
+    assert set(body) <= set(schema["properties"])
+    OAS30Validator(schema).validate(body)
+
+
+def test_documents_are_independent():
+    """A caller may change its document without changing the next one."""
+    first = describe_listener("all", "1")
+    first["paths"]["/ping"]["get"]["summary"] = "changed"
+    first["components"]["schemas"]["Error"]["properties"].clear()
+
+    assert describe_listener("all", "1") != first
+    assert describe_listener("all", "1") == describe_listener("all", "1")
+
+
+@pytest.mark.parametrize(("version", "path"), [(None, "/predictions/m"), ("2.0", "/predictions/m/2.0")])
+def test_model_document(version, path):
+    """A model's document has its real paths (reference 6.3)."""
+    document = describe_model("m", version)
+    validate(document)
+
+    assert document["info"] == {"title": "RESTful API for: m", "version": "1.0.0"}
+    v2 = "/v2/models/m/versions/2.0/infer" if version else "/v2/models/m/infer"
+    assert list(document["paths"]) == [path, "/v1/models/m:predict", v2]
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "{model}", "ü", "<script>"])
+def test_model_names_are_quoted_in_paths(name):
+    """Whatever a model is called, its document is valid and its paths have its name as one segment (F12)."""
+    document = describe_model(name, "1.0")
+    validate(document)
+
+    assert all(part not in path for path in document["paths"] for part in (" ", "{", "<", "a/b"))
+
+
+@pytest.mark.parametrize("version", [None, "1.0"])
+def test_model_management_document(version):
+    """A model's management document is valid and describes, scales and unregisters it."""
+    document = describe_model_management("m", version)
+    validate(document)
+    path = "/models/m" if version is None else "/models/m/1.0"
+
+    assert set(document["paths"][path]) == {"get", "put", "delete"}
+    assert (f"{path}/set-default" in document["paths"]) == (version is not None)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from starlette.requests import Request
+
+from modelserver.errors import BadRequest, PayloadTooLarge
+from modelserver.surface.api.parameters import Parameters
+
+
+def request(query: list[tuple[str, str]] | None = None, body: bytes = b"", content_type: str = "") -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    headers = [(b"content-type", content_type.encode())] if content_type else []
+    scope = {"type": "http", "query_string": urlencode(query or []).encode(), "headers": headers}
+    return Request(scope, receive)
+
+
+def test_first_of_repeated_query_parameters_wins() -> None:
+    """As TorchServe reads them (reference 4.1)."""
+    parameters = Parameters.of_query(request([("a", "1"), ("a", "2"), ("b", "")]))
+
+    assert parameters.text("a") == "1"
+    assert parameters.text("b") == ""
+    assert parameters.text("c") is None
+
+
+async def test_parameters_are_bounded() -> None:
+    """A body larger than parameters can be is not read, and a value that is too long is named."""
+    with pytest.raises(PayloadTooLarge, match="larger than 102400 bytes"):
+        await Parameters.of_registration(request(body=b" " * 102_401, content_type="application/json"))
+    with pytest.raises(BadRequest, match="url has 9000 characters, 8192 are allowed"):
+        Parameters({"url": "." * 9000}).text("url")
+
+
+@pytest.mark.parametrize(("value", "number"), [("5", 5), (" 7 ", 7), ("-1", -1), (3, 3), ("0", 0)])
+def test_whole_numbers(value: Any, number: int) -> None:
+    """Numbers from the query or from JSON are numbers."""
+    assert Parameters({"n": value}).integer("n", 9) == number
+
+
+@pytest.mark.parametrize("value", ["", "abc", "1.5", "1e3", True, [1], "9" * 5000])
+def test_what_is_no_number_takes_the_default_with_a_warning(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lenient as TorchServe, but the log tells, in one short line (design, section 9)."""
+    assert Parameters({"n": value}).integer("n", 9) == 9
+
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "'n'" in record.getMessage() or "n=" in record.getMessage()
+    assert len(record.getMessage()) < 250
+
+
+def test_absent_number_takes_the_default_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing given is nothing to warn of."""
+    assert Parameters({}).integer("n", 9) == 9
+    assert Parameters({}).integer("n") is None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"),
+    [("true", True), ("TRUE", True), (True, True), ("false", False), ("1", False), ("", False)],
+)
+def test_booleans_are_true_only_for_true(value: Any, truth: bool) -> None:
+    """In any case; everything else given is false (reference 4.1)."""
+    assert Parameters({"b": value}).boolean("b") is truth
+    assert Parameters({}).boolean("b") is None
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
+async def test_registration_by_json_ignores_the_query(content_type: str) -> None:
+    """A JSON body's fields are the parameters, null ones are not given (reference 5.2)."""
+    body = json.dumps({"url": "a.mar", "batch_size": 4, "handler": None}).encode()
+
+    parameters = await Parameters.of_registration(
+        request([("handler", "h"), ("url", "b.mar")], body, content_type)
+    )
+
+    assert parameters.text("url") == "a.mar"
+    assert parameters.integer("batch_size") == 4
+    assert parameters.text("handler") is None
+
+
+@pytest.mark.parametrize("content_type", ["", "application/x-www-form-urlencoded", "text/plain"])
+async def test_registration_otherwise_reads_the_query(content_type: str) -> None:
+    """Any other body is not looked at (reference 5.2)."""
+    parameters = await Parameters.of_registration(
+        request([("url", "b.mar")], b'{"url": "a.mar"}', content_type)
+    )
+
+    assert parameters.text("url") == "b.mar"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+    ],
+    ids=lambda value: repr(value[:9]),
+)
+async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message: str) -> None:
+    """What is no JSON object is a 400 (F1, F2, F3)."""
+    with pytest.raises(BadRequest, match=message):
+        await Parameters.of_registration(request(body=body, content_type="application/json"))
+
+
+@pytest.mark.parametrize(("value", "number"), [("5", 5), (" -1 ", -1), (3, 3), ("", None)])
+def test_whole_numbers_of_our_own(value: Any, number: int | None) -> None:
+    """Parameters that TorchServe does not have are read strictly; an empty one is not given."""
+    assert Parameters({"n": value}).whole("n") == number
+
+
+@pytest.mark.parametrize("value", ["abc", "1.5", True])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    """The error names the parameter and the value."""
+    with pytest.raises(BadRequest, match=f"n={value}: a whole number"):
+        Parameters({"n": value}).whole("n")
+
+
+@pytest.mark.parametrize(("value", "truth"), [("TRUE", True), (False, False), ("", None)])
+def test_switches_of_our_own(value: Any, truth: bool | None) -> None:
+    """True or false, in any case; an empty one is not given."""
+    assert Parameters({"s": value}).switch("s") is truth
+
+
+def test_what_is_no_switch_is_refused() -> None:
+    """A typo does not switch anything off."""
+    with pytest.raises(BadRequest, match="s=perhaps: true or false"):
+        Parameters({"s": "perhaps"}).switch("s")
+
+
+def test_unknown_names_are_told_with_a_guess(caplog: pytest.LogCaptureFixture) -> None:
+    """To the sender and the log; of very many the first few."""
+    parameters = Parameters({"batchsize": 8, "zzz": 1, "url": "u"})
+    parameters.warn_of_unknown(("url", "batch_size"))
+
+    assert parameters.warnings == [
+        "The parameter 'batchsize' is unknown and is ignored; did you mean batch_size?",
+        "The parameter 'zzz' is unknown and is ignored",
+    ]
+    assert [record.getMessage() for record in caplog.records] == parameters.warnings
+    many = Parameters({f"{'n' * 1000}{number}": "" for number in range(1000)})
+    many.warn_of_unknown(("url",))
+    assert len(many.warnings) == 10
+    assert max(map(len, many.warnings)) < 200
+
+
+def test_unusable_values_are_told() -> None:
+    """What is no number, and what is neither true nor false."""
+    parameters = Parameters({"batch_size": "abc", "synchronous": "yes", "s3_sse_kms": "False"})
+    assert parameters.integer("batch_size") is None
+    assert (parameters.boolean("synchronous"), parameters.boolean("s3_sse_kms")) == (False, False)
+
+    assert parameters.warnings == [
+        "The parameter batch_size='abc' is not a whole number, its default is used",
+        "The parameter synchronous='yes' is neither true nor false, false is used",
+    ]

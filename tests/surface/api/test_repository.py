@@ -1,0 +1,69 @@
+"""The repository extension: who may load and unload."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.datastructures import Address
+from starlette.requests import Request
+
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
+from modelserver.models.archives.store import ModelStore
+from modelserver.surface.api.repository import RepositoryApi, is_near, load_model
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::1%lo"])
+def test_clients_on_this_machine(host: str) -> None:
+    """Are those of a loopback address, and of a Unix socket."""
+    assert is_near(Address(host, 1))
+    assert is_near(None)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "192.168.1.1", "::ffff:10.0.0.1", "fe80::1%eth0", "unix", ""])
+def test_clients_elsewhere(host: str) -> None:
+    """Are all others, also those of whom nothing is known."""
+    assert not is_near(Address(host, 1))
+
+
+def request(host: str) -> Request:
+    """One without a body from this client."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"parameters": {"own": 1}}', "more_body": False}
+
+    return Request({"type": "http", "client": (host, 1), "headers": []}, receive)
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+@pytest.mark.parametrize(
+    ("host", "everybody", "model_api", "allowed"),
+    [
+        ("127.0.0.1", False, True, True),
+        ("10.0.0.1", False, True, False),
+        ("10.0.0.1", True, True, True),
+        ("127.0.0.1", True, False, False),
+    ],
+)
+async def test_who_may_change_models(
+    verb: str, host: str, everybody: bool, model_api: bool, allowed: bool
+) -> None:
+    """Where only inference is served, clients on this machine; nobody without the model API."""
+    settings: Any = SimpleNamespace(enable_model_api=model_api, model_store=None)
+    registry: Any = SimpleNamespace(names=list)
+    api = RepositoryApi(registry, settings, everybody=everybody)
+
+    with pytest.raises(BadRequest if allowed else MethodNotAllowed):
+        await getattr(api, verb)(request(host), "m")
+
+
+@pytest.mark.parametrize(("tells", "end"), [(False, "."), (True, ". There is none")])
+async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
+    """It is not found, in KServe's words, with what the store has where clients are told."""
+    settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
+    registry: Any = SimpleNamespace(names=list, preparation=SimpleNamespace(store=ModelStore(None)))
+
+    with pytest.raises(ModelNotFound) as caught:
+        await load_model(registry, settings, "m")
+    assert caught.value.kserve_message == f"Model with name m does not exist{end}"

@@ -1,0 +1,36 @@
+"""Applications that are built late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api import app as app_module
+from modelserver.surface.api.services import LateApp, Services
+
+if TYPE_CHECKING:
+    import pytest
+
+
+async def test_a_request_waits_for_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request has it built, once for all that come meanwhile."""
+    built: list[Any] = []
+    build = app_module.build_app
+
+    def counted(*arguments: Any) -> Any:
+        built.append(arguments)
+        return build(*arguments)
+
+    monkeypatch.setattr(app_module, "build_app", counted)
+    none = cast("Any", None)
+    late = LateApp({"metrics"}, Services(none, none, Settings()))
+    assert built == []
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(late), base_url="http://host") as client:
+        answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(3)))
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len(built) == 1
+    assert await late.build() is await late.build()

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.surface.auth.given import joined, read_token_file, take_from_environment
+from modelserver.surface.auth.scopes import Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_environment() -> None:
+    """Several tokens stand between commas or spaces; afterwards the environment has none of them."""
+    environ = {
+        "MODELSERVER_INFERENCE_TOKEN": "old-token, new-token",
+        "MODELSERVER_API_TOKEN": " api-token ",
+        "MODELSERVER_MANAGEMENT_TOKEN": "",
+        "HOME": "/root",
+    }
+    assert take_from_environment(environ) == {
+        Scope.INFERENCE: ("old-token", "new-token"),
+        Scope.API: ("api-token",),
+    }
+    assert environ == {"HOME": "/root"}
+
+
+@pytest.mark.parametrize(
+    ("document", "inference"),
+    [
+        ({"inference": "one-token"}, ("one-token",)),
+        ({"inference": ["one-token", "two-token"]}, ("one-token", "two-token")),
+        ({"inference": {"key": "one-token", "expiration time": "x"}}, ("one-token",)),
+        ({"inference": {"key": ["one-token", "two-token"]}, "else": 1}, ("one-token", "two-token")),
+    ],
+)
+def test_file(tmp_path: Path, document: object, inference: tuple[str, ...]) -> None:
+    """JSON in the form of key_file.json, or shorter."""
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(document))
+    assert read_token_file(path) == {Scope.INFERENCE: inference}
+
+
+def test_folder(tmp_path: Path) -> None:
+    """A mounted secret is a folder with a file for each scope, a token per line."""
+    (tmp_path / "inference").write_text("one-token\ntwo-token\n")
+    (tmp_path / "API").write_text("api-token")
+    (tmp_path / "other").write_text("x")
+    assert read_token_file(tmp_path) == {
+        Scope.INFERENCE: ("one-token", "two-token"),
+        Scope.API: ("api-token",),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "secret-x", '{"inference": 5}', '{"inference": [null]}', '{"inference": {}}', "\x00"],
+)
+def test_bad_files(tmp_path: Path, text: str) -> None:
+    """What is no tokens is refused by name, without a word of its content (F68)."""
+    path = tmp_path / "tokens.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="token_file=") as caught:
+        read_token_file(path)
+    assert "secret-x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "zq7",
+        "with space in",
+        "tab\there-and",
+        "\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac\u20ac",
+        "x" * 5000,
+    ],
+    ids=range(5),
+)
+def test_bad_tokens(tmp_path: Path, token: str) -> None:
+    """A token that no header can carry, or that can be guessed, is refused without being shown (F68)."""
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps({"inference": token}))
+    with pytest.raises(ConfigError, match="a token has at least 8 characters") as caught:
+        read_token_file(path)
+    assert token not in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """It is named, with the reason."""
+    with pytest.raises(ConfigError, match=r"token_file=.*nope: No such file or directory"):
+        read_token_file(tmp_path / "nope")
+
+
+def test_joined() -> None:
+    """Tokens of both sources are good."""
+    assert joined({Scope.API: ("a",)}, {Scope.API: ("b",), Scope.INFERENCE: ("c",)}, {}) == {
+        Scope.INFERENCE: ("c",),
+        Scope.API: ("a", "b"),
+    }

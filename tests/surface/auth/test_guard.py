@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from modelserver.surface.auth.guard import Guard
+from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.verifier import Fingerprint, Verifier
+
+TOKENS = {Scope.INFERENCE: "inference-token", Scope.MANAGEMENT: "management-token", Scope.API: "api-token"}
+
+
+def guard(*roles: str) -> Guard:
+    verifier = Verifier(lambda: 0.0)
+    verifier.replace(Fingerprint.of(scope, token) for scope, token in TOKENS.items())
+    return Guard(verifier, frozenset(roles), ping_token=False)
+
+
+def passes(guarded: Guard, url: bytes, token: str | None, *, name: bytes = b"Authorization") -> bool:
+    headers = [(b"Host", b"x"), (b"X-Long-Header-Name", b"Bearer no")]
+    if token is not None:
+        headers.append((name, f"Bearer {token}".encode()))
+    return guarded.check(b"GET", url, headers) is None
+
+
+@pytest.mark.parametrize("name", [b"Authorization", b"authorization", b"AUTHORIZATION"])
+def test_the_header_is_found(name: bytes) -> None:
+    """In any spelling, among others."""
+    assert passes(guard("inference"), b"/predictions/m?a=b", "inference-token", name=name)
+    assert not passes(guard("inference"), b"/predictions/m", "management-token", name=name)
+    assert not passes(guard("inference"), b"/predictions/m", None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        b"/models",
+        b"/%6dodels",
+        b"/models%2Fm",
+        b"http://host/models",
+        b"/models?type=/predictions/",
+        b"*",
+        b"\xff",
+        b"/" + b"x" * 2000,
+    ],
+)
+def test_management_cannot_be_disguised(url: bytes) -> None:
+    """Percent signs, absolute URLs, queries and odd URLs make no other scope of management (F64)."""
+    shared = guard("inference", "management")
+    assert not passes(shared, url, "inference-token")
+    assert not passes(shared, url, None)
+    assert passes(shared, url, "management-token")
+
+
+def test_the_first_header_counts() -> None:
+    """A good token behind a bad one does not help."""
+    headers = [(b"authorization", b"Bearer x"), (b"authorization", b"Bearer inference-token")]
+    assert guard("inference").check(b"GET", b"/predictions/m", headers) is not None
+
+
+def test_scopes_are_kept_apart_by_method() -> None:
+    """What is open to OPTIONS is not to others, also when it was asked for before."""
+    guarded = guard("management")
+    assert guarded.check(b"OPTIONS", b"/", []) is None
+    assert guarded.check(b"GET", b"/", []) is not None
+    assert guarded.check(b"GET", b"/token?type=inference", [(b"authorization", b"Bearer api-token")]) is None

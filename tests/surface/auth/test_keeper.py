@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import ConfigError, Conflict
+from modelserver.surface.auth.keeper import TokenKeeper
+from modelserver.surface.auth.key_file import KeyFile
+from modelserver.surface.auth.scopes import Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.surface.auth.conftest import Clock
+
+
+def content(path: Path) -> dict[str, dict[str, Any]]:
+    document: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    return document
+
+
+def opens(keeper: TokenKeeper, scope: Scope, token: str) -> bool:
+    return keeper.verifier.accepts(scope, f"Bearer {token}".encode())
+
+
+def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
+    """Each opens its scope only; the file is TorchServe's, for its owner (reference 16.1)."""
+    keeper = TokenKeeper({}, None, KeyFile(path), clock)
+    found = content(path)
+
+    assert list(found) == ["management", "inference", "API"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [path] == list(path.parent.iterdir())
+    for scope in Scope:
+        for other in Scope:
+            assert opens(keeper, other, found[scope.value]["key"]) is (scope is other)
+    assert {len(entry["key"]) for entry in found.values()} == {32}
+    assert all(set(entry) == {"key"} for entry in found.values())
+
+
+def test_expiry(path: Path, clock: Clock) -> None:
+    """Tokens end after their time, which the file tells; that of the API does not (reference 16.1)."""
+    keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
+    found = content(path)
+
+    assert found["inference"]["expiration time"] == "2023-11-14T22:13:35.250000Z"
+    assert datetime.fromisoformat(
+        found["management"]["expiration time"].replace("Z", "+00:00")
+    ).timestamp() == (clock.now + 15.0)
+    assert "expiration time" not in found["API"]
+    clock.now += 14.9
+    assert opens(keeper, Scope.INFERENCE, found["inference"]["key"])
+    clock.now += 0.2
+    assert not opens(keeper, Scope.INFERENCE, found["inference"]["key"])
+    assert opens(keeper, Scope.API, found["API"]["key"])
+
+
+def test_renewal(path: Path, clock: Clock) -> None:
+    """The new token is in the file, the old one is no good at once, the others stay (reference 16.2)."""
+    keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
+    told: list[int] = []
+    keeper.on_change(lambda: told.append(1))
+    before = content(path)
+    clock.now += 100.0
+    keeper.renew(Scope.INFERENCE)
+    after = content(path)
+
+    assert after["management"] == before["management"]
+    assert after["API"] == before["API"]
+    assert not opens(keeper, Scope.INFERENCE, before["inference"]["key"])
+    assert opens(keeper, Scope.INFERENCE, after["inference"]["key"])
+    assert told == [1]
+
+
+def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the file cannot be written, the old token stays good: nobody could read the new one."""
+    keeper = TokenKeeper({}, None, KeyFile(path), clock)
+    before = content(path)
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        keeper.renew(Scope.INFERENCE)
+    assert opens(keeper, Scope.INFERENCE, before["inference"]["key"])
+
+
+def test_given_tokens(path: Path, clock: Clock) -> None:
+    """They are good, all of them, for ever; they are in no file, and others are made beside them."""
+    given = {Scope.INFERENCE: ("given-old", "given-new")}
+    keeper = TokenKeeper(given, 15.0, KeyFile(path), clock)
+
+    assert list(content(path)) == ["management", "API"]
+    clock.now += 1e9
+    assert opens(keeper, Scope.INFERENCE, "given-old")
+    assert opens(keeper, Scope.INFERENCE, "given-new")
+    with pytest.raises(Conflict, match="The inference tokens are given"):
+        keeper.renew(Scope.INFERENCE)
+
+
+def test_no_file_without_need(path: Path, clock: Clock) -> None:
+    """Where all tokens are given no file is written, so the directory may be read-only."""
+    TokenKeeper({scope: (f"{scope.value}-token",) for scope in Scope}, None, KeyFile(path), clock)
+
+    assert not path.exists()
+
+
+def test_given_tokens_are_replaced(path: Path, clock: Clock) -> None:
+    """A rotation takes effect at once; a scope that has none any more gets one made."""
+    keeper = TokenKeeper({Scope.INFERENCE: ("given-old",)}, None, KeyFile(path), clock)
+    manager = content(path)["management"]["key"]
+    keeper.replace_given({Scope.INFERENCE: ("given-new",)})
+    assert not opens(keeper, Scope.INFERENCE, "given-old")
+    assert opens(keeper, Scope.INFERENCE, "given-new")
+    assert opens(keeper, Scope.MANAGEMENT, manager)
+
+    keeper.replace_given({})
+    assert not opens(keeper, Scope.INFERENCE, "given-new")
+    assert opens(keeper, Scope.INFERENCE, content(path)["inference"]["key"])
+
+
+def test_the_file_goes_with_the_server(path: Path, clock: Clock) -> None:
+    """At an orderly end the file is removed, unless another server has put its own there."""
+    TokenKeeper({}, None, KeyFile(path), clock).close()
+    assert not path.exists()
+
+    first = TokenKeeper({}, None, KeyFile(path), clock)
+    second = TokenKeeper({}, None, KeyFile(path), clock)
+    first.close()
+    assert path.exists()
+    second.close()
+    assert not path.exists()

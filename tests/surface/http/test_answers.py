@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.errors import BadRequest, HandlerError, ModelNotFound, ResponseTimeout
+from modelserver.surface.http.answers import clean, error_body, header_block, pretty, status_line
+
+
+@pytest.mark.parametrize(
+    ("status", "phrase", "line"),
+    [
+        (200, "", b"HTTP/1.1 200 OK\r\n"),
+        (404, "", b"HTTP/1.1 404 Not Found\r\n"),
+        (599, "", b"HTTP/1.1 599 \r\n"),
+        (201, "Made it", b"HTTP/1.1 201 Made it\r\n"),
+        (0, "", b"HTTP/1.1 500 Internal Server Error\r\n"),
+        (1000, "Too far", b"HTTP/1.1 500 Internal Server Error\r\n"),
+        (200, "a\r\nX: y", b"HTTP/1.1 200 a  X: y\r\n"),
+        (200, "gr\xfcn \u20ac", b"HTTP/1.1 200 gr\xfcn ?\r\n"),
+    ],
+)
+def test_status_line_is_always_one_valid_line(status: int, phrase: str, line: bytes) -> None:
+    """A phrase of the handler's replaces the standard one; what is no status is 500 (F13)."""
+    assert status_line(status, phrase) == line
+
+
+def test_headers_are_lines() -> None:
+    """Each header is a line of its own, in order, repeated ones too."""
+    assert header_block([("X-A", "1"), ("x-a", "2")]) == b"X-A: 1\r\nx-a: 2\r\n"
+    assert header_block([]) == b""
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=3))
+def test_no_text_begins_another_header(headers: list[tuple[str, str]]) -> None:
+    """Whatever a handler puts into names and values, there is one line for each at most (F13)."""
+    block = header_block(headers)
+
+    assert block.count(b"\n") == block.count(b"\r") == block.count(b"\r\n") <= len(headers)
+
+
+@pytest.mark.parametrize(
+    "name", ["Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "upgrade"]
+)
+def test_framing_is_not_the_handlers(name: str) -> None:
+    """Headers that frame the body or rule the connection cannot be contradicted."""
+    assert header_block([(name, "5"), ("X-A", "1")]) == b"X-A: 1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [("plain \u00fc", "plain \u00fc"), ("a\tb", "a\tb"), ("a\r\nb\x00\x1b\x7f", "a  b   ")],
+)
+def test_control_characters_become_spaces(text: str, cleaned: str) -> None:
+    """All but the tab."""
+    assert clean(text) == cleaned
+
+
+def test_json_is_pretty_and_without_nulls() -> None:
+    """Two spaces, a newline at the end, null fields left out at every depth (reference 4.3)."""
+    value: dict[str, Any] = {"a": None, "b": [{"c": None, "d": "<\u00fc>"}, None], "e": 0, "f": ""}
+
+    assert pretty(value).decode() == (
+        '{\n  "b": [\n    {\n      "d": "<\u00fc>"\n    },\n    null\n  ],\n  "e": 0,\n  "f": ""\n}\n'
+    )
+    assert json.loads(pretty({"a": "\ud800"})) == {"a": "?"}
+
+
+def test_error_body_has_torchserves_fields() -> None:
+    """Code, type and message, and nothing else, on TorchServe's routes."""
+    status, body = error_body(ModelNotFound.named("m"))
+
+    assert status == 404
+    assert json.loads(body) == {
+        "code": 404,
+        "type": "ModelNotFoundException",
+        "message": "Model not found: m",
+    }
+
+
+def test_what_a_client_sent_is_not_repeated_without_end() -> None:
+    """A fault may quote a text of megabytes, which would be encoded twice on the event loop."""
+    _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), kserve=True)
+
+    assert len(body) < 40_000
+    assert json.loads(body)["error"].startswith("input 'xxx")
+
+
+def test_error_body_on_v1_has_both_families_fields() -> None:
+    """KServe's `error` stands beside, in KServe's words where it has some (design, section 9)."""
+    assert json.loads(error_body(ModelNotFound.named("m"), kserve=True)[1]) == {
+        "code": 404,
+        "type": "ModelNotFoundException",
+        "message": "Model not found: m",
+        "error": "Model with name m does not exist.",
+    }
+    assert json.loads(error_body(BadRequest("why"), kserve=True)[1])["error"] == "why"
+
+
+def test_v1_has_its_own_statuses() -> None:
+    """A response timeout is 504 there and 500 on TorchServe's routes; an error may name its own."""
+    assert error_body(ResponseTimeout())[0] == 500
+    assert error_body(ResponseTimeout(), kserve=True)[0] == 504
+    status, body = error_body(HandlerError("x", 503, 500), kserve=True)
+    assert (status, json.loads(body)["code"]) == (500, 500)

@@ -1,0 +1,121 @@
+"""Requests to servers of the tests' own, which behave as they should or do not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.odd_servers import answering, listening
+
+from modelserver.surface.http.client import Answered, Requester
+
+if TYPE_CHECKING:
+    import asyncio
+
+REQUEST = b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
+
+
+async def ask(
+    port: int,
+    count: int,
+    connections: int = 1,
+    patience: float = 5.0,
+    request: bytes = REQUEST,
+    host: str = "127.0.0.1",
+) -> list[Answered]:
+    """The answers to so many requests at once."""
+    answers = [Answered(0.0, 0.0, fault="no answer")] * count
+    requester = Requester(host, port, connections, answers.__setitem__)
+    for number in range(count):
+        requester.ask(number, request)
+    await requester.rest(patience)
+    requester.close()
+    return answers
+
+
+async def test_answers_are_read() -> None:
+    """Status, body and the lines about batch and timing, also of answers in parts and after interim ones."""
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+    interim = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    async with listening(answering(OK, chunked, interim + OK)) as port:
+        answers = await ask(port, 3)
+
+    assert [(a.status, a.body, a.fault) for a in answers] == [
+        (200, b"ok", ""),
+        (200, b"abc", ""),
+        (200, b"ok", ""),
+    ]
+    assert answers[0].lines == b"x-batch-id: b\r\nx-batch-size: 3\r\n"
+
+
+async def test_answers_to_head_have_no_body() -> None:
+    """Whatever their length is said to be."""
+    head = REQUEST.replace(b"POST", b"HEAD")
+    empty = OK.replace(b"content-length: 2", b"content-length: 0")
+    async with listening(answering(OK[:-2])) as port, listening(answering(empty[:-2])) as other:
+        answers = [*await ask(port, 2, request=head), *await ask(other, 2, request=head)]
+
+    assert [(a.status, a.body, a.fault) for a in answers] == [(200, b"", "")] * 4
+
+
+async def test_a_host_name_that_is_none() -> None:
+    """Is told for each request, at once."""
+    answers = await ask(80, 3, host="a..b")
+
+    assert {answer.fault.partition(" 'idna'")[0] for answer in answers} == {"cannot connect: encoding with"}
+
+
+async def test_what_is_late_shows() -> None:
+    """A request that waits for a connection is timed from when it was due."""
+    answers: list[Answered] = []
+    async with listening(answering(OK)) as port:
+        requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
+        requester.ask(0, REQUEST, time.perf_counter() - 3.0)
+        await requester.rest(5.0)
+        requester.close()
+
+    assert answers[0].sent == pytest.approx(-3.0, abs=0.5)
+    assert answers[0].seconds >= 3.0
+
+
+async def test_a_connection_that_the_server_closed_meanwhile() -> None:
+    """The request is sent again on another one, as no part of an answer came."""
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with listening(once) as port:
+        answers = await ask(port, 3)
+
+    assert [answer.status for answer in answers] == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"", "the connection was closed"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", "the connection was closed"),
+        (b"SMTP ready\r\n\r\n", "unreadable answer"),
+    ],
+)
+async def test_answers_that_do_not_come(answer: bytes, fault: str) -> None:
+    """Are told, one for each request, and others go on."""
+    async with listening(answering(answer, b"")) as port:
+        began = time.monotonic()
+        answers = await ask(port, 3, connections=2, patience=0.5)
+
+    assert time.monotonic() - began < 5
+    assert all(each.status == 0 and (fault in each.fault or "no answer" in each.fault) for each in answers)
+
+
+async def test_nobody_listens() -> None:
+    """Every request is told why it could not be sent."""
+    async with listening(answering(OK)) as port:
+        pass
+    answers = await ask(port, 6, connections=4)
+
+    assert ["cannot connect" in answer.fault for answer in answers] == [True] * 6

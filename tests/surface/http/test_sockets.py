@@ -1,0 +1,78 @@
+"""What the system tells of real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.surface.http.sockets import bytes_in_system, is_reset, plain_address, shown_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
+    """A connection: the server's transport, and the client's socket."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, accepted)
+        yield transport, client
+        transport.abort()
+
+
+async def test_bytes_in_system(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    """They are those that the client's system has not taken, whether the transport still has some or not."""
+    transport, client = ends
+    assert bytes_in_system(transport) == 0
+    transport.write(bytes(100_000))
+    waiting = bytes_in_system(transport) + transport.get_write_buffer_size()
+    assert 0 < waiting < 100_000
+
+    client.setblocking(False)
+    for _ in range(10):
+        client.recv(4096)
+        await asyncio.sleep(0.01)
+    assert 0 < bytes_in_system(transport) + transport.get_write_buffer_size() < waiting
+
+
+async def test_where_nothing_is_told() -> None:
+    """A transport without a socket, or with one that listens or is closed, has no bytes in the system."""
+    assert bytes_in_system(asyncio.Transport()) == 0
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
+    assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
+
+
+async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+    """It is seen without reading."""
+    transport, client = ends
+    transport.pause_reading()  # type: ignore[attr-defined]
+    assert not is_reset(transport)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+    assert is_reset(transport)
+
+
+@pytest.mark.parametrize(
+    ("client", "shown"),
+    [
+        (None, "unix"),
+        (("10.0.0.1", 5), "10.0.0.1:5"),
+        (("::1", 5), "[::1]:5"),
+        (("fe80::1%eth0", 5), "[fe80::1%eth0]:5"),
+        (plain_address(("::ffff:10.0.0.1", 5)), "10.0.0.1:5"),
+        (plain_address(("::ffff:a00:1", 5)), "[::ffff:a00:1]:5"),
+    ],
+)
+def test_clients_in_logs(client: tuple[str, int] | None, shown: str) -> None:
+    """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
+    assert shown_address(client) == shown

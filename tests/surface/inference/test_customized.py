@@ -1,0 +1,154 @@
+"""Asking a model's handler to describe itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.batching.queue import Alone
+from modelserver.engine.wire.messages import DESCRIBE, Answer
+from modelserver.errors import (
+    HandlerError,
+    InternalError,
+    ResponseTimeout,
+    ServiceUnavailable,
+    WorkerDied,
+)
+from modelserver.surface.inference.customized import TOO_LATE, Description, ask_handler
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+
+NO_WORKER = 'Model "m" has no worker to serve describe request. Please use scale workers API to add workers.'
+
+
+class Pool:
+    """Answers what it is told to, or refuses, or says nothing."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+        self.requests: list[Request] = []
+        self.cancelled: list[Request] = []
+
+    def submit(self, request: Request) -> None:
+        self.requests.append(request)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        if self.outcome is not None:
+            asyncio.get_running_loop().call_soon(self.outcome, request)
+
+    def cancel(self, request: Request) -> None:
+        if not request.done:
+            self.cancelled.append(request)
+
+
+def answers(content: bytes, **fields: Any) -> Any:
+    """The worker's answer."""
+    return lambda request: request.deliver(0, [(Answer(len(content), **fields), content)])
+
+
+def fails(error: Exception) -> Any:
+    """The request ends with an error."""
+    return lambda request: request.fail(error)
+
+
+async def ask(outcome: Any, timeout: float = 5.0) -> Description:
+    pool = Pool(outcome)
+    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=timeout))
+    return await ask_handler(model)
+
+
+async def test_one_row_without_bytes_that_travels_alone() -> None:
+    """The request shares no batch, and is marked as a description."""
+    pool = Pool(answers(b"{}"))
+    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=5))
+
+    await ask_handler(model)
+
+    (request,) = pool.requests
+    assert [(row.kind, row.size) for row in request.rows] == [(DESCRIBE, 0)]
+    assert isinstance(request.key, Alone)
+    assert request.key != Alone()
+    assert pool.cancelled == []
+
+
+async def test_metadata_and_what_the_handler_set() -> None:
+    """A JSON object is the metadata; status and headers come with it."""
+    found = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
+
+    assert found.metadata == {"data1": "1"}
+    assert (found.answer.status, found.answer.headers) == (201, [("x-mine", "1")])
+
+
+@pytest.mark.parametrize("content", [b"null", b"[1]", b'"text"', b"text", b"\xff", b"[" * 100_000])
+async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It becomes an empty one, and a warning."""
+    with caplog.at_level(logging.WARNING):
+        found = await ask(answers(content))
+
+    assert found.metadata == {}
+    assert "returned metadata that is not a JSON object" in caplog.text
+
+
+async def test_nothing_is_left_out() -> None:
+    """An empty answer has no metadata."""
+    assert (await ask(answers(b""))).metadata is None
+
+
+@pytest.mark.parametrize("outcome", [ServiceUnavailable("full"), fails(ServiceUnavailable("no worker left"))])
+async def test_no_worker(outcome: Any) -> None:
+    """No worker, a full queue, and the last worker's end while it waits: TorchServe's 503."""
+    with pytest.raises(ServiceUnavailable) as refusal:
+        await ask(outcome)
+    assert refusal.value.message == NO_WORKER
+
+
+async def test_no_reply() -> None:
+    """Past the response timeout it is a 500 in TorchServe's words, and nothing waits any more."""
+    pool = Pool(None)
+    model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=0))
+
+    with pytest.raises(InternalError) as refusal:
+        await ask_handler(model)
+    assert (refusal.value.status, refusal.value.message) == (500, TOO_LATE)
+    assert pool.cancelled == pool.requests
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "message"),
+    [
+        (fails(ResponseTimeout()), 500, TOO_LATE),
+        (fails(WorkerDied()), 500, "Worker died."),
+        (fails(OSError("odd")), 500, "odd"),
+        (answers(b"Prediction failed", status=503, failed=True), 503, "Prediction failed"),
+    ],
+)
+async def test_failures(outcome: Any, status: int, message: str) -> None:
+    """What became of the worker or the handler is told with its status."""
+    with pytest.raises(InternalError) as refusal:
+        await ask(outcome)
+    assert (refusal.value.status, refusal.value.message) == (status, message)
+    assert isinstance(refusal.value, HandlerError) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    "outcome", [answers(b"bad", status=503, failed=True), lambda request: request.fail(WorkerDied())]
+)
+async def test_failures_are_freed(outcome: Any) -> None:
+    """The error is gone when it was told, and not by the collector of circles."""
+    gc.disable()
+    try:
+        try:
+            await ask(outcome)
+        except InternalError as failure:
+            told = weakref.ref(failure)
+
+        assert told() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,79 @@
+"""Requests that are refused: for models that are not there, and for versions that clients named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.errors import ServiceUnavailable
+from modelserver.models.registry import Registry
+from modelserver.surface.http.connection_exchange import ConnectionExchange
+from modelserver.surface.inference import routes
+from modelserver.surface.inference.inference import InferenceApi, _fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOOD = 2_500
+
+
+class Connection:
+    """Counts the answers as the server does."""
+
+    cors = None
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
+
+    def finish(
+        self, exchange: ConnectionExchange, status: int, data: bytes, body: bytes = b"", *, keep: bool
+    ) -> None:
+        assert status == 404
+        self._metrics.response(status)
+
+
+def series(metrics: ServerMetrics) -> Sequence[str]:
+    """Names and labels of all samples."""
+    return [line.rpartition(" ")[0] for line in metrics.render().decode().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "route", ["/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer"]
+)
+def test_unknown_names_make_no_series(route: str) -> None:
+    """Ten thousand, a quarter on each route, leave no series behind, and nothing that grows (F69)."""
+    metrics = ServerMetrics(hostname="h")
+    metrics.model("m", "1.0").request(explicit_version=True)
+    metrics.response(404)
+    before = series(metrics)
+    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    connection = cast("Any", Connection(metrics))
+    for number in range(FLOOD):
+        target = api.find(route.format(f"flood-{number}").encode())
+        assert target is not None
+        exchange = ConnectionExchange(connection, target, b"POST", "1.1", [], True)
+        exchange.body = b"{}"
+        api.serve(exchange)
+
+    assert series(metrics) == before
+    assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
+    assert routes._kept_target.cache_info().currsize <= 1024 < FLOOD
+
+
+@pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
+def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counted: list[int]) -> None:
+    """Their answers do not, either; those of requests that leave the version to the server do."""
+    told: list[int] = []
+    traffic = SimpleNamespace(refused=lambda _, status: told.append(status))
+    api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
+    exchange, model, codec = (cast("Any", SimpleNamespace(**each)) for each in (
+        {"target": api.find(path.encode()), "request_id": "r"},
+        {"traffic": traffic, "metrics": ServerMetrics().model("m", "1.0")},
+        {"fail": lambda *_: None},
+    ))  # fmt: skip
+    _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))
+
+    assert told == counted

@@ -1,0 +1,195 @@
+"""Who waits for the answer to a request in a queue."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
+from modelserver.errors import DeadlineExceeded
+from modelserver.surface.http.exchange import Exchange, Target
+from modelserver.surface.inference.replies import Reply
+from modelserver.surface.inference.routes import Route
+from modelserver.surface.inference.v1 import V1, Instances
+
+
+class Kept(Exchange):
+    """Keeps what it is answered."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        super().__init__(Target("/p", b"", "/p", Route("m", protocol="v1")), b"POST", "1.1")
+        self.parts: list[Any] = []
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return []
+
+    def packed_headers(self) -> bytes:
+        return b"\x90"
+
+    def reply(
+        self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
+    ) -> None:
+        self.parts.append((status, body, extra))
+
+    def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
+        self.parts.append((status, extra))
+
+    def send(self, part: bytes) -> None:
+        self.parts.append(part)
+
+    def end(self, complete: bool = True) -> None:
+        self.parts.append(complete)
+
+    def unsent(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def exchange() -> Kept:
+    """That of the request."""
+    return Kept()
+
+
+@pytest.fixture
+def metrics() -> ServerMetrics:
+    """Those of the server."""
+    return ServerMetrics()
+
+
+def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
+    """The series of a counter that have counted anything, by their last label."""
+    lines = [line for line in metrics.render([name]).decode().splitlines() if not line.startswith("#")]
+    series = (line.removesuffix(".0").rpartition(" ") for line in lines)
+    return {labels.split('"')[-2]: float(value) for labels, _, value in series if float(value)}
+
+
+@pytest.fixture
+def reply(exchange: Kept, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatch) -> Reply:
+    """To a request of V1, which is answered two seconds after it came."""
+    model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
+    monkeypatch.setattr("modelserver.surface.inference.replies.monotonic", lambda: 2.0)
+    aside: Any = None
+    return Reply(exchange, model, V1(RequestLimits(), aside), Instances([]), aside)
+
+
+def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
+    """A request whose rows have these answers, from one batch."""
+    request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
+    request.batch_id, request.batch_size = "b", 4
+    request.handled(0.5, 1.0)
+    request.deliver(0, list(answers))
+    return request
+
+
+def test_one_answer_is_the_body(reply: Reply, exchange: Kept) -> None:
+    """Its status, headers and times go with it."""
+    reply.whole(ended((Answer(2, 201, headers=[("x-own", "1")]), b"ok")))
+
+    ((status, body, extra),) = exchange.parts
+    assert (status, body) == (201, b"ok")
+    assert extra.decode().splitlines() == [
+        "x-batch-id: b",
+        "x-batch-size: 4",
+        "server-timing: queue;dur=500.000, inference;dur=1000.000",
+        "x-own: 1",
+    ]
+
+
+def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
+    """The answers are the predictions."""
+    reply.joined(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
+
+    status, body, _ = exchange.parts[0]
+    assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
+
+
+def test_the_first_failure_is_everybodys(reply: Reply, exchange: Kept) -> None:
+    """It says which instance failed."""
+    reply.joined(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
+
+    status, body, _ = exchange.parts[0]
+    assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")
+
+
+def test_an_error_of_the_server_is_told(reply: Reply, exchange: Kept) -> None:
+    """With the batch, where there was one."""
+    request = Request("id", [Row("id", 0)], [b""], 0.0)
+    request.fail(DeadlineExceeded("too late"))
+    reply.whole(request)
+
+    status, body, extra = exchange.parts[0]
+    assert (status, b"too late" in body, extra) == (504, True, b"")
+
+
+def test_parts_come_before_the_last(reply: Reply, exchange: Kept) -> None:
+    """Status and headers are the first part's."""
+    request = ended((Answer(1), b"c"))
+    reply.part(request, Answer(1, 202), b"a")
+    reply.part(request, Answer(1), b"b")
+    reply.whole(request)
+
+    (status, _), *rest = exchange.parts
+    assert (status, rest) == (202, [b"a", b"b", b"c", True])
+
+
+def test_a_late_failure_breaks_off(
+    reply: Reply, exchange: Kept, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that can be done; the log says why, and it is counted."""
+    request = ended((Answer(3, 500, failed=True), b"bad"))
+    reply.part(request, Answer(1), b"a")
+    reply.whole(request)
+
+    assert exchange.parts[-1] is False
+    assert "broke off after its first part: bad" in caplog.text
+    assert counted(metrics, "modelserver_broken_off_total") == {"1.0": 1}
+    assert counted(metrics, "modelserver_requests_total") == {"5xx": 1}
+
+
+def test_answers_are_counted_by_class_of_status(reply: Reply, metrics: ServerMetrics) -> None:
+    """Whole, joined and in parts; the status of parts is that of the first."""
+    reply.whole(ended((Answer(2, 201), b"ok")))
+    reply.whole(ended((Answer(2, 302), b"ok")))
+    reply.joined(ended((Answer(1), b"1"), (Answer(1, 404), b"1"), kind=INSTANCE))
+    request = ended((Answer(1), b"c"))
+    reply.part(request, Answer(1, 202), b"a")
+    reply.whole(request)
+
+    assert counted(metrics, "modelserver_requests_total") == {"2xx": 2, "3xx": 1, "4xx": 1}
+    assert counted(metrics, "modelserver_errors_total") == {}
+
+
+def test_errors_are_counted_by_type(reply: Reply, metrics: ServerMetrics) -> None:
+    """By the class of the handler's exception, or of the server's error; the last one is kept."""
+    raised = Answer(3, 503, failed=True, cause="KeyError: 'x' (handler.py, line 3, in handle)")
+    reply.whole(ended((raised, b"bad")))
+    reply.whole(ended((Answer(3, 507, failed=True), b"bad")))
+    reply.whole(ended((Answer(3, 400, failed=True, cause="PredictionException: no"), b"bad")))
+    lost = Request("lost", [Row("lost", 0)], [b""], 0.0)
+    lost.fail(DeadlineExceeded("too late"))
+    reply.whole(lost)
+    errors = reply.model.metrics.errors
+
+    assert counted(metrics, "modelserver_requests_total") == {"4xx": 1, "5xx": 3}
+    assert counted(metrics, "modelserver_errors_total") == {
+        "KeyError": 1, "HandlerError": 1, "DeadlineExceeded": 1
+    }  # fmt: skip
+    assert errors.last is not None
+    assert (errors.last.status, errors.last.message, errors.last.request_id) == (504, "too late", "lost")
+
+
+def test_statuses_that_handlers_choose_are_errors_too(reply: Reply, metrics: ServerMetrics) -> None:
+    """An answer with a status of 500 or more that is no exception has a type of its own."""
+    reply.whole(ended((Answer(2, 599), b"no")))
+
+    assert counted(metrics, "modelserver_errors_total") == {"Status": 1}
+    assert reply.model.metrics.errors.last.message == "The handler answered with status 599."

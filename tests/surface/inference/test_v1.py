@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver.errors import BadRequest
+from modelserver.surface.inference.v1 import Instances, join, split
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def parsed(body: Instances) -> list[Any]:
+    return [json.loads(instance) for instance in body.bodies]
+
+
+@given(
+    st.lists(JSON_VALUES, min_size=1, max_size=6),
+    st.dictionaries(st.text(min_size=1), JSON_VALUES, max_size=3),
+)
+def test_instances_are_taken_apart_unchanged(instances: list[Any], others: dict[str, Any]) -> None:
+    """Each instance and each other field comes out with the value it went in with."""
+    others.pop("instances", None)
+    text = json.dumps({"instances": instances, **others}, ensure_ascii=False)
+
+    body = split(text.encode())
+
+    assert repr(parsed(body)) == repr(instances)
+    assert (json.loads(body.extra) if body.extra else {}) == others
+
+
+@pytest.mark.parametrize(
+    "text", [b"9007199254740993", b"1.0", b"1e30", b'"\\u003c"', b'{"b" : 1,"a":2}', b"1e400", '"ü"'.encode()]
+)
+def test_instances_keep_the_bytes_of_the_client(text: bytes) -> None:
+    """Numbers, escapes, spaces and the order of keys are the client's own."""
+    assert split(b'{"instances": [ ' + text + b" , 2]}").bodies == [text, b"2"]
+
+
+def test_other_fields_are_one_object_sorted_by_name() -> None:
+    """Requests that say the same in another order are the same, so that they share batches."""
+    first = split(b'{"parameters":{"k":1},"instances":[1],"id":"x"}')
+    second = split(b'{"id":"x","instances":[2],"parameters":{"k":1}}')
+
+    assert first.extra == second.extra == b'{"id":"x","parameters":{"k":1}}'
+    assert split(b'{"instances":[1]}').extra == b""
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"inputs":[1,2]}', b'{"instances":null,"inputs":[1,2]}', b' {"inputs" : [1,2]} ']
+)
+def test_inputs_stand_in_for_instances(body: bytes) -> None:
+    """`inputs` is read where `instances` is absent or null, and leaves no other field."""
+    assert split(body).bodies == [b"1", b"2"]
+
+
+def test_inputs_beside_instances_are_another_field() -> None:
+    """With both given, `instances` are the instances."""
+    body = split(b'{"inputs":[9],"instances":[1]}')
+
+    assert (body.bodies, body.extra) == ([b"1"], b'{"inputs":[9]}')
+
+
+def test_last_of_repeated_keys_wins() -> None:
+    """As in KServe's batcher."""
+    assert split(b'{"instances":[1],"instances":[2]}').bodies == [b"2"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"instances":[1]',
+        b'{"instances":[1]} x',
+        b'{"instances":[1,]}',
+        b'{"instances":[NaN]}',
+        b'{"instances":[1],"x":NaN}',
+        b"[1]",
+        b'"text"',
+        b"5",
+        b"null",
+        b"\xff\xfe",
+        '{"instances":[1]}'.encode("utf-16"),
+        b'{"instances":["a\x00"]}',
+        b'{"instances":["\\ud800"]}',
+        b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":' * 100_000,
+        b'{"\xff":1,"instances":[1]}',
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_what_is_no_object_is_unreadable(body: bytes) -> None:
+    """Malformed JSON of every kind is a 400 that begins as KServe's does (F1, F2, F3)."""
+    with pytest.raises(BadRequest) as caught:
+        split(body)
+
+    assert caught.value.status == 400
+    assert caught.value.message.startswith("can't Unmarshal body: Unrecognized request format: ")
+
+
+@pytest.mark.parametrize("value", ['"abc"', "5", "{}", "true"])
+def test_instances_must_be_a_list(value: str) -> None:
+    """Anything else under the key is a 400 in KServe's words (F10)."""
+    with pytest.raises(BadRequest, match=r'^can\'t Unmarshal body: Expected "instances" to be a list'):
+        split(b'{"instances":' + value.encode() + b"}")
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"instances":null}', b'{"instances":[]}', b'{"inputs":[]}', b'{"x":[1]}']
+)
+def test_no_instances_is_a_bad_request(body: bytes) -> None:
+    """Absent, null and empty lists are a 400 that begins as KServe's does (F10)."""
+    with pytest.raises(BadRequest, match=r"^no instances in the request"):
+        split(body)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=40).map(lambda t: ('{"instances":' + t).encode("utf-8", "replace"))
+)
+def test_any_bytes_are_split_or_refused(body: bytes) -> None:
+    """Random bytes raise nothing but BadRequest (F70)."""
+    with contextlib.suppress(BadRequest):
+        assert split(body).bodies
+
+
+def test_answer_is_the_predictions() -> None:
+    """Without a batcher the body is KServe's plain one."""
+    assert join([b"1", b'"a"'], None) == b'{"predictions":[1,"a"]}'
+
+
+def test_batched_answer_names_its_batch_in_a_fixed_order() -> None:
+    """The batcher's body has three keys in the order that KServe writes them."""
+    assert join([b"2"], "b-1") == b'{"message":"","batchId":"b-1","predictions":[2]}'
+
+
+def test_explanations_have_a_key_of_their_own() -> None:
+    """What KServe calls explanations stands under that name, in both forms."""
+    assert join([b"1"], None, b"explanations") == b'{"explanations":[1]}'
+    assert join([b"1"], "b-1", b"explanations") == b'{"message":"","batchId":"b-1","explanations":[1]}'
+
+
+@pytest.mark.parametrize("batch_id", [None, "b-1"])
+def test_a_large_answer_is_copied_once(batch_id: str | None) -> None:
+    """Each copy of several megabytes would hold up the event loop for milliseconds."""
+    large = bytes(4_000_000)
+    tracemalloc.start()
+    try:
+        join([large], batch_id)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 1.5 * len(large)

@@ -1,0 +1,109 @@
+"""V2 requests taken apart for a model."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.tensors.rows import OutputForm, pack_answer
+from modelserver.engine.wire.messages import TENSORS, Answer, Row, SequenceHeaders
+from modelserver.errors import BadRequest
+from modelserver.models.options.signature import Signature
+from modelserver.surface.inference.requests import NO_HEADERS, headers_of, make_request
+from modelserver.surface.inference.v2 import Answering, Takes, read_tensors
+
+TAKES = Takes("m", Signature())
+SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
+
+
+def body(rows: int = 2, **more: Any) -> bytes:
+    """A request of so many rows of one number."""
+    tensor = {"name": "x", "datatype": "INT8", "shape": [rows, 1], "data": list(range(rows))}
+    return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+def test_each_row_travels_alone() -> None:
+    """With the request's id and headers; plain rows share batches with other protocols."""
+    taken = read_tensors(body(), None, TAKES)
+    model: Any = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
+    rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
+
+    assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
+    assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [
+        ("r", TENSORS, True, 1)
+    ] * 2
+    assert taken.without_inputs().asked.inputs == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "seconds"), [({}, None), ({"timeout": 0}, None), ({"timeout": 2_500_000}, 2.5)]
+)
+def test_a_timeout_is_in_microseconds(parameters: dict[str, Any], seconds: float | None) -> None:
+    """It is no part of what requests of a batch must share."""
+    taken = read_tensors(body(parameters=parameters), None, TAKES)
+
+    assert (taken.timeout, taken.key) == (seconds, read_tensors(body(), None, TAKES).key)
+
+
+@pytest.mark.parametrize("timeout", [-1, 1.5, True, "1"])
+def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
+    """The error says what is needed."""
+    with pytest.raises(BadRequest, match="a number of microseconds is needed"):
+        read_tensors(body(parameters={"timeout": timeout}), None, TAKES)
+
+
+def test_a_sequence_is_said_by_headers() -> None:
+    """They come behind the client's own; a model without sequences has none."""
+    said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    taken = read_tensors(body(parameters=said), None, SEQUENCES)
+
+    assert msgspec.msgpack.decode(headers_of(taken, msgspec.msgpack.encode([[b"a", b"b"]]))) == [
+        [b"a", b"b"],
+        [b"seq-id", b"7"],
+        [b"seq-start", b"true"],
+    ]
+    assert read_tensors(body(parameters=said), None, TAKES).sequence == []
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"sequence_id": 1.5}, {"sequence_id": "x" * 300}, {"sequence_start": 1}]
+)
+def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
+    """Where the model has sequences."""
+    with pytest.raises(BadRequest, match="parameter sequence_"):
+        read_tensors(body(parameters=parameters), None, SEQUENCES)
+
+
+def test_small_answers_are_light() -> None:
+    """Large ones only in binary, which nobody has to write out."""
+    asked = read_tensors(body(), None, TAKES).asked
+    light, heavy = (
+        Answering("m", "1", asked, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
+    )
+
+    assert (light.is_light, heavy.is_light) == (True, False)
+
+
+def test_rows_answers_are_one_response() -> None:
+    """It names model, version and the client's id, or a new one, and has the handler's parameters."""
+    asked = read_tensors(body(), None, TAKES)
+    answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
+    model: Any = SimpleNamespace(name="m", version="1", batches=True)
+    request = Request("made", [Row("made", 1)] * 2, [b"", b""], 0.0)
+    request.batch_id = "b"
+    request.deliver(0, [(Answer(len(each), parameters=b'{"own":1}'), each) for each in answers])
+    content, content_type, length = asked.encode(model, request)
+
+    assert (content_type, length) == ("application/json", b"")
+    assert json.loads(content) == {
+        "model_name": "m",
+        "model_version": "1",
+        "id": "made",
+        "parameters": {"own": 1, "batchId": "b"},
+        "outputs": [{"name": "y", "datatype": "INT8", "shape": [2], "data": [3, 4]}],
+    }

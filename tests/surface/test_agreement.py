@@ -1,0 +1,83 @@
+"""Whether documents agree."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from modelserver.surface.agreement import LONGEST, Tolerance, agree, pairs, place, shown
+
+
+def nested(depth: int, value: Any) -> Any:
+    """The value in so many lists and objects."""
+    for number in range(depth):
+        value = [value] if number % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (1, 2, [("", 1, 2)]),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, [("a[0]", 1, 1), ("a[1].b", 2, 3)]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, [("a", 1, 1), ("b", 2, 2)]),
+        ({"x": {"a": 1}}, {"x": {"b": 1}}, [("x", {"a": 1}, {"b": 1})]),
+        ([[1]], [[1, 2]], [("[0]", [1], [1, 2])]),
+        ([[]], [{}], [("[0]", [], {})]),
+        ([{}, []], [{}, []], []),
+    ],
+)
+def test_pairs(one: Any, other: Any, expected: list[Any]) -> None:
+    """Values by their places, and what differs in form as a whole."""
+    assert [(place(path), *values) for path, *values in pairs(one, other)] == expected
+
+
+def test_the_order_of_keys_may_count() -> None:
+    """As where both are printed."""
+    one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+
+    assert list(pairs(one, other, ordered=True)) == [(None, one, other)]
+    assert len(list(pairs(one, dict(one), ordered=True))) == 2
+
+
+def test_any_depth() -> None:
+    """What is deeper than Python can recurse is walked through, and told in short."""
+    one, other = nested(50_000, 1), nested(50_000, 2)
+
+    ((path, left, right),) = pairs(one, other)
+
+    assert (left, right) == (1, 2)
+    assert place(path).startswith("[0].a[0].a")
+    assert len(place(path)) == LONGEST
+    assert len(shown(one)) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1.0, 1.0 + 1e-6, True),
+        (1.0, 1.1, False),
+        (1, 1.0, True),
+        (True, 1, False),
+        (math.nan, math.nan, True),
+        (math.nan, 1.0, False),
+        (math.inf, math.inf, True),
+        (10**400, 10**400, True),
+        (10**400, 1.0, False),
+        (10**400, math.nan, False),
+        ("a", "a", True),
+        (None, 0, False),
+        ([], [], False),
+    ],
+)
+def test_values(one: Any, other: Any, same: bool) -> None:
+    """Numbers within the tolerance; lists and objects are pairs only if they differ."""
+    assert agree(one, other, Tolerance()) is same
+
+
+def test_whole_numbers_without_a_relative_tolerance() -> None:
+    """They are compared as such, not as floats."""
+    assert not agree(2**60, 2**60 + 1, Tolerance(0.0, 0.5))
+    assert agree(2**60, 2**60 + 1, Tolerance(0.0, 1))

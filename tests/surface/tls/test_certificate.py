@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import ssl
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.surface.tls.conftest import pair, settings, talk
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.tls.certificate import load_certificate
+from modelserver.surface.tls.context import Certificate, server_context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.surface.tls.certificates import Authority
+
+
+pytest.importorskip("cryptography")
+
+
+def test_only_https_needs_one() -> None:
+    """Without an https address no certificate is looked for."""
+    assert not Settings().uses_tls
+    assert settings().uses_tls
+
+
+@pytest.mark.parametrize("old_form", [False, True])
+def test_pem_files(authority: Authority, old_form: bool) -> None:
+    """A key in PKCS8 or OpenSSL's older form and a certificate are used, and clients can verify them."""
+    key, chain = authority.issue("pem", old_form=old_form)
+    context = server_context(load_certificate(pair(key, chain)))
+
+    client = ssl.create_default_context(cafile=str(authority.file))
+    assert talk(context, client) == "TLSv1.3"
+
+
+def test_keystores(authority: Authority) -> None:
+    """A PKCS12 file is used instead of PEM files, with the certificates between."""
+    certificate = load_certificate(settings(keystore=authority.keystore("store")))
+
+    assert certificate.chain.count(b"BEGIN CERTIFICATE") == 2
+    client = ssl.create_default_context(cafile=str(authority.file))
+    assert talk(server_context(certificate), client) == "TLSv1.3"
+
+
+def test_a_throw_away(authority: Authority) -> None:
+    """Without any file one is made for the hosts of the addresses; nobody can verify it (reference 3.3)."""
+    certificate = load_certificate(settings())
+    trusting = ssl.create_default_context(cadata=certificate.chain.decode())
+    assert talk(server_context(certificate), trusting) == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        talk(server_context(certificate), ssl.create_default_context(cafile=str(authority.file)))
+
+
+def refusal(given: Settings) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_certificate(given)
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
+    """What cannot be used stops the start with a line that says what and why (F66)."""
+    key, chain = authority.issue("right")
+    other, _ = authority.issue("other")
+    text = tmp_path / "text.pem"
+    text.write_text("hello")
+    broken = tmp_path / "broken.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+
+    assert refusal(pair(text, chain)).endswith(f"private_key_file={text}: a private key in PEM is needed")
+    assert refusal(pair(key, text)).endswith(f"certificate_file={text}: certificates in PEM are needed")
+    assert "key values mismatch" in refusal(pair(other, chain))
+    assert f"certificate_file={broken}" in refusal(pair(key, broken))
+    assert "cannot be read (No such file or directory)" in refusal(pair(tmp_path / "nope", chain))
+    assert "the key has a password" in refusal(pair(*authority.locked_key("locked")))
+    given = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=text)
+    assert refusal(given).startswith(f"Invalid configuration: tls_client_ca_file={text}: cannot be used")
+
+
+def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None:
+    """A wrong password, and a Java keystore with the command that converts it; no password is told."""
+    store = authority.keystore("locked-store", "another-password")
+    java = tmp_path / "store.jks"
+    java.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
+
+    message = refusal(settings(keystore=store, keystore_pass="wrong-password"))
+    assert message.endswith("not a PKCS12 file, or keystore_pass is wrong")
+    assert "wrong-password" not in message
+    assert f"keytool -importkeystore -srckeystore {java} " in refusal(settings(keystore=java))
+
+
+def test_without_the_package(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEM files need nothing; for the rest the message says what to install."""
+    for name in ("keystore", "throwaway"):
+        monkeypatch.setitem(sys.modules, f"modelserver.surface.tls.{name}", None)
+
+    assert load_certificate(pair(*authority.issue("plain"))).key
+    assert "pip install cryptography" in refusal(settings())
+    assert "pip install cryptography" in refusal(settings(keystore=authority.keystore("needs")))
+
+
+def test_keys_do_not_print_themselves() -> None:
+    """A key in a message or log would be one that all can read (F68)."""
+    assert "secret" not in repr(Certificate(b"chain", b"secret"))

@@ -1,0 +1,83 @@
+"""A certificate, and what asyncio makes of it."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.surface.tls.certificates import Authority
+from tests.surface.tls.conftest import made, pair, settings, shown, talk
+
+from modelserver.surface.tls.certificate import load_certificate
+from modelserver.surface.tls.context import renew, server_context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytest.importorskip("cryptography")
+
+
+def test_old_protocols_are_refused(authority: Authority) -> None:
+    """TLS 1.2 is the oldest that is spoken (F66)."""
+    context = server_context(load_certificate(pair(*authority.issue("old"))))
+
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    client = ssl.create_default_context(cafile=str(authority.file))
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert talk(context, client) == "TLSv1.2"
+
+
+def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
+    """With authorities for clients, one without a certificate of theirs is refused (F66)."""
+    key, chain = authority.issue("asking")
+    given = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
+    context = server_context(load_certificate(given))
+    client = ssl.create_default_context(cafile=str(authority.file))
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    with pytest.raises(ssl.SSLError):
+        talk(context, client)
+    client_key, client_chain = authority.issue("client")
+    client.load_cert_chain(client_chain, client_key)
+    assert talk(context, client) == "TLSv1.2"
+
+
+def subject(certificate: Any) -> str:
+    return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
+
+
+@pytest.mark.parametrize("name", ["localhost", None])
+def test_a_renewed_context(authority: Authority, name: str | None) -> None:
+    """Connections from then on see the new certificate, whether they name a host or not, of whatever key."""
+    client = ssl.create_default_context(cafile=str(authority.file))
+    client.check_hostname = name is not None
+    server = server_context(made(authority, "old", old_form=True))
+    assert subject(shown(server, client, name)) == "old"
+    renew(server, made(authority, "new"))
+    assert subject(shown(server, client, name)) == "new"
+    renew(server, made(authority, "newest", old_form=True))
+
+    assert subject(shown(server, client, name)) == "newest"
+
+
+def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
+    """Clients are held to the new authorities alone."""
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    server = server_context(made(authority, "server", authority.file.read_bytes()))
+    contexts = []
+    for issuer in (authority, other):
+        client = ssl.create_default_context(cafile=str(authority.file))
+        key, chain = issuer.issue("client")
+        client.load_cert_chain(chain, key)
+        contexts.append(client)
+    assert shown(server, contexts[0])
+    with pytest.raises(ssl.SSLError):
+        shown(server, contexts[1])
+    renew(server, made(authority, "server", other.file.read_bytes()))
+
+    assert shown(server, contexts[1])
+    with pytest.raises(ssl.SSLError):
+        shown(server, contexts[0])

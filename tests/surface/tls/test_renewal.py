@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.surface.tls.conftest import HTTPS, made, shown
+
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.tls.certificate import load_certificate
+from modelserver.surface.tls.context import Certificate, renew, server_context
+from modelserver.surface.tls.renewal import Renewal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.surface.tls.certificates import Authority
+
+
+pytest.importorskip("cryptography")
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> tuple[Path, Path]:
+    """Where the server finds key and certificate; those named ``first`` to begin with."""
+    key, chain = tmp_path / "server.key", tmp_path / "server.pem"
+    put(authority.issue("first"), (key, chain))
+    return key, chain
+
+
+def put(issued: tuple[Path, Path], files: tuple[Path, Path]) -> None:
+    for source, target in zip(issued, files, strict=True):
+        shutil.copy(source, target)
+
+
+@pytest.fixture
+def taken() -> list[Certificate]:
+    return []
+
+
+@pytest.fixture
+def renewal(files: tuple[Path, Path], taken: list[Certificate]) -> Renewal:
+    """Has looked once, as a server does soon after its start."""
+    settings = Settings(inference_address=HTTPS, private_key_file=files[0], certificate_file=files[1])
+    made = Renewal(settings, load_certificate(settings), taken.append)
+    made.take(made.look())
+    return made
+
+
+def look(renewal: Renewal) -> None:
+    renewal.take(renewal.look())
+
+
+def test_nothing_new(renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path]) -> None:
+    """Files that stay, or come again with the same content, change nothing."""
+    look(renewal)
+    put(files, (files[0].with_suffix(".k"), files[1].with_suffix(".c")))
+    put((files[0].with_suffix(".k"), files[1].with_suffix(".c")), files)
+    look(renewal)
+
+    assert taken == []
+
+
+def test_new_files(
+    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
+) -> None:
+    """Another key and certificate are taken up together."""
+    issued = authority.issue("second")
+    put(issued, files)
+    look(renewal)
+
+    assert [(one.key, one.chain) for one in taken] == [(issued[0].read_bytes(), issued[1].read_bytes())]
+
+
+def test_a_wrong_pair(
+    renewal: Renewal,
+    taken: list[Certificate],
+    files: tuple[Path, Path],
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While only one of the files is new nothing changes, with one line; then both count."""
+    key, chain = authority.issue("third")
+    shutil.copy(chain, files[1])
+    with caplog.at_level(logging.INFO, "modelserver.tls"):
+        for _ in range(3):
+            look(renewal)
+        assert taken == []
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "key values mismatch; keeping the current certificate" in line.replace(")", "")
+        shutil.copy(key, files[0])
+        look(renewal)
+
+    assert len(taken) == 1
+    assert "The certificate has changed" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "cut"])
+def test_unusable_files(
+    renewal: Renewal,
+    taken: list[Certificate],
+    files: tuple[Path, Path],
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file that is gone, or half written, is no reason to stop serving."""
+    content = files[1].read_bytes()
+    if how == "gone":
+        files[1].unlink()
+    else:
+        files[1].write_bytes(b"" if how == "empty" else content[: len(content) // 2])
+    look(renewal)
+    look(renewal)
+    assert len(caplog.records) == 1
+    files[1].write_bytes(content)
+    look(renewal)
+
+    assert taken == []
+
+
+async def test_looking_again_and_again(
+    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
+) -> None:
+    """A change is seen at the next look."""
+    watching = asyncio.create_task(renewal.watch(0.01))
+    put(authority.issue("fourth"), files)
+    for _ in range(500):
+        if taken:
+            break
+        await asyncio.sleep(0.01)
+    watching.cancel()
+
+    assert taken
+
+
+async def test_without_files(taken: list[Certificate]) -> None:
+    """There is nothing to look at for a certificate of the server's own."""
+    await Renewal(Settings(inference_address=HTTPS), Certificate(b"", b""), taken.append).watch(0.0)
+
+    assert taken == []
+
+
+def subject(certificate: Any) -> str:
+    return str(dict(pair for entry in certificate["subject"] for pair in entry)["commonName"])
+
+
+def test_a_renewal_that_fails(authority: Authority) -> None:
+    """A certificate that cannot be used leaves the context as it was."""
+    client = ssl.create_default_context(cafile=str(authority.file))
+    server = server_context(made(authority, "old"))
+    wrong = Certificate(made(authority, "one").chain, made(authority, "two").key)
+    with pytest.raises(ssl.SSLError):
+        renew(server, wrong)
+
+    assert subject(shown(server, client)) == "old"

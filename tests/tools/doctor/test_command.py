@@ -1,0 +1,134 @@
+"""The command line of ``modelserver check``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import InvalidModel
+from modelserver.run.cli import main
+from modelserver.tools.doctor import command
+from modelserver.tools.doctor.chart import Chart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.tools.doctor.doctor import Wish
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is wished; the chart has what its first element names."""
+    wishes: list[Any] = []
+
+    def examine(wish: Wish) -> Chart:
+        wishes.append(wish)
+        chart = Chart()
+        if wish.source.endswith("bad.py"):
+            chart.found("wrong-count", "seen")
+        if not wish.samples:
+            chart.unanswered = "nothing is known"
+        chart.found("gradients-on", "seen")
+        return chart
+
+    monkeypatch.setattr(command, "examine", examine)
+    return wishes
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A file that exists."""
+    (tmp_path / "h.py").touch()
+    (tmp_path / "bad.py").touch()
+    return str(tmp_path / "h.py")
+
+
+def test_statuses(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """0 without errors, 1 with some; warnings count with --strict. 3 if nothing was wrong or asked."""
+    given = ["--input", script]
+    assert main(["check", script, *given]) == 0
+    assert ": 1 warning" in capsys.readouterr().out
+    assert main(["check", script, *given, "--strict"]) == 1
+    assert main(["check", script.replace("h.py", "bad.py"), *given]) == 1
+    assert main(["check", script.replace("h.py", "bad.py")]) == 1
+    capsys.readouterr()
+    assert main(["check", script]) == 3
+    assert ": no answer was checked (nothing is known), 1 warning" in capsys.readouterr().out
+    assert main(["check", script, "--json"]) == 3
+    assert not json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_json(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The output is one document."""
+    assert main(["check", script, "--json", "--input", script]) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert (report["source"], report["ok"], report["warnings"]) == (script, True, 1)
+
+
+def test_options(script: str, examined: list[Any]) -> None:
+    """They reach the doctor."""
+    options = ("--batch-size", "4", "--tolerance", "0.1", "--calls", "7", "--content-type", "a/b")
+    assert main(["check", script, *options, "--input", script, script]) == 0
+
+    (wish,) = examined
+    assert (wish.batch_size, wish.tolerance, wish.calls) == (4, 0.1, 7)
+    assert [(each.name, each.content_type) for each in wish.samples] == [(script, "a/b")] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--batch-size", "0"], "--batch-size=0: a number of at least 1"),
+        (["--tolerance", "nan"], "--tolerance=nan"),
+        (["--input", "absent.json"], "--input=absent.json: No such file"),
+        (["--model-file", "absent.pt"], "absent.pt does not exist"),
+    ],
+)
+def test_what_cannot_be_run(
+    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    """Status 2, and one line."""
+    assert main(["check", script, *options]) == 2
+    assert told in capsys.readouterr().err
+    assert examined == []
+
+
+def test_what_is_no_model(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, with the reason; an interruption has its own."""
+
+    def refuse(wish: Wish) -> Chart:
+        raise InvalidModel("no archive")
+
+    def interrupt(wish: Wish) -> Chart:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "examine", refuse)
+    assert main(["check", script]) == 2
+    assert capsys.readouterr().err == "no archive\n"
+    monkeypatch.setattr(command, "examine", interrupt)
+    assert main(["check", script]) == 130
+
+
+@pytest.mark.slow
+def test_a_real_check(tmp_path: Path) -> None:
+    """The command's output is the report alone, whatever the handler prints, and no process is left."""
+    (tmp_path / "loud.py").write_text(
+        "import sys\n\n\nclass Loud:\n    def handle(self, data, context):\n        print('batch')\n"
+        "        print('of', len(data), file=sys.stderr)\n        return ['one']\n"
+    )
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    command = [sys.executable, "-m", "modelserver", "check", "loud.py", "--input", "a", "b", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    (finding,) = [each for each in json.loads(done.stdout)["findings"] if each["level"] == "error"]
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (finding["id"], finding["file"], finding["line"]) == ("wrong-count", "loud.py", 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "loud.py"]

@@ -1,0 +1,76 @@
+"""The observed model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.wire.probing import Place
+from modelserver.testing.answer import Answer
+from modelserver.tools.doctor.patient import Patient, message_of, place_in
+from modelserver.tools.doctor.samples import JSON, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SOURCE = """
+import os
+
+
+class Ending:
+    def handle(self, data, context):
+        if any(row["body"] == 0 for row in data):
+            os._exit(3)
+        return [row["body"] for row in data]
+"""
+_ONE, _ZERO = Sample("one", b"1", JSON), Sample("zero", b"0", JSON)
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
+    """One that ends with a zero."""
+    script: Path = tmp_path_factory.mktemp("patient") / "ending.py"
+    script.write_text(_SOURCE)
+    with Patient(str(script), model_file=None, settings={}) as opened:
+        yield opened
+
+
+def test_calls_are_seen_with_their_answers(patient: Patient) -> None:
+    """A batch is one call, once batches are allowed."""
+    assert patient.loaded.methods["handle"].line == 6
+    assert patient.grow(4) == 4
+    outcome = patient.ask(patient.rows([_ONE], 3))
+
+    assert [answer.json() for answer in outcome.answers] == [1, 1, 1]
+    assert [(call.rows, call.answers) for call in outcome.calls] == [(3, 3)]
+    assert outcome.ended == ""
+    readings = patient.readings()
+    assert readings is not None
+    assert readings.resident > 1 << 20
+    assert (readings.threads, readings.processes) == (1, 0)
+
+
+@pytest.mark.slow
+def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
+    """The next request finds another worker, which is observed too."""
+    outcome = patient.ask([_ZERO])
+
+    assert outcome.ended
+    assert message_of(outcome.answers[0]) == "Worker died."
+    assert patient.ask([_ONE]).answers[0].json() == 1
+    assert patient.calls[-1].rows == 1
+
+
+def test_places_in_messages() -> None:
+    """The model's own line is read from an error."""
+    assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == Place("my/h.py", 12, "handle")
+    assert place_in("invalid syntax (h.py, line 3)") == Place("h.py", 3)
+    assert place_in("nothing") is None
+
+
+def test_messages() -> None:
+    """An error's message, or what there is."""
+    assert message_of(Answer(503, {}, b'{"message": "not\\n today"}')) == "not today"
+    assert message_of(Answer(503, {}, b"[1]")) == "[1]"

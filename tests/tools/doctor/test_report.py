@@ -1,0 +1,90 @@
+"""The report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelserver.engine.wire.probing import Place
+from modelserver.tools.doctor.chart import Chart
+from modelserver.tools.doctor.report import as_json, as_text, shown_file, verdict
+from modelserver.tools.serve.console import Style
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def chart() -> Chart:
+    """An error, advice, figures, and something left out."""
+    made = Chart(checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"})
+    made.found("order-changed", "Row 0 got the answer of row 1.", Place("h.py", 3, "handle"))
+    made.found("order-changed", "The same again.", Place("h.py", 3, "handle"))
+    made.found("batch-cost", "A row costs 2 ms.", advice="Set batchSize: 8.")
+    made.figures = {
+        "load": {"import_seconds": 1.25, "initialize_seconds": 0.5, "packages": {"torch": 1.0}},
+        "cost": {"ms_by_batch": {"1": 2.0, "2": 3.0}},
+        "memory": {"calls": 200, "before_mb": 21.5, "after_mb": 22.0},
+    }
+    return made
+
+
+def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings have their line, why they matter and what to write; figures and what is left out follow."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h.py").touch()
+    text = as_text("h.py", chart(), tmp_path / "h.py", Style({}))
+
+    assert text.splitlines() == [
+        "h.py: 1 error",
+        "",
+        "error     order-changed  h.py:3, in handle",
+        "          Row 0 got the answer of row 1.",
+        "          why: Each client gets the answer at its row's place: here another client's.",
+        "          instead: Return answers in the order of data: a list by index, not a set, a sorted list,",
+        "          or what is ready first.",
+        "",
+        "advice    batch-cost",
+        "          A row costs 2 ms.",
+        "          why: Batches are the cheapest way to more requests per second.",
+        "          instead: Set batchSize: 8.",
+        "",
+        "load      imports 1.2 s, initialize 0.5 s (torch 1 s)",
+        "cost      1: 2 ms, 2: 3 ms by batch size",
+        "memory    21.5 to 22 MiB in 200 calls",
+        "checked   loading; answers alone",
+        "left out  order, memory (one input)",
+    ]
+
+
+def test_json() -> None:
+    """It has the same, with the files of an archive as they are there."""
+    report = as_json("m.mar", chart(), Path("/store/m.mar"), ok=False)
+    first, second = report["findings"]
+
+    assert (report["ok"], report["errors"], report["warnings"]) == (False, 1, 0)
+    assert {key: first[key] for key in ("id", "level", "file", "line", "function")} == {
+        "id": "order-changed",
+        "level": "error",
+        "file": "h.py",
+        "line": 3,
+        "function": "handle",
+    }
+    assert (second["file"], second["instead"]) == (None, "Set batchSize: 8.")
+    assert report["not_checked"] == {"order": "one input", "memory": "one input"}
+
+
+def test_files(tmp_path: Path) -> None:
+    """A script's neighbours are told by their paths; the copy of a name with dots by the script's."""
+    (tmp_path / "helper.py").touch()
+
+    assert shown_file(Place("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
+    assert shown_file(Place("h_1.py", 1), tmp_path / "h.1.py") == str(tmp_path / "h.1.py")
+
+
+def test_verdicts() -> None:
+    """Errors and warnings are counted, advice is not."""
+    made = Chart()
+    assert verdict(made) == "nothing is wrong"
+    for line in (1, 2):
+        made.found("gradients-on", "seen", Place("h.py", line))
+    assert verdict(made) == "2 warnings"

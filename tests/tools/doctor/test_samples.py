@@ -1,0 +1,117 @@
+"""The inputs of a check."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+
+from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.engine.wire.messages import Annotations, Side
+from modelserver.errors import ConfigError
+from modelserver.models.options.signature import Signature
+from modelserver.tools.doctor.samples import JSON, Sample, bad_samples, made_samples, read_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
+    """A version as far as its inputs are known."""
+    return SimpleNamespace(
+        annotations=None if inputs is None else Annotations(inputs), signature=Signature(specs)
+    )
+
+
+def test_files(tmp_path: Path) -> None:
+    """Files have the type of their names or the given one; a folder stands for its files."""
+    for name in ("b.json", "a.png", "c"):
+        (tmp_path / name).write_bytes(name.encode())
+
+    read = read_samples([tmp_path, tmp_path / "c"], None)
+    assert [(each.name, each.content_type) for each in read] == [
+        (f"{tmp_path}/a.png", "image/png"),
+        (f"{tmp_path}/b.json", JSON),
+        (f"{tmp_path}/c", ""),
+        (f"{tmp_path}/c", ""),
+    ]
+    assert read_samples([tmp_path / "c"], "text/x")[0].all_headers == {"content-type": "text/x"}
+    assert read_samples([], None) == []
+
+
+def test_files_that_are_missing(tmp_path: Path) -> None:
+    """They are named."""
+    with pytest.raises(ConfigError, match="absent: No such file"):
+        read_samples([tmp_path / "absent"], None)
+    with pytest.raises(ConfigError, match="no files"):
+        read_samples([tmp_path], None)
+
+
+@pytest.mark.parametrize(
+    ("served", "base", "bodies"),
+    [
+        (model(), "", []),
+        (model(Side()), "typed.handler", []),
+        (model(Side([], JSON, {"type": "integer"})), "typed.handler", [1, 2, 3]),
+        (
+            model(Side([], JSON, {"type": "array", "items": {"type": "number"}})),
+            "",
+            [[1.0], [2.0], [3.0]],
+        ),
+        (
+            model(
+                Side(
+                    [],
+                    JSON,
+                    {
+                        "type": "object",
+                        "required": ["a", "b"],
+                        "properties": {"a": {"type": "string"}, "b": {"type": "boolean"}},
+                    },
+                )
+            ),
+            "",
+            [{"a": "text", "b": True}] * 3,
+        ),
+    ],
+)
+def test_json_rows(served: Any, base: str, bodies: list[Any]) -> None:
+    """Rows fit what is known of them, and differ where they can."""
+    assert [json.loads(each.body) for each in made_samples(served, base)] == bodies
+
+
+def test_tensors() -> None:
+    """Rows for a signature have its shape; several inputs are named."""
+    (first, second, _) = made_samples(model(None, TensorSpec("x", "FP32", (-1, 2, -1))), "base")
+    named = made_samples(
+        model(None, TensorSpec("x", "INT64", (-1,)), TensorSpec("t", "BYTES", (-1, 1))), "base"
+    )
+
+    assert [len(row) for row in json.loads(first.body)] == [2, 2]
+    assert first.body != second.body
+    row = json.loads(named[0].body)
+    assert row["x"] in {0, 1}
+    assert isinstance(row["t"][0], str)
+
+
+def test_pictures_and_texts() -> None:
+    """Built-in handlers, and those that extend them, get what they take."""
+    pictures = [Image.open(io.BytesIO(each.body)) for each in made_samples(model(), "image_classifier")]
+    texts = made_samples(model(), "text_classifier")
+    annotated = made_samples(model(Side([], "text/plain", {})), "typed.handler")
+
+    assert [picture.size for picture in pictures] == [(64, 48), (48, 64), (80, 80)]
+    assert len({each.body for each in texts}) == 3
+    assert texts == annotated
+
+
+def test_bad_rows() -> None:
+    """They are no such file, or JSON of another type."""
+    (picture,) = bad_samples(Sample("a", b"\x89PNG", "image/png"))
+    assert (picture.content_type, picture.body[:2]) == ("image/png", b"\x00\xff")
+    assert [json.loads(each.body) for each in bad_samples(Sample("a", b"[1]", JSON))] == ["a bad row", None]
+    assert json.loads(bad_samples(Sample("a", b' "text"', JSON))[0].body) == {"a bad": "row"}

@@ -1,0 +1,60 @@
+"""How long imports take."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.wire.probing import Place
+from modelserver.tools.doctor.worker.imports import ImportClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model whose code imports a package that imports another one."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "probed_handler.py").write_text("\nimport probed_outer.part\nimport probed_outer\n")
+    for name, source in {
+        "probed_outer": "import probed_inner\n",
+        "probed_inner": "import time\ntime.sleep(0.05)\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(source)
+    (tmp_path / "probed_outer" / "part.py").write_text("import time\ntime.sleep(0.02)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "model")
+    yield tmp_path / "model"
+    for name in [name for name in sys.modules if name.startswith("probed_")]:
+        del sys.modules[name]
+
+
+def test_costs(folder: Path) -> None:
+    """Each package has its own time, and what the model's own code asks for its whole time and its line."""
+    clock = ImportClock(str(folder))
+    with clock:
+        importlib.import_module("probed_handler")
+    found = {each.name: each for each in clock.found()}
+
+    inner, outer = found["probed_inner"], found["probed_outer"]
+    assert inner.own >= 0.05
+    assert (inner.total, inner.place) == (0.0, None)
+    assert 0.02 <= outer.own < outer.total
+    assert outer.total >= 0.07
+    assert outer.place == Place("probed_handler.py", 2, "<module>")
+
+
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the import, and nothing stays changed."""
+    machinery = importlib._bootstrap
+    before = machinery._find_and_load
+    with pytest.raises(ModuleNotFoundError, match="probed_nowhere"), ImportClock(str(tmp_path)):
+        importlib.import_module("probed_nowhere")
+
+    assert machinery._find_and_load is before

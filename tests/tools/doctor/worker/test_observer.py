@@ -1,0 +1,98 @@
+"""The observer of a worker's handler, in this process."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from modelserver.engine.wire.probing import Called, Place, Report, Reported
+from modelserver.tools.doctor.worker.observer import Observer, base_of
+from modelserver_handlers.text_handler import TextHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# What takes less than a millisecond to import is not told.
+_SOURCE = """import time; time.sleep(0.002)
+class Observed:
+    def initialize(self, context):
+        self.ready = True
+
+    def handle(self, data, context):
+        if data == ["bad"]:
+            raise ValueError("a bad row")
+        return "no list" if not data else [self.ready for row in data]
+
+
+async def waits(data, context):
+    return data
+"""
+
+
+@pytest.fixture
+def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Observer, socket.socket]]:
+    """An observer, and the other end of its reports; this process stays as it is."""
+    (tmp_path / "observed_handler.py").write_text(_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, name in ((sys, "addaudithook"), (gc, "freeze"), (gc, "collect")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr("threading.Thread.start", None)
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, ours:
+        yield Observer(ours), theirs
+    sys.modules.pop("observed_handler", None)
+
+
+def received(reports: socket.socket) -> Any:
+    """The next report."""
+    return msgspec.msgpack.decode(reports.recv(1 << 20), type=Report)
+
+
+def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
+    """It reports how the handler loads, and each call with its rows, answers and errors."""
+    loads, reports = observer
+    handler = loads.load_handler("observed_handler.py:Observed", tmp_path)
+    handler.initialize(None)
+    loaded = received(reports)
+
+    assert isinstance(loaded, Reported)
+    assert loaded.methods == {
+        "initialize": Place("observed_handler.py", 3, "initialize"),
+        "handle": Place("observed_handler.py", 6, "handle"),
+    }
+    assert "observed_handler" in {each.name for each in loaded.imported}
+
+    assert handler.entry(["a", "b"], None) == [True, True]
+    assert received(reports) == Called(2, 2)
+    assert handler.entry([], None) == "no list"
+    assert received(reports) == Called(0, -1)
+    with pytest.raises(ValueError, match="a bad row"):
+        handler.entry(["bad"], None)
+    assert received(reports) == Called(
+        1, -1, "ValueError: a bad row", Place("observed_handler.py", 8, "handle")
+    )
+    for _ in range(22):
+        handler.entry(["a"], None)
+    assert [received(reports).blocks is None for _ in range(22)] == [True] * 21 + [False]
+
+
+def test_asynchronous_handlers(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
+    """Their calls overlap, and are left as they are."""
+    handler = observer[0].load_handler("observed_handler.py:waits", tmp_path)
+
+    assert handler.entry.__name__ == "waits"
+
+
+def test_built_in_handlers() -> None:
+    """A class that extends one takes what it takes."""
+
+    class Own(TextHandler):
+        pass
+
+    assert (base_of(Own()), base_of(object())) == ("text_handler", "")

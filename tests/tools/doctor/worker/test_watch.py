@@ -1,0 +1,95 @@
+"""What happens during a call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.wire.probing import Opened, Place, Started
+from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
+
+if TYPE_CHECKING:
+    import pytest
+
+_HERE = str(Path(__file__).parent)
+
+
+def line() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+def test_files() -> None:
+    """Those that are read are told with their line; what is written, and what is no file, is not."""
+    watch = CallWatch(_HERE)
+    watch.on_event("open", ("/a", "r", 0))
+    watch.begin()
+    watch.on_event("open", ("/a", "r", 0))
+    here = line() - 1
+    for path, mode, flags in (
+        (b"/b", None, os.O_RDONLY),
+        ("/c", "w", os.O_WRONLY),
+        ("/d", "rb+", os.O_RDWR),
+        ("/dev/null", "r", 0),
+        ("/proc/self/stat", "r", 0),
+        (3, "r", 0),
+    ):
+        watch.on_event("open", (path, mode, flags))
+    watch.end()
+    watch.on_event("open", ("/e", "r", 0))
+
+    assert [each.path for each in watch.opened] == ["/a", "/b"]
+    assert watch.opened[0] == Opened("/a", Place("test_watch.py", here, "test_files"))
+
+
+def test_a_call_without_end() -> None:
+    """Only some of what it does is kept, and nothing of the call before."""
+    watch = CallWatch("/elsewhere")
+    watch.begin()
+    for _ in range(100):
+        watch.on_event("open", ("/a", "r", 0))
+        watch.on_event("os.fork", ())
+    assert (len(watch.opened), len(watch.started)) == (50, 50)
+    assert watch.started[0] == Started("process", None)
+    watch.begin()
+    assert (watch.opened, watch.started) == ([], [])
+
+
+def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and processes are told, and start as ever."""
+    hooks: list[Any] = []
+    monkeypatch.setattr(sys, "addaudithook", hooks.append)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
+    watch = CallWatch(_HERE)
+    watch.install()
+    done = threading.Event()
+
+    watch.begin()
+    thread = threading.Thread(target=done.set)
+    thread.start()
+    hooks[0]("subprocess.Popen", (sys.executable,))
+    hooks[0]("import", ("json",))
+    watch.end()
+    thread.join()
+    subprocess.run(["true"], check=True)
+
+    assert done.is_set()
+    assert [(each.what, each.place is not None) for each in watch.started] == [
+        ("thread", True),
+        ("process", True),
+    ]
+
+
+def test_places() -> None:
+    """The nearest line in the folder that leads here; none where there is no such code."""
+    here = place_of_caller(_HERE)
+
+    assert here == Place("test_watch.py", line() - 2, "test_places")
+    assert place_of_caller("/elsewhere") is None
+    assert place_of_code(line.__code__, str(Path(_HERE).parent)) == Place(
+        "probe/test_watch.py", line.__code__.co_firstlineno, "line"
+    )

@@ -1,0 +1,61 @@
+"""What is read from the Python of archives."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.tools.migrate.archives import body_keys, read_archive, ts_imports
+from modelserver.tools.migrate.errors import MigrationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_archive_tells_what_it_imports_and_reads(site: Path, tmp_path: Path) -> None:
+    """With the places."""
+    archive = read_archive("reads.mar", site.parent / "store", tmp_path)
+
+    assert archive.handler == "reads.py"
+    assert archive.ts_names == {"ts.context.Context": "reads.py, line 3"}
+    assert archive.places == {"instances": "reads.py, line 9"}
+
+
+def test_an_archive_that_is_not_there_is_told(site: Path, tmp_path: Path) -> None:
+    """By its name, in the server's words."""
+    with pytest.raises(MigrationError, match=r"^nowhere\.mar: Model not found"):
+        read_archive("nowhere.mar", site.parent / "store", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("import ts", ["ts"]),
+        ("import ts.context, os", ["ts.context"]),
+        ("from ts.service import emit_metrics as e", ["ts.service.emit_metrics"]),
+        ("from ts.utils.util import *", ["ts.utils.util"]),
+        ("from ts.torch_handler import base_handler", ["ts.torch_handler.base_handler"]),
+        ("import tsfresh\nfrom .ts import x\nfrom . import ts", []),
+        ("def f():\n  from ts.metrics.dimension import Dimension", ["ts.metrics.dimension.Dimension"]),
+    ],
+)
+def test_imports_of_ts(code: str, names: list[str]) -> None:
+    """In all forms and places; not those of other packages."""
+    assert [name for name, _ in ts_imports(ast.parse(code))] == names
+
+
+@pytest.mark.parametrize(
+    ("code", "keys"),
+    [
+        ('body["instances"]', ["instances"]),
+        ('body.get("inputs", [])', ["inputs"]),
+        ('answer["instances"] = 1', []),
+        ('print("instances")', []),
+        ("body.get()", []),
+    ],
+)
+def test_keys_of_bodies(code: str, keys: list[str]) -> None:
+    """Where they are read."""
+    assert [key for key, _ in body_keys(ast.parse(code))] == keys

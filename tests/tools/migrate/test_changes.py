@@ -1,0 +1,39 @@
+"""Rules are functions with their reason in the docstring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.tools.migrate.pairs import a_call, good
+
+from modelserver.tools.migrate.changes import BETTER, OTHER, Rules
+
+if TYPE_CHECKING:
+    from modelserver.tools.migrate.calls import Answer, Call
+
+
+def test_a_rule_is_a_function_and_its_docstring() -> None:
+    """The reason is one line, however the docstring is broken; the rules keep their order."""
+    rules = Rules()
+
+    @rules.taking_over("whole", BETTER)
+    def _whole(_call: Call, theirs: Answer, _ours: Answer) -> bool:
+        """Ours is better, as it
+        says more.
+        """
+        return theirs.status == 500
+
+    @rules.changing("phrase", OTHER)
+    def _phrase(_call: Call, theirs: Answer, ours: Answer) -> Answer:
+        """The phrase is ours."""
+        return theirs.but(reason=ours.reason)
+
+    asked, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")
+
+    assert [(rule.name, rule.verdict, rule.why) for rule in rules] == [
+        ("whole", BETTER, "Ours is better, as it says more."),
+        ("phrase", OTHER, "The phrase is ours."),
+    ]
+    assert _whole.change(asked, failed, ours) == ours
+    assert _whole.change(asked, good(0), ours) == good(0)
+    assert _phrase.change(asked, failed, ours) == failed.but(reason="OK")

@@ -1,0 +1,57 @@
+"""Which answers are the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.tools.migrate.calls import Answer
+from modelserver.tools.migrate.comparison import masked, mismatches, unmasked, without_additions
+
+
+def answer(body: bytes = b"", status: int = 200, **headers: str) -> Answer:
+    return Answer(status, "OK", {name.replace("_", "-"): value for name, value in headers.items()}, body)
+
+
+def test_what_differs_from_run_to_run_is_masked() -> None:
+    """Ids, times, processes, digits behind the fifth; they stay readable as JSON."""
+    body = b'{\n  "pid": 77,\n  "startTime": "now",\n  "p": 0.123456789\n}'
+    got = masked(answer(body, x_request_id="1", date="today"))
+
+    assert got.headers == {"x-request-id": "<uuid>"}
+    assert unmasked(got.body or b"") == {"pid": "<pid>", "startTime": "<time>", "p": 0.12345}
+
+
+def test_what_a_model_says_is_not_masked() -> None:
+    """It may say ids of its own; only that of the request is the server's."""
+    one, other = (f"2f0c1d3e-0000-4000-8000-00000000000{number}" for number in (1, 2))
+    body = f'{{"id": "281", "gpu": true, "found": "{one}", "request": "%s", "p": 0.12345%s}}'
+    got = masked(answer((body % (other, "6789")).encode(), x_request_id=other), by_handler=True)
+
+    assert got.body == (body % ("<uuid>", "")).encode()
+
+
+def test_masks_inside_texts_are_texts() -> None:
+    """Only a mask in a value's place is quoted."""
+    assert unmasked(b'{"message": "a: <reason>", "pid": <pid>}') == {"message": "a: <reason>", "pid": "<pid>"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        (answer(), answer(x_batch_id="1"), []),
+        (answer(b"a"), answer(b"b"), ["body: TorchServe b'a',\n      modelserver b'b'"]),
+        (answer(), answer(status=500), ["status: TorchServe 200 'OK', modelserver 500 'OK'"]),
+        (answer(x="1"), answer(), ["header x: TorchServe '1', modelserver None"]),
+    ],
+)
+def test_mismatches_are_told_in_lines(theirs: Answer, ours: Answer, said: list[str]) -> None:
+    """Headers that only modelserver has are none."""
+    assert mismatches(theirs, ours) == said
+
+
+def test_fields_that_only_modelserver_has_are_left_out() -> None:
+    """Of descriptions; other bodies stay as they are."""
+    body = b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]\n'
+
+    assert without_additions(body) == b'[\n  {\n    "modelName": "m"\n  }\n]\n'
+    assert without_additions(b'{"batching": 1}') == b'{"batching": 1}'

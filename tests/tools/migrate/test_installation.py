@@ -1,0 +1,144 @@
+"""How an installation is read, and how the servers are started with it."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.models.settings.load import load_settings
+from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.installation import launch_ours, launch_theirs, read_installation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A command called torchserve, beside a Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("torchserve", "python"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(stat.S_IRWXU)
+    return folder / "torchserve"
+
+
+def test_flags_of_the_command_count(tmp_path: Path) -> None:
+    """Its model store and models are the installation's; its flags are known by their long names."""
+    config = tmp_path / "config.properties"
+    config.write_text("job_queue_size=7\n")
+    command = f"torchserve --start --ncs --model-store {tmp_path} --models m=a.mar b.mar --log-config x.xml"
+    installation = read_installation(config, command, {}, {})
+
+    assert installation.store == tmp_path
+    assert list(map(str, installation.loaded.settings.load_models)) == ["m=a.mar", "b.mar"]
+    assert installation.flags == [
+        "--start",
+        "--no-config-snapshots",
+        "--model-store",
+        "--models",
+        "--log-config",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "error", "said"),
+    [
+        ("", "torchserve", ConfigError, "has no model_store"),
+        ("model_store=.\n", "torchserve 'x", MigrationError, "No closing quotation"),
+        ("model_store=.\n", "", MigrationError, "a URL or a command"),
+        ("job_queue_size=x\n", None, ConfigError, "job_queue_size=x"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    tmp_path: Path, text: str, command: str | None, error: type[Exception], said: str
+) -> None:
+    """Before anything is started."""
+    config = tmp_path / "config.properties"
+    config.write_text(text)
+    with pytest.raises(error, match=said):
+        read_installation(config, command, {}, {})
+
+
+def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: Path, tmp_path: Path) -> None:
+    """On free ports, without snapshots and tokens, writing into their own folders; the rest is unchanged."""
+    installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
+    theirs = launch_theirs(installation, tmp_path / "theirs")
+    ours = launch_ours(installation, tmp_path / "ours")
+    before, *after = (
+        load_settings({"ts_config": str(config)}, {}, tmp_path).settings
+        for config in (
+            site,
+            tmp_path / "theirs" / "config.properties",
+            tmp_path / "ours" / "config.properties",
+        )
+    )
+
+    assert list(theirs.command) == [
+        *(str(program), "--log-config", "mine.xml", "--start", "--foreground", "--ncs"),
+        *(
+            "--ts-config",
+            str(tmp_path / "theirs" / "config.properties"),
+            "--model-store",
+            str(installation.store),
+        ),
+    ]
+    assert theirs.environment["PATH"].startswith(f"{program.parent}:")
+    for launch, settings in zip((theirs, ours), after, strict=True):
+        assert (settings.model_store, settings.models) == (before.model_store, before.models)
+        assert settings.disable_token_authorization
+        address = settings.inference_address
+        assert (address.host, address.port) == launch.addresses["inference"] != ("127.0.0.1", 8080)
+        assert launch.environment["LOG_LOCATION"].startswith(str(tmp_path))
+    assert not {*theirs.addresses.values()} & {*ours.addresses.values()}
+
+
+def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
+    """Variables are not passed on: those that name addresses would count more than the free ports."""
+    config = tmp_path / "config.properties"
+    config.write_text("enable_envvars_config=true\nmodel_store=.\n")
+    variables = {
+        "TS_CONFIG_FILE": "absent",
+        "TS_JOB_QUEUE_SIZE": "33",
+        "TS_INFERENCE_ADDRESS": "http://0.0.0.0:9000",
+    }
+    launch = launch_ours(read_installation(config, None, {}, variables), tmp_path / "ours")
+    settings = load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings
+
+    assert settings.job_queue_size == 33
+    assert settings.inference_address.port == launch.addresses["inference"][1]
+
+
+def test_what_torchserve_was_told_can_be_told_here(site: Path, tmp_path: Path) -> None:
+    """Beside a running one the model API is on, whatever the configuration says."""
+    installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
+    for follows in (False, True):
+        launch = launch_ours(installation, tmp_path / str(follows), follows=follows)
+        assert (
+            load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings.enable_model_api
+            is follows
+        )
+
+
+def test_an_absent_program_is_told(site: Path, tmp_path: Path) -> None:
+    """By its name."""
+    installation = read_installation(site, "/nowhere/torchserve", {}, {})
+    with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):
+        launch_theirs(installation, tmp_path / "theirs")
+
+
+def test_only_plain_http_can_be_compared(tmp_path: Path) -> None:
+    """A TLS address of the configuration is refused; others are of the host that was named."""
+    config = tmp_path / "config.properties"
+    config.write_text(
+        "model_store=.\nmanagement_address=http://127.0.0.1:9001\nmetrics_address=https://127.0.0.1:1\n"
+    )
+    installation = read_installation(config, None, {}, {})
+
+    assert installation.address("management", "serving") == ("serving", 9001)
+    with pytest.raises(MigrationError, match="a plain HTTP address is needed"):
+        installation.address("metrics", "serving")

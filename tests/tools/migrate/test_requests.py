@@ -1,0 +1,204 @@
+"""Where requests come from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.ext.recording.entries import Call as Recorded
+from modelserver.ext.recording.entries import pack
+from modelserver.ext.recording.file import Writer
+from modelserver.tools.migrate.archives import Archive
+from modelserver.tools.migrate.calls import Call
+from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.requests import Subject, changes_state, in_folder, inputs, png, requests_of
+from modelserver.tools.migrate.servers import Version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = Version("m 1", "1.0", "m.mar")
+
+
+def asked(handler: str = "", envelope: str | None = None, **places: str) -> list[Call]:
+    return requests_of("builtin", [Subject(VERSION, Archive("m.mar", handler, places=places))], envelope)
+
+
+def test_built_in_requests_change_nothing() -> None:
+    """Whatever is asked, a running TorchServe stays as it is; names are unique and paths are escaped."""
+    calls = asked(envelope="kservev2", instances="here")
+
+    assert [call for call in calls if changes_state(call)] == []
+    assert len({call.name for call in calls}) == len(calls)
+    assert {"/predictions/m%201", "/models/m%201/all", "/v2/models/m%201/infer"} <= {
+        call.path for call in calls
+    }
+
+
+def test_versions_share_the_requests_without_a_version() -> None:
+    """These are asked once, in the order in which they were written."""
+    other = Subject(Version("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
+    calls = requests_of("builtin", [Subject(VERSION, Archive("m.mar", "")), other], None)
+    paths = [call.path for call in calls if call.method == "GET"]
+
+    assert len({(call.port, call.method, call.path, call.headers, call.body) for call in calls}) == len(calls)
+    assert paths.index("/ping") < paths.index("/models/m%201") < paths.index("/models/m%201/2.0")
+
+
+@pytest.mark.parametrize(
+    ("handler", "types"),
+    [
+        ("image_classifier", ["image/png"]),
+        ("text_classifier", ["text/plain"]),
+        ("base_handler", ["application/json"]),
+        ("own.py", ["application/json", "text/plain", "application/json", "image/png"]),
+    ],
+)
+def test_inputs_suit_the_handler(handler: str, types: list[str]) -> None:
+    """One of the user's own gets one of each kind."""
+    assert [kind for _, kind, _ in inputs(handler)] == types
+
+
+@pytest.mark.parametrize(
+    ("envelope", "places", "protocols"),
+    [(None, {}, set()), (None, {"instances": "x"}, {"v1"}), ("kserve", {}, {"v1"}), ("kservev2", {}, {"v2"})],
+)
+def test_protocols_are_asked_where_they_are_used(
+    envelope: str | None, places: dict[str, str], protocols: set[str]
+) -> None:
+    """By the configured envelope, or by what the handler reads."""
+    posted = {call.path.split("/")[1] for call in asked(envelope=envelope, **places) if call.method == "POST"}
+
+    assert posted & {"v1", "v2"} == protocols
+
+
+def test_the_picture_is_one() -> None:
+    """Pillow reads it."""
+    import io
+
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(png()))
+    picture.load()
+    assert (picture.mode, picture.size) == ("RGB", (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "does"),
+    [
+        ("POST", "/models?url=x", True),
+        ("DELETE", "/models/m", True),
+        ("POST", "/workflows", True),
+        ("GET", "/token?type=inference", True),
+        ("GET", "/models/m", False),
+        ("POST", "/models/m/invoke", False),
+        ("POST", "/predictions/m", False),
+    ],
+)
+def test_what_changes_the_state_of_a_server(method: str, path: str, does: bool) -> None:
+    """Registrations, scaling, new tokens; not inference."""
+    assert changes_state(Call("", "management", method, path)) is does
+
+
+# A folder
+
+
+def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
+    """With the content type of their extension; what the index names is sent as it says."""
+    for name, text in (("m/a.json", "[1]"), ("m/b", "raw"), ("m/c.txt", "v1"), ("README.md", "no request")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    entries = [
+        {"path": "/v1/models/m:predict", "file": "m/c.txt", "headers": {"content-type": "application/json"}},
+        {"path": "/models", "port": "management"},
+        {"path": "/predictions/m", "body": "x", "method": "PUT"},
+    ]
+    (tmp_path / "requests.json").write_text(json.dumps(entries))
+
+    json_type, octets = (
+        (("Content-Type", "application/json"),),
+        (("Content-Type", "application/octet-stream"),),
+    )
+    assert in_folder(tmp_path) == [
+        Call("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
+        Call("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
+        Call("POST /v1/models/m:predict", "inference", "POST", "/v1/models/m:predict",
+             (("content-type", "application/json"),), b"v1"),
+        Call("GET /models", "management", "GET", "/models"),
+        Call("PUT /predictions/m", "inference", "PUT", "/predictions/m", (), b"x"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("[", "requests.json: Expecting value"),
+        ("{}", "a list of requests is needed"),
+        ('[{"path": "x"}]', "request 1: an object with a path"),
+        ("[5]", "request 1: an object with a path"),
+        ('[{"path": "/x", "file": "no"}]', "request 1: there is no file no"),
+        ('[{"path": "/x", "port": "grpc"}]', "request 1: port is one of"),
+        ('[{"path": "/x", "headers": {"a": 1}}]', "request 1: headers is an object of texts"),
+        ('[{"path": "/x", "boby": ""}]', "request 1: unknown: boby"),
+        ('[{"path": "/x y"}]', "request 1: spaces and letters beyond ASCII in a path"),
+        ('[{"path": "/x", "body": {"a": 1}}]', "request 1: method, file and body are texts"),
+        ('[{"path": "/x", "body": "x", "file": "requests.json"}]', "request 1: either a file or a body"),
+        ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),
+    ],
+)
+def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, said: str) -> None:
+    """With the number of the request."""
+    (tmp_path / "requests.json").write_text(index)
+    with pytest.raises(MigrationError, match=said):
+        in_folder(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["nowhere", __file__])
+def test_other_sources_are_refused(source: str) -> None:
+    """Neither the word nor a folder nor a recording."""
+    with pytest.raises(MigrationError, match="builtin, a folder or a recording"):
+        requests_of(source, [], None)
+
+
+# A recording
+
+
+def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
+    """With method, path, headers and body, but for the headers of the connection."""
+    path = tmp_path / "traffic.msr"
+    headers = [(b"A", b"b"), (b"Content-Length", b"1")]
+    with path.open("wb", buffering=0) as file:
+        frame = pack([
+            Recorded(1, 0, 1, b"POST", "/predictions/m", "", None, headers, b"x", 200, "", b"", b"", 0, True),
+            Recorded(2, 1, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True),
+        ])  # fmt: skip
+        Writer(file).write(frame)
+
+    assert requests_of(str(path), [], None) == [
+        Call("POST /predictions/m", "inference", "POST", "/predictions/m", (("A", "b"),), b"x"),
+        Call("GET /ping", "inference", "GET", "/ping"),
+    ]
+
+
+def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
+    """What came before is asked, and that is told; without a request there is nothing to compare."""
+    path = tmp_path / "traffic.msr"
+    call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
+    with path.open("wb", buffering=0) as file:
+        writer = Writer(file)
+        empty = file.tell()
+        for _ in range(2):
+            writer.write(pack([call]))
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    said: list[str] = []
+    calls = requests_of(str(path), [], None, said.append)
+
+    assert [call.path for call in calls] == ["/ping"]
+    assert said == [f"{path} ends early, it was cut off in the middle: what was recorded before is asked."]
+    for left, wrong in ((empty + 9, "ends early, it was cut off"), (empty, "there are no requests")):
+        path.write_bytes(content[:left])
+        with pytest.raises(MigrationError, match=wrong):
+            requests_of(str(path), [], None)

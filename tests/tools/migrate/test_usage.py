@@ -1,0 +1,133 @@
+"""What an installation uses, and what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.tools.migrate.archives import Archive
+from modelserver.tools.migrate.calls import Call
+from modelserver.tools.migrate.installation import Installation, read_installation
+from modelserver.tools.migrate.usage import advice_on, usage_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """With settings of every state."""
+    file = tmp_path / "config.properties"
+    file.write_text(
+        "model_store=.\nnumber_of_netty_threads=4\nipex_enable=true\nbatch_policy=window\nnonsense=1\n"
+        "metrics_mode=log\n"
+    )
+    return file
+
+
+def read(config: Path, command: str | None = None) -> Installation:
+    return read_installation(config, command, {}, {})
+
+
+def test_keys_have_the_states_of_the_guide(config: Path) -> None:
+    """Also those of modelserver, and those that nobody knows."""
+    usage = usage_of(read(config), [], [])
+
+    assert {part.name: part.state for part in usage.keys} == {
+        "model_store": "same",
+        "number_of_netty_threads": "no effect",
+        "ipex_enable": "not yet",
+        "batch_policy": "modelserver's own",
+        "metrics_mode": "other",
+        "nonsense": "unknown",
+    }
+
+
+def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
+    """And by nothing else; the last advice is the start."""
+    installation = read(config)
+    remove, start = advice_on(installation, usage_of(installation, [], []), [])
+
+    assert remove.commands == [
+        f"sed -i -E '/^ *(ipex_enable|number_of_netty_threads|nonsense) *[=:]/d' {config}"
+    ]
+    assert start.commands == [f"modelserver --start --ts-config {config}"]
+
+
+def test_endpoints_are_counted(config: Path) -> None:
+    """By TorchServe's paths; what is none of its endpoints is left out."""
+    calls = [
+        Call("", "inference", "POST", "/predictions/m"),
+        Call("", "inference", "PUT", "/predictions/m?x=1"),
+        Call("", "inference", "POST", "/predictions/m/1.0/v1/chat"),
+        Call("", "inference", "POST", "/v1/models/m:predict"),
+        Call("", "management", "GET", "/models/m/all"),
+        Call("", "inference", "GET", "/nowhere"),
+    ]
+
+    endpoints = usage_of(read(config), calls, []).endpoints
+    assert endpoints[1].remark == "a failing request in a batch fails alone"  # not "likewise"
+    assert [(part.name, part.where) for part in endpoints] == [
+        ("inference POST /predictions/{model}", "2 requests"),
+        ("inference POST /predictions/{model}/{version}/{rest}", "1 requests"),
+        ("inference POST /v1/models/{model}:predict", "1 requests"),
+        ("management GET /models/{model}/all", "1 requests"),
+    ]
+
+
+def test_flags_handlers_and_names_have_their_states(config: Path) -> None:
+    """What is not offered, or without effect, becomes advice."""
+    names = {
+        "ts.context.Context": "h.py, line 1",
+        "ts.service.Context": "h.py, line 2",
+        "ts.torch_handler": "h.py, line 3",
+        "ts.torch_handler.vllm_handler.VLLMHandler": "h.py, line 4",
+        "ts.made_up": "h.py, line 5",
+    }
+    archives = [
+        Archive("a.mar", "h.py", names),
+        Archive("b.mar", "vllm_handler"),
+        Archive("c.mar", "base_handler"),
+    ]
+    installation = read(config, "torchserve --start --ppath plugins")
+    usage = usage_of(installation, [], archives)
+
+    assert {part.name: part.state for part in usage.flags} == {
+        "--start": "same",
+        "--plugins-path": "no effect",
+    }
+    assert [part.state for part in usage.handlers] == ["same", "not offered", "same"]
+    assert {part.name: part.state for part in usage.ts_names} == {
+        "ts.context.Context": "better",
+        "ts.service.Context": "same",
+        "ts.torch_handler": "same",
+        "ts.torch_handler.vllm_handler.VLLMHandler": "not offered",
+        "ts.made_up": "not offered",
+    }
+    texts = " ".join(advice.text for advice in advice_on(installation, usage, archives))
+    assert "ts.made_up, which a.mar: h.py, line 5 uses, is not here" in texts
+    assert "Leave out the flag --plugins-path" in texts
+
+
+@pytest.mark.parametrize(
+    ("setting", "yaml", "advised"),
+    [
+        ("", None, True),
+        ("", "splitInstances: false", False),
+        ("", "splitInstances: true", True),
+        ("split_instances=false\n", None, False),
+        ("compat_defaults=torchserve\n", None, False),
+    ],
+)
+def test_handlers_that_read_instances_get_whole_bodies(
+    config: Path, setting: str, yaml: str | None, advised: bool
+) -> None:
+    """Unless they get them already."""
+    config.write_text(f"model_store=.\n{setting}")
+    installation = read(config)
+    archives = [Archive("a.mar", "h.py", places={"instances": "h.py, line 9"}, config_text=yaml)]
+    first = advice_on(installation, usage_of(installation, [], archives), archives)[0]
+
+    assert ("a.mar (h.py, line 9)" in first.text) is advised
+    assert (list(first.commands) == [f"echo split_instances=false >> {config}"]) is advised

@@ -1,0 +1,106 @@
+"""The command line of ``modelserver replay``; tests/e2e has whole replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.ext.recording.entries import Ended, Lost, pack
+from modelserver.ext.recording.file import Recording, Writer
+from modelserver.surface.agreement import Tolerance
+from modelserver.tools.replay import command
+from modelserver.tools.replay.command import differences_of, main, read_speed, told
+from modelserver.tools.replay.sender import Answered
+
+URL = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def traffic(tmp_path, make_call):
+    """A recording of one call."""
+    path = tmp_path / "traffic.msr"
+    with path.open("wb", buffering=0) as output:
+        Writer(output).write(pack([make_call(), Ended("interrupted")]))
+    return str(path)
+
+
+def test_speeds() -> None:
+    """Positive numbers, and as fast as possible."""
+    assert (read_speed("1"), read_speed("0.5"), read_speed("max")) == (1.0, 0.5, None)
+    for wrong in ("0", "-1", "fast", "nan", "inf"):
+        with pytest.raises(ConfigError, match="--speed"):
+            read_speed(wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--to", "nowhere"], "--to=nowhere"),
+        (["--to", URL, "--timeout", "0"], "--timeout=0"),
+        (["--to", URL, "--connections", "0"], "--connections=0"),
+        (["--to", URL, "--header", "x"], "NAME:VALUE"),
+        (["--to", URL, "--header", ": x"], "NAME:VALUE"),
+        (["--to", URL, "--header", "x y: z"], "NAME:VALUE"),
+        (["--to", URL, "--header", "x: \u0141"], "NAME:VALUE in ASCII"),
+        (["--to", URL + "/a b"], "must be written as %20"),
+        (["--to", URL, "--tolerance", "nan"], "--tolerance=nan"),
+        (["--exact", "--tolerance", "-1"], "--tolerance=-1"),
+        (["--to", URL, "--plot", "/nowhere/plot.html"], "--plot=/nowhere/plot.html"),
+    ],
+)
+def test_a_bad_command_line(traffic, flags, said, capsys) -> None:
+    """Has status 2 and one line that names the flag."""
+    assert main([traffic, *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_recording(tmp_path, capsys) -> None:
+    """Has status 2, too."""
+    (tmp_path / "a").write_text("text")
+
+    assert main([str(tmp_path / "a"), "--to", URL]) == 2
+    assert "not a recording" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there(traffic, capsys) -> None:
+    """Has status 1, and the table says why."""
+    assert main([traffic, "--to", URL]) == 1
+    assert "errors now: 1 x cannot connect" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("speed", "times"), [("1", [0.0, 0.4]), ("2", [0.0, 0.2]), ("max", None)])
+def test_gaps(tmp_path, make_call, monkeypatch, speed, times) -> None:
+    """Requests are sent as far apart as they were recorded, or closer by that factor."""
+    path = tmp_path / "traffic.msr"
+    with path.open("wb", buffering=0) as output:
+        calls = make_call(at=7), make_call(at=400_000_007)
+        Writer(output).write(pack([*calls, Ended("interrupted")]))
+    given: list[object] = []
+
+    async def send(_: object, requests, times, **__: object) -> list[Answered]:
+        given.append(times)
+        return [Answered(0.0, 0.0, 200)] * len(requests)
+
+    monkeypatch.setattr(command.sender, "send", send)
+
+    assert main([str(path), "--to", URL, "--speed", speed]) == 0
+    assert given == [times]
+
+
+def test_what_is_compared(make_call) -> None:
+    """Not the answers that were cut off or that nobody waited for."""
+    calls = [make_call(), make_call(status=0), make_call(complete=False)]
+    found = differences_of(calls, [Answered(0, 0, 200, b"", b"other")] * 3, Tolerance())
+
+    assert (found.compared, [how for _, how in found.found]) == (1, ["'answer' became 'other'"])
+
+
+def test_warnings_about_the_recording() -> None:
+    """What is missing is told before anything is sent."""
+    cut = told(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
+    killed = told(Recording(None, [], Lost(), "", ""))
+
+    assert "cut off in the middle" in cut[0]
+    assert "3 found the buffer full" in cut[1]
+    assert "was not ended" in killed[0]
+    assert told(Recording(None, [], Lost(), "interrupted", "")) == []

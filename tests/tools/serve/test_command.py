@@ -1,0 +1,38 @@
+"""The command, apart from serving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.run import cli
+from modelserver.tools.serve.command import advised
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """``modelserver serve`` of nothing that exists ends with status 1, and says why."""
+    assert cli.main(["serve", "absent.py"]) == 1
+    assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
+
+
+def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The configuration that was named counts, with its mistakes."""
+    (tmp_path / "handler.py").write_text("")
+    (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["serve", "handler.py", "--ts-config", "mine.properties"]) == 1
+    assert "job_queue_size=many" in capsys.readouterr().out
+
+
+def test_a_port_in_use() -> None:
+    """The message names it, and how to choose another; other problems stay as they are."""
+    said = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
+
+    assert advised(said).startswith("Port 8081, for management, is in use by another program")
+    assert "--port" in advised(said)
+    assert advised("other") == "other"

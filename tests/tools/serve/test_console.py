@@ -1,0 +1,62 @@
+"""What the command prints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from modelserver.tools.serve.console import RED, Lines, Style
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "coloured"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colours(
+    terminal: bool, environ: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only on a terminal that has and wants them."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+
+    assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
+
+
+def test_lines_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """They begin with its name; copies of the script's folder are shown as the folder, and control
+    characters are not passed on.
+    """
+    lines = Lines(Path("/home/me"))
+    copy = os.path.join(tempfile.gettempdir(), f"modelserver-{os.getpid()}-abc", "0" * 32, "handler.py")
+    logger = logging.getLogger("modelserver.model")
+    logger.info('File "%s", line 3', copy, extra={"source": "W-9000-my_model_1.0-stderr"})
+    logger.info("a\x1b[2Jb", extra={"source": "W-9000-my_model_1.0-stdout"})
+    lines.say("said")
+    lines.close()
+    printed = capsys.readouterr().out.splitlines()
+
+    assert printed[0] == 'my_model | File "/home/me/handler.py", line 3'
+    assert "\x1b" not in printed[1]
+    assert printed[2] == "said"
+
+
+def test_lines_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings and errors are shown; what is told as an outcome, and requests, are not told twice."""
+    lines = Lines()
+    logging.getLogger("modelserver.server").info("detail")
+    logging.getLogger("modelserver.server").warning("odd")
+    logging.getLogger("modelserver.server").error("bad")
+    logging.getLogger("modelserver.models").error("could not be replaced")
+    logging.getLogger("modelserver.access").warning("GET /")
+    lines.close()
+
+    assert capsys.readouterr().out.splitlines() == ["warning: odd", "error: bad"]
+    assert not logging.getLogger("modelserver.access").disabled

@@ -1,0 +1,74 @@
+"""``modelserver.serve`` of a script."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import modelserver
+from modelserver.tools.serve import script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Doubler(modelserver.Handler):
+    def predict(self, rows):
+        return rows
+
+
+def handle(data: Any, context: Any) -> Any:
+    return data
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would have been run; no worker code is loaded."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(script, "_run", lambda command: ran.append(command) or 0)
+    monkeypatch.delitem(sys.modules, "modelserver.engine.worker.loader", raising=False)
+    return ran
+
+
+def test_the_command_is_run(commands: list[list[str]]) -> None:
+    """With the file and the name of the class or function, and the arguments as flags."""
+    assert modelserver.serve(Doubler, batch_size=8, workers=2, port=9000, reload=True) == 0
+    modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
+
+    assert commands[0] == [
+        *(sys.executable, "-m", "modelserver", "serve", f"{__file__}:Doubler"),
+        *("--batch-size", "8", "--workers", "2", "--port", "9000", "--reload"),
+    ]
+    assert commands[1][4:] == [
+        *(f"{__file__}:handle", "--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt"),
+    ]
+
+
+def test_in_a_worker_it_does_nothing(commands: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker imports the script, which may call it."""
+    monkeypatch.setitem(sys.modules, "modelserver.engine.worker.loader", ModuleType("loader"))
+
+    assert modelserver.serve(Doubler) == 0
+    assert commands == []
+
+
+def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -> None:
+    """A local class, an object, and what is in no file are refused with the reason."""
+
+    class Local(modelserver.Handler):
+        pass
+
+    typed = type("Typed", (modelserver.Handler,), {"__module__": "__no_such_module__"})
+    for handler, said in (
+        (Local, "defined inside of another .*: define it at the top level"),
+        (typed, "not in a file"),
+        (Doubler(), r"neither a class nor a function: pass the class itself, without \(\)"),
+        ("handler.py", "a file is served by `modelserver serve FILE`"),
+        (None, "neither a class nor a function"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            modelserver.serve(handler)  # type: ignore[arg-type]
+    assert commands == []

@@ -1,0 +1,22 @@
+"""How answers are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.tools.serve.session import shown
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "text"),
+    [
+        (b'[\n  1,\n  "\xc3\xa9"\n]', "application/json", '[1, "é"]'),
+        (b"plain", None, "plain"),
+        (b"\xff\xfe", "image/png", "2 bytes of image/png"),
+        (b"\xff", None, "1 bytes"),
+        (b"x" * 2001, None, "x" * 2000 + "… (2001 bytes)"),
+    ],
+)
+def test_answers(content: bytes, kind: str | None, text: str) -> None:
+    """JSON on one line, the beginning of a long text, and of other bytes their number."""
+    assert shown(content, kind) == text

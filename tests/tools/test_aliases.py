@@ -1,0 +1,207 @@
+"""TorchServe's command names, written on request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver import __version__
+from modelserver.tools.aliases import AliasError, install, is_alias, main, remove, script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ["torchserve", "torch-model-archiver", "torch-workflow-archiver"]
+MODULE = "modelserver_aliases/model_archiver.py"
+
+
+def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All names can be called, with arguments that have spaces, and answer as modelserver's commands."""
+    assert main(["install", str(tmp_path / "new" / "bin")]) == 0
+
+    folder = tmp_path / "new" / "bin"
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [str(folder / name) for name in (*NAMES, MODULE)]
+    assert captured.err == f"{folder} is not on the PATH.\n" or "On this PATH" in captured.err
+    version, archiver, workflows = (
+        subprocess.run([folder / name, *arguments], capture_output=True, text=True, check=False)
+        for name, arguments in (
+            ("torchserve", ["--version"]),
+            ("torch-model-archiver", ["--model-name", "a b", "-v", "1", "--handler", "x"]),
+            ("torch-workflow-archiver", ["--workflow-name", "a b", "--spec-file", "x"]),
+        )
+    )
+    assert (version.returncode, version.stdout) == (0, f"modelserver Version is {__version__}\n")
+    assert (archiver.returncode, archiver.stderr.splitlines()[0]) == (
+        1,
+        "Model name contains special characters.",
+    )
+    assert (workflows.returncode, workflows.stderr.splitlines()[0]) == (
+        1,
+        "Workflow name contains special characters.",
+    )
+
+
+def test_the_server_is_told_its_name(tmp_path: Path) -> None:
+    """MODELSERVER_STARTED_AS holds the name that was called."""
+    told = tmp_path / "told.py"
+    told.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
+    told.chmod(0o755)
+    alias = tmp_path / "torchserve"
+    alias.write_text(script("torchserve", str(told)))
+
+    done = subprocess.run(["sh", alias, "--start"], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "torchserve -m modelserver --start\n"
+
+
+def test_install_may_be_repeated_and_undone(tmp_path: Path) -> None:
+    """Aliases replace aliases; remove deletes them and nothing else."""
+    (tmp_path / "other").write_text("mine")
+
+    assert install(tmp_path) == install(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in remove(tmp_path)] == [*NAMES, MODULE]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert remove(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_torchserve_is_kept(tmp_path: Path, name: str) -> None:
+    """What is not an alias is overwritten with --force only, and refusing writes nothing at all."""
+    real = tmp_path / name
+    real.write_text("#!/usr/bin/python\nfrom ts.model_server import start\n")
+
+    with pytest.raises(AliasError, match="perhaps the real TorchServe"):
+        install(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    install(tmp_path, force=True)
+    assert [is_alias(tmp_path / each) for each in NAMES] == [True] * len(NAMES)
+
+
+def test_what_lies_beside_the_module_stays(tmp_path: Path) -> None:
+    """Of the folder of modules, too, only the aliases go."""
+    install(tmp_path)
+    other = tmp_path / "modelserver_aliases" / "other.py"
+    other.write_text("mine")
+    remove(tmp_path)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [other]
+
+
+def test_model_archiver_can_be_imported(tmp_path: Path) -> None:
+    """Scripts that import ``model_archiver`` find it where the folder is in PYTHONPATH, and nowhere else;
+    what they patch in it is what is called.
+    """
+    folder = install(tmp_path)[-1].parent
+    (tmp_path / "h.py").write_text("def handle(data, context): return data\n")
+    (tmp_path / "use.py").write_text(SCRIPT)
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["app", "handlers"]), **variables}
+        return subprocess.run(
+            [sys.executable, str(tmp_path / "use.py"), str(tmp_path)],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    without = run()
+    assert without.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'model_archiver'"
+    found = run(PYTHONPATH=os.pathsep.join(["app", "handlers", str(folder)]))
+    assert found.stderr == ""
+    assert sorted(path.name for path in tmp_path.glob("*.mar")) == ["first.mar", "second.mar"]
+
+
+SCRIPT = """
+import argparse, sys
+from unittest import mock
+
+import model_archiver
+from model_archiver import ModelArchiver, ModelArchiverConfig
+from model_archiver.arg_parser import ArgParser
+from model_archiver.manifest_components.manifest import Manifest
+from model_archiver.model_archiver_error import ModelArchiverError
+from model_archiver.model_packaging import generate_model_archive
+
+config = ModelArchiverConfig("first", sys.argv[1] + "/h.py", "1.0", export_path=sys.argv[1])
+ModelArchiver.generate_model_archive(config)
+try:
+    ModelArchiver.generate_model_archive(config)
+except ModelArchiverError as error:
+    assert "already exists" in str(error)
+else:
+    sys.exit("written twice")
+args = argparse.Namespace(**{**vars(config), "model_name": "second"})
+with mock.patch("model_archiver.arg_parser.ArgParser.export_model_args_parser", return_value=args):
+    generate_model_archive()
+assert model_archiver.model_packaging.ArgParser is ArgParser
+"""
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    """A link to the real one, even a dangling one, needs --force; what it leads to stays as it is."""
+    real = tmp_path / "real"
+    real.write_text("real")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "torchserve").symlink_to(real)
+    (folder / "torch-model-archiver").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(AliasError):
+        install(folder)
+    install(folder, force=True)
+
+    assert real.read_text() == "real"
+    assert is_alias(folder / "torchserve")
+
+
+def test_directories_are_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory of an alias's name, or a file in place of the directory, is a message and status 1."""
+    (tmp_path / "torchserve").mkdir()
+    (tmp_path / "file").write_text("")
+
+    assert main(["install", str(tmp_path), "--force"]) == 1
+    assert main(["install", str(tmp_path / "file")]) == 1
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"{tmp_path / 'torchserve'} is a directory.",
+        f"{tmp_path / 'file'} is not a directory.",
+    ]
+
+
+def test_other_commands_on_the_path_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the PATH leads to another torchserve first, the command says so."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    install(first)
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, (first, second))))
+
+    assert main(["install", str(second)]) == 0
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"On this PATH {name} is {first / name}." for name in NAMES
+    ]
+
+
+def test_paths_with_spaces_and_quotes_work(tmp_path: Path) -> None:
+    """The interpreter may lie anywhere."""
+    odd = tmp_path / "it's a folder"
+    odd.mkdir()
+    (odd / "python").symlink_to(sys.executable)
+    alias = tmp_path / "torchserve"
+    alias.write_text(script("torchserve", str(odd / "python")).replace("-m modelserver", "-c 'print(5)'"))
+
+    assert subprocess.run(["sh", alias], capture_output=True, text=True, check=True).stdout == "5\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["install"], ["explode", "x"]])
+def test_wrong_command_lines_of_aliases_exit_with_2(arguments: list[str]) -> None:
+    """A missing command or directory is argparse's error."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2

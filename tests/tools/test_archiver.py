@@ -1,0 +1,459 @@
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modelserver.models.archives.archive import open_archive
+from modelserver.models.archives.manifest import parse_manifest
+from modelserver.tools.archiver import ArchiveConfig, ArchiverError, build_archive, main, make_parser
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model in it, and a fixed time."""
+    for name, text in {
+        "src/handler.py": "def handle(data, context):\n    return data\n",
+        "src/model.py": "class Net: ...\n",
+        "src/model.pt": "weights",
+        "src/requirements.txt": "numpy\n",
+        "src/model-config.yaml": "minWorkers: 1\n",
+        "extra/index_to_name.json": "{}",
+        "extra/.hidden": "kept",
+        "extra/sub/a.txt": "a",
+        "extra/sub/deep/b.txt": "b",
+        "extra/__pycache__/x.pyc": "left out",
+        "extra/__MACOSX/x": "left out",
+        "extra/.git/config": "left out",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1595638088")
+    return tmp_path
+
+
+def config(**changes: object) -> ArchiveConfig:
+    fields: dict[str, object] = {
+        "model_name": "noop",
+        "handler": "src/handler.py",
+        "version": "1.0",
+        **changes,
+    }
+    return ArchiveConfig(**fields)  # type: ignore[arg-type]
+
+
+def names(archive: Path) -> set[str]:
+    return set(zipfile.ZipFile(archive).namelist())
+
+
+def manifest_of(archive: Path) -> dict[str, object]:
+    with zipfile.ZipFile(archive) as opened:
+        manifest: dict[str, object] = json.loads(opened.read("MAR-INF/MANIFEST.json"))
+    return manifest
+
+
+def test_command_writes_an_archive(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flags of torch-model-archiver make a .mar, whose path is printed."""
+    status = main(
+        [
+            *("--model-name", "noop", "--version", "2.0", "--handler", "src/handler.py:handle"),
+            *("--serialized-file", "src/model.pt", "--model-file", "src/model.py"),
+            *("--extra-files", "extra, src/model-config.yaml", "-r", "src/requirements.txt"),
+            *("-c", "src/model-config.yaml", "--runtime", "python3", "--export-path", "new/store"),
+        ]
+    )
+
+    assert status == 0
+    assert capsys.readouterr().out == "new/store/noop.mar\n"
+    archive = workplace / "new" / "store" / "noop.mar"
+    assert names(archive) == {
+        *(
+            "MAR-INF/MANIFEST.json",
+            "handler.py",
+            "model.pt",
+            "model.py",
+            "requirements.txt",
+            "model-config.yaml",
+        ),
+        *("index_to_name.json", ".hidden", "sub/a.txt", "sub/deep/b.txt"),
+    }
+    manifest = manifest_of(archive)
+    assert manifest.pop("archiverVersion")
+    assert manifest == {
+        "createdOn": "25/07/2020 00:48:08",
+        "runtime": "python3",
+        "model": {
+            "modelName": "noop",
+            "serializedFile": "model.pt",
+            "handler": "handler.py:handle",
+            "modelFile": "model.py",
+            "modelVersion": "2.0",
+            "requirementsFile": "requirements.txt",
+            "configFile": "model-config.yaml",
+        },
+    }
+    assert b'\n  "runtime"' in zipfile.ZipFile(archive).read("MAR-INF/MANIFEST.json")
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+@pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz", "no-archive"])
+def test_every_format_opens_in_the_server(workplace: Path, archive_format: str) -> None:
+    """What is packed in any format is what the server finds after opening it."""
+    path = build_archive(
+        config(
+            archive_format=archive_format,
+            serialized_file=Path("src/model.pt"),
+            extra_files="extra",
+            config_file="src/model-config.yaml",
+            export_path=workplace / "out",
+        )
+    )
+
+    archive = open_archive(path, path.name, workplace / "work")
+
+    assert path.name == {"tgz": "noop.tar.gz", "no-archive": "noop"}.get(archive_format, "noop.mar")
+    assert (archive.model_dir / "model.pt").read_text() == "weights"
+    assert (archive.model_dir / "sub/deep/b.txt").read_text() == "b"
+    assert archive.manifest.handler == "handler.py"
+    assert archive.config_text == "minWorkers: 1\n"
+
+
+def test_formats_differ_in_packing(workplace: Path) -> None:
+    """default deflates, zip-store does not, tgz has a top folder named like the model."""
+    default = build_archive(config(export_path="a"))
+    stored = build_archive(config(export_path="b", archive_format="zip-store"))
+    packed = build_archive(config(export_path="c", archive_format="tgz"))
+
+    assert {info.compress_type for info in zipfile.ZipFile(default).infolist()} == {zipfile.ZIP_DEFLATED}
+    assert {info.compress_type for info in zipfile.ZipFile(stored).infolist()} == {zipfile.ZIP_STORED}
+    with tarfile.open(packed) as opened:
+        assert opened.getnames() == ["noop/MAR-INF/MANIFEST.json", "noop/handler.py"]
+
+
+@pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz"])
+def test_same_input_makes_the_same_archive(archive_format: str) -> None:
+    """Two archives of the same input are equal byte for byte, apart from the time of creation."""
+    first, second = (
+        build_archive(
+            config(archive_format=archive_format, export_path=folder, extra_files=extra)
+        ).read_bytes()
+        for folder, extra in (("a", "extra,src/model.py"), ("b", "src/model.py,extra"))
+    )
+
+    assert first == second
+
+
+def test_time_of_creation_is_the_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SOURCE_DATE_EPOCH the manifest tells the time in TorchServe's format."""
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+
+    created = manifest_of(build_archive(config()))["createdOn"]
+
+    assert re.fullmatch(r"\d\d/\d\d/20\d\d \d\d:\d\d:\d\d", str(created))
+
+
+@pytest.mark.parametrize(
+    ("handler", "stored"),
+    [
+        ("src/handler.py", "handler.py"),
+        ("src/handler", "handler"),
+        ("src/handler:handle", "handler:handle"),
+        ("src/handler.py:handle", "handler.py:handle"),
+        ("./src/handler.py", "handler.py"),
+    ],
+)
+def test_handler_files(handler: str, stored: str) -> None:
+    """A handler is named with or without .py and function; its file goes in, its base name is stored."""
+    archive = build_archive(config(handler=handler))
+
+    assert "handler.py" in names(archive)
+    assert parse_manifest(json.dumps(manifest_of(archive)).encode()).handler == stored
+
+
+def test_handlers_of_torchserve_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """They are packed, for TorchServe, with a warning; the help offers what the server has."""
+    build_archive(config(handler="vllm_handler", serialized_file="src/model.pt"))
+
+    assert "vllm_handler is a TorchServe handler that modelserver does not have" in caplog.text
+    assert "vllm_handler" not in make_parser().format_help()
+    assert "densenet_handler" in make_parser().format_help()
+
+
+@pytest.mark.parametrize("handler", ["image_classifier", "base_handler", "vllm_handler"])
+def test_built_in_handlers_are_not_packed(handler: str) -> None:
+    """A built-in handler is named in the manifest only."""
+    archive = build_archive(config(handler=handler, serialized_file="src/model.pt"))
+
+    assert names(archive) == {"MAR-INF/MANIFEST.json", "model.pt"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("extra/*.json", {"index_to_name.json"}),
+        ("extra/s?b", {"a.txt", "deep/b.txt"}),
+        ("src/model.[p]*", {"model.pt", "model.py"}),
+        ("extra/.hidden,,src/model.pt,", {".hidden", "model.pt"}),
+        ("extra/none*", set()),
+        ("extra/.git", {"config"}),
+    ],
+)
+def test_extra_files(extra: str, expected: set[str]) -> None:
+    """Files, directories and patterns are packed flat; a pattern may match nothing."""
+    assert names(build_archive(config(extra_files=extra))) == {
+        "MAR-INF/MANIFEST.json",
+        "handler.py",
+        *expected,
+    }
+
+
+def test_later_files_replace_earlier_ones(workplace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of two files with one name the later is packed, with a warning."""
+    (workplace / "extra" / "handler.py").write_text("later = 1\n")
+
+    archive = build_archive(config(extra_files="extra/handler.py"))
+
+    assert zipfile.ZipFile(archive).read("handler.py") == b"later = 1\n"
+    assert "extra/handler.py replaces src/handler.py" in caplog.text
+
+
+def test_a_users_manifest_gives_way(workplace: Path) -> None:
+    """A manifest among the extra files is replaced by the archive's own."""
+    build_archive(config(archive_format="no-archive", export_path="old"))
+
+    archive = build_archive(config(model_name="new", extra_files="old/noop"))
+
+    assert parse_manifest(json.dumps(manifest_of(archive)).encode()).model_name == "new"
+    assert zipfile.ZipFile(archive).namelist() == ["MAR-INF/MANIFEST.json", "handler.py"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_name": "no/op"},
+            (
+                "Model name contains special characters.\n"
+                "The allowed regular expression filter for model name is: ^[A-Za-z0-9][A-Za-z0-9_\\-.]*$"
+            ),
+        ),
+        (
+            {"export_path": "src/model.pt"},
+            "Given export-path src/model.pt is not a directory. Point to a valid export-path directory.",
+        ),
+        ({"extra_files": "none.txt"}, "File does not exist: none.txt"),
+        ({"handler": "none.py"}, "File does not exist: none.py"),
+        ({"handler": "src/none:go"}, "File does not exist: src/none.py"),
+        ({"serialized_file": "none.pt"}, "File does not exist: none.pt"),
+        ({"runtime": "java"}, "Invalid runtime 'java': choose from python, python3, LSP."),
+        (
+            {"archive_format": "rar"},
+            "Invalid archive format 'rar': choose from default, zip-store, tgz, no-archive.",
+        ),
+    ],
+    ids=range(8),
+)
+def test_mistakes_have_the_references_words(workplace: Path, changes: dict[str, str], message: str) -> None:
+    """Each mistake is told in torch-model-archiver's words, and no archive is written."""
+    with pytest.raises((ArchiverError, FileNotFoundError)) as caught:
+        build_archive(config(**changes))
+
+    assert str(caught.value) == message
+    assert not list(workplace.glob("*.mar"))
+
+
+@pytest.mark.parametrize("name", ["-x", ".x", "", "a b", "a\n", "ä", "a:b", "../a"])
+def test_model_names_are_restricted(name: str) -> None:
+    """A model name starts with a letter or digit and has no other signs than - _ and dot."""
+    with pytest.raises(ArchiverError, match="special characters"):
+        build_archive(config(model_name=name))
+
+
+@pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
+def test_overwriting_needs_force(archive_format: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An existing archive is kept without --force and replaced, with a warning, with it."""
+    path = build_archive(config(archive_format=archive_format))
+
+    with pytest.raises(ArchiverError) as caught:
+        build_archive(config(archive_format=archive_format))
+    again = build_archive(config(archive_format=archive_format, force=True))
+
+    assert str(caught.value) == (
+        f"{path} already exists.\n"
+        "Please specify --force/-f option to overwrite the model archive output file.\n"
+        "See -h/--help for more details."
+    )
+    assert again == path
+    assert f"Overwriting {path} ..." in caplog.text
+
+
+def test_force_spares_other_directories(workplace: Path) -> None:
+    """--force replaces a model directory, never a directory of something else."""
+    (workplace / "noop").mkdir()
+    (workplace / "noop" / "thesis.txt").write_text("years")
+
+    with pytest.raises(ArchiverError, match="is not overwritten"):
+        build_archive(config(archive_format="no-archive", force=True))
+    assert (workplace / "noop" / "thesis.txt").exists()
+
+
+def test_failure_keeps_the_old_archive(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F56: when writing fails the existing archive stays and nothing partial is left."""
+    path = build_archive(config())
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("modelserver.tools.archiver.shutil.copyfileobj", full)
+
+    with pytest.raises(OSError, match="No space left"):
+        build_archive(config(force=True))
+    assert path.read_bytes() == before
+    assert not list(workplace.glob(".*.part"))
+
+
+def test_circular_links_end(workplace: Path) -> None:
+    """A directory that links to itself is an error, not an endless archive."""
+    (workplace / "extra" / "again").symlink_to(workplace / "extra")
+
+    with pytest.raises(ArchiverError, match="is a link to a directory that contains it"):
+        build_archive(config(extra_files="extra"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({"handler": "image_classifier"}, "image_classifier finds no model"),
+        ({"serialized_file": "empty.pt"}, "empty.pt is empty"),
+        ({"model_file": "broken.py"}, "broken.py is not valid Python"),
+        ({"model_file": "weights.pt"}, "weights.pt is not Python source, as --model-file"),
+        ({"config_file": "broken.yaml"}, "broken.yaml is not valid YAML"),
+        ({"extra_files": "case"}, "README and readme differ in upper and lower case only"),
+        ({"extra_files": "none*"}, "No file matches the pattern none*"),
+    ],
+)
+def test_probable_mistakes_are_warnings(
+    workplace: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, str], warning: str
+) -> None:
+    """What would only fail when the model loads is said at once, and the archive is written."""
+    for name, text in {
+        "empty.pt": "",
+        "broken.py": "def",
+        "weights.pt": "PK\x03\x04\0",
+        "broken.yaml": "a: [",
+        "case/readme": "",
+        "case/README": "",
+    }.items():
+        (workplace / name).parent.mkdir(exist_ok=True)
+        (workplace / name).write_text(text)
+
+    assert build_archive(config(**changes)).exists()
+    assert warning in caplog.text
+
+
+def test_eager_model_without_weights_is_fine(caplog: pytest.LogCaptureFixture) -> None:
+    """A model file alone is a model; nothing is warned of."""
+    build_archive(config(handler="image_classifier", model_file="src/model.py"))
+
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_progress_counts_every_byte() -> None:
+    """The bytes reported while packing grow to those of all files and the manifest."""
+    steps: list[tuple[int, int]] = []
+
+    path = build_archive(
+        config(extra_files="extra", archive_format="tgz"), lambda packed, total: steps.append((packed, total))
+    )
+
+    with tarfile.open(path) as opened:
+        size = sum(member.size for member in opened)
+    assert steps == sorted(steps)
+    assert steps[-1] == (size, size)
+
+
+def test_command_reports_errors_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake is one message on standard error and status 1, without a traceback."""
+    status = main(["--model-name", "noop", "-v", "1", "--handler", "none.py"])
+
+    captured = capsys.readouterr()
+    assert status == 1
+    assert captured.err == "File does not exist: none.py\n"
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--model-name", "x"],
+        ["--model-name", "x", "-v", "1", "--handler", "h", "--archive-format", "rar"],
+    ],
+)
+def test_wrong_command_lines_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing or unknown flag value is argparse's error."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: modelserver-archive" in capsys.readouterr().err
+
+
+def test_large_files_show_progress_on_a_terminal(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person who packs large files sees a progress bar on standard error."""
+    monkeypatch.setattr("modelserver.tools.archiver._SHOW_PROGRESS_FROM", 1)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    assert main(["--model-name", "noop", "-v", "1", "--handler", "src/handler.py"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == "noop.mar\n"
+    assert "noop" in captured.err
+
+
+# Workflows
+
+
+def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same flags, entries and manifest; file names are without folders."""
+    for name in ("flow.yaml", "functions.py", "notes.txt"):
+        (workplace / name).write_text("x = 1\n" if name.endswith(".py") else "a: 1\n")
+    arguments = ["workflow", "--workflow-name", "flow", "--spec-file", str(workplace / "flow.yaml")]
+    arguments += ["--handler", str(workplace / "functions.py"), "--export-path", str(workplace / "store")]
+    arguments += ["--extra-files", str(workplace / "notes.txt")]
+    assert main(arguments) == 0
+
+    archive = workplace / "store" / "flow.war"
+    assert capsys.readouterr().out == f"{archive}\n"
+    assert names(archive) == {"flow.yaml", "functions.py", "notes.txt", "WAR-INF/MANIFEST.json"}
+    manifest = json.loads(zipfile.ZipFile(archive).read("WAR-INF/MANIFEST.json"))
+    assert list(manifest) == ["createdOn", "workflow", "archiverVersion"]
+    assert manifest["workflow"] == {
+        "workflowName": "flow",
+        "specFile": "flow.yaml",
+        "handler": "functions.py",
+    }
+    assert main(arguments) == 1
+    assert "overwrite the workflow archive output file" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+def test_workflows_that_cannot_be_packed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name with special characters, and files that are not there."""
+    given = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
+    assert main([*given, "--workflow-name", "a b"]) == 1
+    assert "Workflow name contains special characters." in capsys.readouterr().err
+    assert main([*given, "--workflow-name", "a"]) == 1
+    assert "File does not exist" in capsys.readouterr().err

@@ -1,0 +1,62 @@
+"""What the subcommands share."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.tools.commands import exit_status, read_inputs, termination_is_interruption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [(FileExistsError("it exists"), 2, "it exists"), (OSError("full"), 1, "full"),
+     (KeyboardInterrupt(), 130, "Interrupted.")],
+)  # fmt: skip
+def test_failures_have_their_status(
+    raised: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first class that fits counts, and the message is on standard error."""
+
+    def fail() -> int:
+        raise raised
+
+    assert exit_status(fail, {FileExistsError: 2, OSError: 1}) == status
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def test_other_failures_are_not_hidden() -> None:
+    """They have a traceback."""
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 // 0, {OSError: 1})
+
+
+def test_inputs_of_a_folder(tmp_path: Path) -> None:
+    """A folder stands for its files, in the order of their names; an empty one is refused."""
+    for name in ("b.jpg", "a.json"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "none").mkdir()
+    single = tmp_path / "b.jpg"
+    picture, text = (single, b"b.jpg", "image/jpeg"), (tmp_path / "a.json", b"a.json", "application/json")
+
+    assert list(read_inputs([single, tmp_path], None)) == [picture, text, picture]
+    assert [kind for _, _, kind in read_inputs([tmp_path], "text/x")] == ["text/x"] * 2
+    with pytest.raises(ConfigError, match=r"--input=.*none: the folder has no files"):
+        list(read_inputs([tmp_path / "none"], None))
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_sigterm_interrupts(handler: Any) -> None:
+    """It does so too where SIGINT is ignored, as by jobs that a shell has put into the background."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with termination_is_interruption(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,178 @@
+"""The client, against a small server in the same loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.tools.tune.client import Load, at_rate, closed_loop, post
+from modelserver.tools.tune.figure import summed_up
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TIMING = b"Server-Timing: queue;dur=1.500, inference;dur=7.250\r\n"
+
+
+@dataclass
+class Answering:
+    """Answers every request after ``delay`` seconds; counts connections, and requests at once."""
+
+    port: int = 0
+    status: int = 200
+    delay: float = 0.002
+    close: bool = False
+    bodies: list[bytes] = field(default_factory=list)
+    connections: int = 0
+    inside: int = 0
+    most: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await self.answer(reader, writer)
+                if self.close:
+                    break
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        self.bodies.append(await reader.readexactly(int(length[1])))
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await asyncio.sleep(self.delay)
+        self.inside -= 1
+        batch = b"x-batch-id: b%d\r\nx-batch-size: 3\r\n" % (len(self.bodies) // 3)
+        last = b"connection: close\r\n" if self.close else b""
+        writer.write(b"HTTP/1.1 %d OK\r\n" % self.status + batch + TIMING + last)
+        writer.write(b"content-length: 2\r\n\r\no")
+        await asyncio.sleep(0)
+        writer.write(b"k")
+
+
+class Serial(Answering):
+    """Computes one request at a time."""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with self.lock:
+            await super().answer(reader, writer)
+
+
+@contextlib.asynccontextmanager
+async def answering(kind: type[Answering] = Answering, **attributes: object) -> AsyncIterator[Answering]:
+    server = kind(**attributes)  # type: ignore[arg-type]
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        await asyncio.gather(*server.tasks)
+
+
+def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0) -> Load:
+    requests = [post("/predictions/m", body, "text/plain") for body in bodies or (b"hello",)]
+    return Load(requests, server.port, seconds=0.2, settle=0.05, least=least, longest=longest)
+
+
+async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:
+    """No more, on as many kept connections."""
+    async with answering() as server:
+        figure = summed_up(await closed_loop(load(server), 3), clients=3)
+
+    assert (server.connections, server.most) == (3, 3)
+    assert not figure.void
+    assert figure.requests < len(server.bodies)
+
+
+async def test_the_servers_own_account_is_read() -> None:
+    """Queue, handler and batch come from its headers, whatever their case."""
+    async with answering() as server:
+        figure = summed_up(await closed_loop(load(server), 1))
+
+    assert (figure.queue_ms, figure.inference_ms, figure.mean_batch) == (1.5, 7.25, 3.0)
+    assert figure.costs == {3: 7.25}
+
+
+async def test_bodies_are_sent_in_turn() -> None:
+    """All of them, as they are."""
+    async with answering() as server:
+        await closed_loop(load(server, b"one", b"\r\n\r\n"), 1)
+
+    assert server.bodies[:4] == [b"one", b"\r\n\r\n", b"one", b"\r\n\r\n"]
+
+
+@pytest.mark.parametrize("status", [404, 500, 503])
+async def test_anything_but_2xx_voids_the_run(status: int) -> None:
+    """With the status as the reason."""
+    async with answering(status=status) as server:
+        run = await closed_loop(load(server), 1)
+
+    assert not run.answers
+    assert set(run.failures) == {f"status {status}"}
+
+
+async def test_a_closed_connection_is_opened_again() -> None:
+    """A server may close after each answer; that is no failure."""
+    async with answering(close=True) as server:
+        run = await closed_loop(load(server), 1)
+
+    assert run.failures == {}
+    assert server.connections >= len(run.answers) > 0
+
+
+async def test_nobody_there_is_a_failure() -> None:
+    """The run ends in its time and says why it is void."""
+    async with answering() as server:
+        pass
+    run = await closed_loop(load(server), 1)
+
+    assert set(run.failures) == {"cannot connect"}
+
+
+async def test_slow_answers_are_waited_for_up_to_a_bound() -> None:
+    """A load with too few answers goes on until there are enough."""
+    async with answering(delay=0.15) as server:
+        run = await closed_loop(load(server, least=3, longest=10.0), 1)
+
+    assert len(run.answers) >= 3
+
+
+async def test_at_a_rate_requests_do_not_wait_for_answers() -> None:
+    """As many are under way as the rate and the delay make, and all that were due are answered."""
+    async with answering(delay=0.1) as server:
+        figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
+
+    assert not figure.void
+    assert server.most > 5
+    assert figure.requests <= len(server.bodies)
+
+
+async def test_latency_at_a_rate_counts_from_when_a_request_was_due() -> None:
+    """A server that takes one at a time, ever later, cannot hide it."""
+    async with answering(Serial, delay=0.02) as server:
+        figure = summed_up(await at_rate(load(server), 200.0), offered=200.0)
+
+    assert server.most == 1
+    assert figure.p99_ms > 5 * 20
+
+
+def test_a_content_type_cannot_smuggle_headers() -> None:
+    """What is no header's value is refused."""
+    with pytest.raises(ValueError, match="content type"):
+        post("/", b"", "a\r\nb: c")

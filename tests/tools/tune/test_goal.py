@@ -1,0 +1,74 @@
+"""Goals as they are written, and as figures are judged by them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tools.tune.tune_samples import figure
+
+from modelserver.errors import ConfigError
+from modelserver.tools.tune.figure import void
+from modelserver.tools.tune.goal import ALLOWED, parse_goal
+
+
+@pytest.mark.parametrize(
+    ("text", "percentile", "limit_ms"),
+    [
+        ("p99<=80ms", "p99", 80.0),
+        (" P90 <= 1.5 s ", "p90", 1500.0),
+        ("p50<=0.5ms", "p50", 0.5),
+    ],
+)
+def test_limits_have_a_percentile_and_a_time(text: str, percentile: str, limit_ms: float) -> None:
+    """Spaces and upper case do not matter; seconds become milliseconds."""
+    goal = parse_goal(text)
+
+    assert (goal.kind, goal.percentile, goal.limit_ms) == ("limit", percentile, limit_ms)
+
+
+def test_goals_without_a_limit() -> None:
+    """The two words."""
+    assert parse_goal("max-throughput").kind == "throughput"
+    assert parse_goal("min-latency").kind == "latency"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "p95<=80ms", "p99<80ms", "p99<=80", "p99<=0ms", "p99<=-1ms", "p99<=ms", "fast", "p99<=1e3ms"]
+)
+def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
+    """The line says what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        parse_goal(text)
+
+    assert str(caught.value) == f"--goal={text}: {ALLOWED}"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_goal_of_several_lines_is_still_refused_in_one() -> None:
+    """Whatever is typed comes back on one line."""
+    with pytest.raises(ConfigError) as caught:
+        parse_goal("p99\n<=\n80")
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_limit_is_kept_up_to_itself() -> None:
+    """Of the percentile that is named only; then throughput is what counts."""
+    goal = parse_goal("p90<=15ms")
+
+    assert goal.met(figure(p90=15.0, p99=500.0))
+    assert not goal.met(figure(p90=15.1))
+    assert goal.worth(figure(rate=200.0)) > goal.worth(figure(rate=100.0))
+
+
+def test_the_least_latency_is_worth_most_where_latency_is_the_goal() -> None:
+    """The median is compared."""
+    goal = parse_goal("min-latency")
+
+    assert goal.worth(figure(rate=1.0, p50=5.0)) > goal.worth(figure(rate=100.0, p50=6.0))
+
+
+@pytest.mark.parametrize("text", ["p99<=80ms", "max-throughput", "min-latency"])
+def test_a_void_figure_never_meets_a_goal(text: str) -> None:
+    """A load with failures says nothing."""
+    assert not parse_goal(text).met(void("status 503"))
+    assert parse_goal(text).worth(void("status 503")) == 0.0

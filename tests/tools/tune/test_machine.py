@@ -1,0 +1,34 @@
+"""What figures depend on besides the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.tools.tune.machine import BUSY, USED_BY_OTHERS, cpu_model, machine_facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_processor_names_itself(tmp_path: Path) -> None:
+    """By the first of its lines; without any, by what Python knows."""
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor: 0\nmodel name\t: One 9000\nmodel name\t: Two\n")
+
+    assert cpu_model(info) == "One 9000"
+    assert cpu_model(tmp_path / "none")
+
+
+def test_others_are_told_of_where_they_disturb() -> None:
+    """Below that the fact is left out, as all are that have no value."""
+    quiet, busy = machine_facts({}, BUSY - 1), machine_facts({}, BUSY)
+
+    assert (USED_BY_OTHERS in quiet, busy[USED_BY_OTHERS]) == (False, f"{BUSY:.0f} %")
+    assert all(quiet.values())
+
+
+def test_the_device_is_the_workers() -> None:
+    """A GPU only if they use one."""
+    found = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
+
+    assert [*found, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]

@@ -1,0 +1,51 @@
+"""The server that the tuner starts for itself."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from modelserver.tools.tune import own_server
+from modelserver.tools.tune.errors import TuningError
+from modelserver.tools.tune.own_server import free_ports, message_of, own_environment
+
+
+def test_the_servers_environment_is_its_own() -> None:
+    """What configures another server is left out."""
+    given = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
+
+    assert own_environment(given) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"code": 500, "message": "two\\nlines"}', "two lines"),
+        (b"[1]", "[1]"),
+        (b"\xff plain", "\ufffd plain"),
+    ],
+)
+def test_an_errors_message_is_one_line(body: bytes, said: str) -> None:
+    """Of JSON as the server writes it, or of anything else."""
+    assert message_of(body) == said
+
+
+def test_free_ports_differ() -> None:
+    """As many as asked for, no two alike, and none of those that connections get."""
+    ports = free_ports(5)
+
+    assert len(set(ports)) == 5
+    assert max(ports) < 32_768
+
+
+def test_a_port_that_is_used_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is taken; without another one, the error says how many there are."""
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        port = used.getsockname()[1]
+        (free,) = free_ports(1)
+        monkeypatch.setattr(own_server, "_PORTS", [port, free])
+        assert {free_ports(1)[0] for _ in range(20)} == {free}
+        with pytest.raises(TuningError, match="2 ports are needed, and 1 of"):
+            free_ports(2)

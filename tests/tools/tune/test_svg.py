@@ -1,0 +1,55 @@
+"""Curves as inline SVG."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.tools.tune.report import curve_chart
+from modelserver.tools.tune.svg import Chart, Series, draw, ticks
+
+if TYPE_CHECKING:
+    from modelserver.tools.tune.tuner import Result
+
+
+def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
+    """It has the curve, the other settings and a line where the limit is."""
+    root = ET.fromstring(draw(curve_chart(result)))
+    kinds = [element.tag for element in root]
+
+    assert kinds.count("polyline") == 2
+    assert [e.text for e in root if e.get("class") == "limit" and e.text] == ["p99<=70ms"]
+    assert kinds.count("circle") > len(result.curve)
+
+
+def test_the_chart_says_what_it_shows(result: Result) -> None:
+    """Each series is in the legend, and each point of the curve has its number of clients."""
+    chart = curve_chart(result)
+    texts = [element for element in ET.fromstring(draw(chart)) if element.tag == "text"]
+
+    assert {series.name for series in chart.series} <= {element.text for element in texts}
+    assert [element.text for element in texts if element.get("class") == "mark"] == [
+        str(figure.clients) for figure in result.curve
+    ]
+
+
+def test_a_chart_without_points_can_be_drawn() -> None:
+    """And one with values that are no numbers leaves them out."""
+    empty = ET.fromstring(draw(Chart("t", "x", "y", [])))
+    odd = ET.fromstring(draw(Chart("t", "x", "y", [Series("s", [(1.0, math.nan), (1.0, 2.0)], "one")])))
+
+    assert [e.tag for e in empty].count("circle") == 0
+    assert [e.tag for e in odd].count("circle") == 2
+
+
+@pytest.mark.parametrize("largest", [0.003, 0.7, 1.0, 6.0, 99.0, 100.0, 12345.0])
+def test_ticks_are_few_and_reach_the_largest(largest: float) -> None:
+    """They begin at 0 and are equally far from each other."""
+    found = ticks(largest)
+
+    assert found[0] == 0.0
+    assert found[-1] >= largest * (1 - 1e-9)
+    assert 3 <= len(found) <= 8

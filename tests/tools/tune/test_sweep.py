@@ -1,0 +1,132 @@
+"""What is tried next."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelserver.tools.tune import sweep
+from modelserver.tools.tune.figure import Figure
+from modelserver.tools.tune.goal import parse_goal
+from modelserver.tools.tune.setting import Policy, Setting
+from modelserver.tools.tune.sweep import Bounds, Costs
+
+LIMIT = parse_goal("p99<=70ms")
+FAST = parse_goal("max-throughput")
+BOUNDS = Bounds()
+
+
+def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
+    """What the first stage knows of a handler of a + b*n ms."""
+    known = Costs()
+    for n in sizes:
+        cost = a + b * n
+        latency = cost + beside + sweep.COST_DELAY
+        known.add(n, Figure(50, n / latency * 1e3, latency, latency, latency, clients=n, costs={n: cost}))
+    return known
+
+
+def test_sizes_double_up_to_the_largest() -> None:
+    """Which is among them, whatever it is."""
+    assert sweep.sizes(1) == [1]
+    assert sweep.sizes(16) == [1, 2, 4, 8, 16]
+    assert sweep.sizes(20) == [1, 2, 4, 8, 16, 20]
+
+
+def test_sizes_that_take_longer_than_the_limit_are_pruned() -> None:
+    """By the line through the smaller ones, or by what was seen."""
+    assert sweep.pruned(LIMIT, BOUNDS, 16, costs(20, 2, 1, 2, 4, 8)) is None
+    assert "a batch of 32 would take about 84 ms" in (
+        sweep.pruned(LIMIT, BOUNDS, 32, costs(20, 2, 1, 2, 4, 8, 16)) or ""
+    )
+    assert "a batch of 32 alone takes 84 ms" in (sweep.pruned(LIMIT, BOUNDS, 64, costs(20, 2, 32)) or "")
+
+
+def test_without_a_limit_only_what_brings_nothing_is_pruned() -> None:
+    """Two doublings without more throughput are enough."""
+    assert sweep.pruned(FAST, BOUNDS, 64, costs(20, 2, 1, 2, 4, 8, 16, 32)) is None
+    assert "no more throughput" in (sweep.pruned(FAST, BOUNDS, 8, costs(0, 10, 1, 2, 4)) or "")
+
+
+def test_batches_that_the_clients_cannot_fill_are_pruned() -> None:
+    """Where the number of clients is given."""
+    few = Bounds(clients=3)
+
+    assert sweep.pruned(FAST, few, 4, costs(20, 2, 1, 2)) is None
+    assert "3 clients" in (sweep.pruned(FAST, few, 8, costs(20, 2, 1, 2, 4)) or "")
+
+
+def test_the_line_suggests_a_size_between_those_measured() -> None:
+    """20 + 2n stays below 70 ms with some room at 21; 32 was too slow, 16 leaves throughput on the table."""
+    between = sweep.in_between(70.0, costs(20, 2, 1, 2, 4, 8, 16))
+
+    assert between is not None
+    assert 16 < between < 25
+    assert sweep.promising(LIMIT, BOUNDS, costs(20, 2, 1, 2, 4, 8, 16)) == [1, between, 16, 8]
+
+
+def test_no_size_above_the_largest_allowed_is_tried() -> None:
+    """Whatever the line suggests."""
+    assert sweep.promising(LIMIT, Bounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
+
+
+def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
+    """Nor a size hardly larger than a measured one."""
+    assert sweep.in_between(1000.0, costs(20, 2, 1, 2, 4)) is None
+    assert sweep.in_between(60.0, costs(20, 2, 1, 2, 4, 8, 16)) is None
+    assert sweep.in_between(70.0, costs(20, 2, 4)) is None
+
+
+def test_loads_fill_batches() -> None:
+    """One per worker and two, as far as the queue goes; two are enough where only throughput counts."""
+    setting = Setting(8, workers=2)
+
+    assert sweep.loads(LIMIT, BOUNDS, setting, 1000) == [16, 32]
+    assert sweep.loads(FAST, BOUNDS, setting, 1000) == [32]
+    assert sweep.loads(LIMIT, BOUNDS, setting, 20) == [16, 20]
+    assert sweep.loads(LIMIT, Bounds(clients=5), setting, 1000) == [5]
+
+
+def test_a_limit_is_tried_with_a_window_at_once() -> None:
+    """It is what makes full batches of few clients; a batch of one has nothing to wait for."""
+    known = costs(20, 2, 1, 2, 4)
+
+    assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 4, known)] == ["adaptive", "window"]
+    assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 1, known)] == ["adaptive"]
+    assert [s.policy for s in sweep.of_size(FAST, BOUNDS, 4, known)] == ["adaptive"]
+    assert sweep.window(Setting(4), known).delay_ms == 14
+
+
+@pytest.mark.parametrize(
+    ("policy", "others"), [("adaptive", {"greedy", "window"}), ("window", {"adaptive", "greedy"})]
+)
+def test_other_policies_include_those_not_chosen(policy: Policy, others: set[str]) -> None:
+    """All three are tried in the end."""
+    tried = sweep.other_policies(FAST, Setting(4, policy), costs(20, 2, 1, 2, 4))
+
+    assert others <= {setting.policy for setting in tried}
+    assert sweep.other_policies(FAST, Setting(1), Costs()) == []
+
+
+def test_threads_are_halved_and_doubled() -> None:
+    """Within the cores, around the server's own share; never where the user said how many."""
+    of = sweep.other_threads
+
+    assert [s.threads for s in of(Bounds(cores=8), Setting(4, workers=2))] == [2, 8]
+    assert [s.threads for s in of(Bounds(cores=8), Setting(4))] == [4]
+    assert of(Bounds(cores=1), Setting(4)) == []
+    assert of(Bounds(cores=8, threads_free=False), Setting(4)) == []
+
+
+def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
+    """Each has fewer cores and is slower."""
+    assert sweep.more_workers(FAST, Setting(8), 2) == [Setting(8, workers=2)]
+    assert sweep.more_workers(LIMIT, Setting(8), 2) == [Setting(8, workers=2), Setting(4, workers=2)]
+
+
+def test_the_curve_goes_from_one_client_to_twice_the_choice() -> None:
+    """In few steps, without the choice, which is measured already."""
+    assert sweep.ladder(1) == [2]
+    assert sweep.ladder(6) == [1, 2, 4, 12]
+    long = sweep.ladder(500)
+    assert (long[0], long[-1]) == (1, 1000)
+    assert len(long) <= 6

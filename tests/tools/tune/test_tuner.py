@@ -1,0 +1,179 @@
+"""The order of a tuning, on a bench where time is a number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.tools.tune.tune_samples import FakeBench, Notes, figure
+
+from modelserver.tools.tune.choice import Point
+from modelserver.tools.tune.errors import TuningError
+from modelserver.tools.tune.figure import void
+from modelserver.tools.tune.goal import parse_goal
+from modelserver.tools.tune.setting import Setting
+from modelserver.tools.tune.sweep import Bounds, Costs
+from modelserver.tools.tune.tuner import Result, Tuner
+
+if TYPE_CHECKING:
+    from modelserver.tools.tune.figure import Figure
+
+
+def tuned(
+    goal: str, bench: FakeBench | None = None, bounds: Bounds | None = None, budget: float = 300.0
+) -> Result:
+    return Tuner(bench or FakeBench(), parse_goal(goal), bounds or Bounds(), budget, Notes()).run()
+
+
+def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
+    """A handler of 20 + 2n ms keeps to 70 ms up to a batch of 25."""
+    result = tuned("p99<=70ms")
+
+    assert result.met
+    assert 16 < result.choice.setting.batch_size <= 25
+    assert result.choice.figure.p99_ms <= 70.0
+    assert result.costs.line is not None
+    assert (result.costs.line.a_ms, result.costs.line.b_ms) == pytest.approx((20.0, 2.0))
+
+
+def test_without_a_limit_the_batch_grows_as_long_as_that_pays() -> None:
+    """Where an instance costs the same in a batch, the smallest is as good; where not, the largest."""
+    assert tuned("max-throughput").choice.setting.batch_size == 64
+    assert tuned("max-throughput", FakeBench(a=0.0, b=10.0)).choice.setting.batch_size == 1
+
+
+def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
+    """No batch size above 1 is even tried."""
+    bench = FakeBench()
+    result = tuned("min-latency", bench, Bounds(clients=1))
+
+    assert result.choice.setting.batch_size == 1
+    assert result.choice.figure.p50_ms == pytest.approx(22.0)
+    assert {setting.batch_size for setting in bench.served} == {1, 64}
+
+
+def test_workers_are_added_as_long_as_that_pays() -> None:
+    """Four cores carry four workers and no more."""
+    result = tuned("max-throughput", FakeBench(cores=4), Bounds(max_batch=8, max_workers=16, cores=4), 600.0)
+
+    assert result.choice.setting.workers == 4
+
+
+def test_a_setting_that_cannot_be_started_is_left_out() -> None:
+    """Others are chosen, and the refusal is among what was measured."""
+    result = tuned("max-throughput", FakeBench(cores=4, refused=frozenset({2})), Bounds(max_workers=4))
+
+    assert result.met
+    assert result.choice.setting.workers == 1
+    assert "no memory" in " ".join(point.figure.reason() for point in result.points)
+
+
+def test_batches_that_fail_bound_the_sizes() -> None:
+    """A batch of 16 runs out of memory: nothing of that size or above is chosen."""
+    result = tuned("max-throughput", FakeBench(broken=16))
+
+    assert result.choice.setting.batch_size == 8
+    assert result.costs.pruned == ["16 and above: 1 x status 507"]
+
+
+def test_a_model_that_answers_with_errors_cannot_be_tuned() -> None:
+    """The reason is told."""
+    with pytest.raises(TuningError, match="1 x status 507"):
+        tuned("max-throughput", FakeBench(broken=1))
+
+
+def test_a_choice_that_misses_the_goal_in_its_proof_gives_way() -> None:
+    """The next one with clearly less latency is proven instead."""
+    first = tuned("p99<=70ms").choice.setting.batch_size
+    result = tuned("p99<=70ms", FakeBench(spoilt={first: 2.0}))
+
+    assert result.met
+    assert result.choice.setting.batch_size < first
+    assert "was given up" in result.remarks[0]
+
+
+def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -> None:
+    """Latency beside the handler, which the line does not see, keeps all but small batches from the limit."""
+
+    class Slow(FakeBench):
+        def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
+            figure = super().closed(clients, seconds, settle, longest)
+            more = 45.0 if self.served[-1].batch_size in range(5, 64) else 0.0
+            return replace(figure, p99_ms=figure.p99_ms + more)
+
+    result = tuned("p99<=70ms", Slow())
+
+    assert result.met
+    assert result.choice.setting.batch_size in (2, 3, 4)
+
+
+def test_no_batch_is_larger_than_allowed() -> None:
+    """Not even where the limit would allow it."""
+    bench = FakeBench()
+    tuned("p99<=70ms", bench, Bounds(max_batch=12))
+
+    assert max(setting.batch_size for setting in bench.served) == 12
+
+
+def test_a_limit_below_the_cost_of_one_is_not_met() -> None:
+    """The result says so and names what came closest."""
+    result = tuned("p99<=10ms")
+
+    assert not result.met
+    assert result.choice.setting.batch_size == 1
+    assert result.choice.figure.p99_ms == pytest.approx(22.0)
+
+
+def test_the_result_has_a_curve_and_a_baseline() -> None:
+    """From a lone client on; the baseline is batch size 1 with one worker."""
+    result = tuned("p99<=70ms")
+    clients = [figure.clients or 0 for figure in result.curve]
+
+    assert clients[0] == 1
+    assert clients == sorted(clients)
+    assert result.choice.figure in result.curve
+    assert result.baseline is not None
+    assert result.baseline.setting.batch_size == 1
+    assert result.sustained is not None
+
+
+@pytest.mark.parametrize("budget", [10.0, 60.0, 300.0])
+def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
+    """No more than a proof and its curve may come on top."""
+    bench = FakeBench(cores=8)
+    result = tuned("p99<=70ms", bench, Bounds(max_workers=8, cores=8), budget)
+
+    assert result.seconds == bench.clock
+    assert result.seconds < 2 * budget
+
+
+def test_a_machine_that_is_not_steady_is_told() -> None:
+    """A setting answers far fewer requests at no lower a load, or a lone client waits longer than many."""
+
+    def unsteady(*measured: tuple[Setting, int, float]) -> str:
+        result = Result(parse_goal("max-throughput"), Bounds(), Costs())
+        result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]
+        result.proofs = [Point(Setting(8), void("status 503"))]
+        return result.unsteady
+
+    eight, two = Setting(8), Setting(1, workers=2)
+    assert unsteady((eight, 8, 60.0), (eight, 16, 120.0), (eight, 16, 90.0)) == ""
+    assert unsteady((Setting(1), 1, 50.0), (two, 2, 100.0), (eight, 8, 350.0)) == ""
+    assert unsteady((Setting(8, "window", 100), 1, 5.0), (eight, 8, 350.0)) == ""
+    assert "120 requests/s of 8 clients, and" in unsteady((eight, 8, 120.0), (eight, 16, 50.0))
+    assert "only 2 of 16 clients" in unsteady((eight, 16, 2.0), (eight, 16, 100.0))
+    assert "184 requests/s of 2 clients, and" in unsteady((Setting(1), 1, 1.3), (two, 2, 184.0))
+
+
+def test_the_listener_hears_of_every_stage() -> None:
+    """And its share of the time only grows."""
+    notes = Notes()
+    Tuner(FakeBench(), parse_goal("p99<=70ms"), Bounds(), 300.0, notes).run()
+
+    assert [line for line in notes.lines if line in {"what batches cost", "settings", "proof"}] == [
+        "what batches cost",
+        "settings",
+        "proof",
+    ]
+    assert notes.shares == sorted(notes.shares)
