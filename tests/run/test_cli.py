@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver import __version__, cli
+from modelserver import __version__
 from modelserver.errors import ConfigError
+from modelserver.run import cli
 from modelserver.run.cli import build_parser, check, main, setting_flags
 from modelserver.run.pidfile import own_pid_file
 

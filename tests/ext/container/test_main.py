@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from modelserver import __version__, cli
+from modelserver import __version__
 from modelserver.errors import ConfigError
 from modelserver.ext.container import __main__ as container
 from modelserver.ext.container.__main__ import WRITTEN, prepare
 from modelserver.models.settings.properties import parse
 from modelserver.models.settings.sources import BENEATH
+from modelserver.run import cli
 
 _ALWAYS = ["--foreground"]
 
