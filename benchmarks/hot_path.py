@@ -40,21 +40,22 @@ from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Load, Predict, Result
-from modelserver.ext.otel.requests import TracedRoutes
+from modelserver.ext.otel.requests import watch_with
 from modelserver.ext.otel.spans import Tracing
-from modelserver.ext.recording.recorder import RecordedRoutes, Recorder, Wanted
+from modelserver.ext.recording.recorder import Recorder, Wanted
 from modelserver.ext.rollout.plan import Plan
 from modelserver.ext.rollout.traffic import Traffic
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.connection import HttpProtocol, Listener
 from modelserver.surface.inference.inference import InferenceApi
+from modelserver.surface.watching import joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.ext.recording.recorder import Recording
-    from modelserver.surface.http.exchange import HotRoutes
+    from modelserver.surface.watching import Watch
 
 BODY = b"x" * 64
 REQUEST = (
@@ -202,15 +203,17 @@ class Server:
             version.traffic = Traffic("noop")
             version.traffic.follow({"1.0": version, "2.0": other}, "1.0")
             version.traffic.adopt(Plan({"1.0": 50, "2.0": 50}))
-        hot: HotRoutes = InferenceApi(cast("Any", _OneModel(version)), 1 << 20)
+        watches: list[Watch] = []
         if traced:
             sampler = ParentBased(TraceIdRatioBased(0.01))
             provider = TracerProvider(sampler, shutdown_on_exit=False)
-            hot = TracedRoutes(hot, Tracing(provider, SpanProcessor(), lambda *_: None))
+            watches.append(watch_with(Tracing(provider, SpanProcessor(), lambda *_: None)))
         if recorded:
             recorder = Recorder()
             self._client = asyncio.create_task(_take(recorder.start(Wanted())))
-            hot = RecordedRoutes(hot, recorder)
+            watches.append(recorder.watch)
+        registry: Any = _OneModel(version)
+        hot = InferenceApi(registry, 1 << 20, watch=joined(watches))
 
         def on_response(*said: Any) -> None:
             metrics.response(said[4])

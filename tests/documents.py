@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from modelserver.ext.recording.routes import add_recording
+from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.openapi import describe_routes
 
@@ -23,11 +25,18 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
         metrics=object(),
         settings=SimpleNamespace(**given),
         tokens=tokens,
-        workflows=None,
-        recorder=recorder,
         shared=None,
     )
-    return build_app(_ROLES.get(kind, {kind}), services)
+    roles = _ROLES.get(kind, {kind})
+    nothing: Any = None
+    added: list[Any] = []
+    if "management" in roles:
+        added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
+        if recorder is not None:
+            added.append(lambda app, _: add_recording(app, nothing, recorder))
+    if "inference" in roles:
+        added.append(lambda app, _: add_workflow_inference(app, nothing))
+    return build_app(roles, services, added)
 
 
 def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Servers forked from a process that has imported the server: the imports are two thirds of a start.
 
-From there on a server runs as the command does: ``modelserver.run.cli.main`` in a main thread, with its
+From there on a server runs as the command does: ``modelserver.__main__.main`` in a main thread, with its
 arguments, directory, environment and output. Starts from nothing are tested by ``test_command.py``, and
 wherever a server gets an environment or a Python of its own.
 """
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 _IMPORTED = (
     *(
         "uvloop",
-        "modelserver.run.cli",
+        "modelserver.__main__",
         "modelserver.run.server",
         "modelserver.run.reception",
         "modelserver.surface.api.app",
     ),
     "modelserver.engine.telemetry.repeated",
+    *(f"modelserver.ext.{name}.extension" for name in ("console", "grpc", "workflows")),
     *(
         "modelserver.ext.grpc.server",
         "modelserver.ext.workflows.workflows",
@@ -160,8 +161,8 @@ def _tell(end: socket.socket, number: int) -> None:
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> NoReturn:
     """Turns this process into the command."""
+    from modelserver.__main__ import main as command
     from modelserver.engine.worker.spawn_child import leave
-    from modelserver.run import cli
 
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -173,7 +174,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], outp
     tempfile.tempdir = None
     sys.argv[1:] = arguments
     sys.path[0] = folder
-    leave(lambda: sys.exit(cli.main(arguments)))
+    leave(lambda: sys.exit(command(arguments)))
 
 
 if __name__ == "__main__":

@@ -361,7 +361,7 @@ def test_a_full_disk(server, tmp_path):
     out = tmp_path / "full.msr"
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
-        "from modelserver.run.cli import main; sys.exit(main())"
+        "from modelserver.__main__ import main; sys.exit(main())"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, "record", "--out", str(out), *at(server), "mirror"],

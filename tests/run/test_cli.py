@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver import __version__
+from modelserver.__main__ import main
 from modelserver.errors import ConfigError
 from modelserver.run import cli
-from modelserver.run.cli import build_parser, check, main, setting_flags
+from modelserver.run.cli import build_parser, check, setting_flags
 from modelserver.run.pidfile import own_pid_file
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def test_detached_unless_told_otherwise(
     monkeypatch.setattr(
         cli, "start_detached", lambda given, *, wait: calls.append(("detached", list(given))) or 5
     )
-    monkeypatch.setattr(cli, "serve", lambda options, loaded, readiness: calls.append(("here", None)) or 6)
+    monkeypatch.setattr(cli, "serve", lambda *_: calls.append(("here", None)) or 6)
 
     assert main(arguments) == (5 if detached else 6)
     assert calls == [("detached", arguments) if detached else ("here", None)]

@@ -9,11 +9,15 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.extension import Endpoints
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-from modelserver.run.listeners import Listeners, check_of_pages
+from modelserver.run.listeners import Listeners, check_of_pages, make_edge
 from modelserver.surface.api.services import LateApp, Services
 from modelserver.surface.auth.origins import ForeignName
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
 
 
 class Hot:
@@ -25,17 +29,28 @@ class Hot:
 
 async def test_a_listener_does_not_wait_for_its_application() -> None:
     """It accepts connections at once; a request that needs the application gets its answer when that is
-    built. At the end the application is told, so that endless answers end.
+    built.
     """
     bound = socket.create_server(("127.0.0.1", 0))
     address = Address("http", "127.0.0.1", bound.getsockname()[1])
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)
-    services = Services(cast("Any", None), cast("Any", None), settings)
-    ended: list[bool] = []
+    nothing, intake = cast("Any", None), Intake.of(settings)
+    outgoing = Outgoing.of(settings, intake.give_back)
+    services = Services(nothing, nothing, settings, None, nothing, intake, outgoing, Regions(None, 0))
     late = LateApp({"metrics"}, services)
-    late.close = lambda: ended.append(True)  # type: ignore[method-assign]
-    listeners = Listeners(settings, services, cast("Any", Hot()), lambda *_: None, {address: late})
-    await listeners.open({address: bound})
+    endpoints = Endpoints(
+        services,
+        cast("Any", Hot()),
+        cast("Any", Hot()),
+        edge=lambda address: make_edge(address, late, services, lambda *_: None),
+        roles={address: {"inference", "management", "metrics"}},
+        sockets={address: bound},
+        on_response=lambda *_: None,
+        certificate=None,
+        stamped_log=True,
+    )
+    listeners = Listeners(endpoints)
+    await listeners.open()
     try:
         assert late._building is None
         async with httpx.AsyncClient(base_url=str(address)) as client:
@@ -44,7 +59,6 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
         await listeners.close(1.0)
 
     assert answer.status_code == 200
-    assert ended
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.binding import bind
-from modelserver.run.server import Server, open_grpc, places, raise_descriptor_limit
+from modelserver.run.server import Server, places, raise_descriptor_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +39,7 @@ def test_what_is_not_used_is_not_imported() -> None:
     """Neither Ray nor the packages for other machines, recordings, workflows and traffic of versions."""
     code = "import sys, modelserver.run.server; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    own = ("cluster", "recording", "workflows", "rollout", "migrating")
+    own = ("ext.cluster", "ext.recording", "ext.workflows", "ext.console", "ext.grpc", "tools")
     unwanted = ("ray", "torch", *(f"modelserver.{name}" for name in own))
 
     assert [
@@ -121,43 +120,6 @@ async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [name for name in left if name.startswith("modelserver-")]
     assert "socket" not in left
     bind(loaded.settings.management_address, "management_address").close()
-
-
-async def test_without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where gRPC is off, nothing of it is imported."""
-    monkeypatch.setattr("modelserver.run.server.import_module", pytest.fail)
-    services: Any = None
-
-    assert await open_grpc(services, services, [], None) is None
-
-
-async def test_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its servers get what it is to serve, and the sockets that keep their ports; they are imported in a
-    thread, while HTTP is served already.
-    """
-    threads: list[int] = []
-    opened: list[Any] = []
-
-    class Servers:
-        def __init__(self, *given: Any) -> None:
-            self.given = given
-
-        async def open(self, held: Any) -> None:
-            opened.append(held)
-
-    def imported(name: str) -> Any:
-        assert name == "modelserver.ext.grpc.server"
-        threads.append(threading.get_ident())
-        return SimpleNamespace(GrpcServers=Servers)
-
-    monkeypatch.setattr("modelserver.run.server.import_module", imported)
-    services: Any = "services"
-    with socket.socket() as holder:
-        servers: Any = await open_grpc(services, services, [holder], None)
-
-        assert opened == [[holder]]
-    assert servers.given == ("services", "services", None)
-    assert threads != [threading.get_ident()]
 
 
 async def test_taken_port_leaves_nothing(temp: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from modelserver.run.watching import call_observer, watch_system
+from modelserver.run.watching import watch_system
 
 
 async def test_the_host_is_read_at_its_interval() -> None:
@@ -32,13 +32,3 @@ async def test_the_host_is_read_at_its_interval() -> None:
 
     assert len(read) >= 3
     assert failures == []
-
-
-def test_calls_are_counted_with_their_method() -> None:
-    """So that health checks over gRPC count apart."""
-    counted: list[tuple[Any, ...]] = []
-    metrics: Any = SimpleNamespace(response=lambda *said: counted.append(said))
-    access: Any = SimpleNamespace(log=lambda *_: None)
-    call_observer(metrics, access)("c", "grpc.health.v1.Health/Check", 0, 200, 0.1, "")
-
-    assert counted == [(200, "grpc.health.v1.Health/Check")]

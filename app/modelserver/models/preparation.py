@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.engine.demand import Demand
-    from modelserver.engine.pools.spec import Spawner
+    from modelserver.engine.pools.spec import Launcher, Machines, Spawner
     from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
-    from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
     from modelserver.models.changes import Change
     from modelserver.models.options.table import ModelConfig
     from modelserver.models.settings.settings import Settings
@@ -75,9 +74,9 @@ class Preparation:
     """Everything that registrations share.
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
-    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process; ``cluster`` has the
-    other machines for workers, if any. ``grace``: seconds that a removed version has to answer waiting
-    requests. ``shadow_bodies``: bytes of bodies that are kept where a shadow's answer differs.
+    ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
+    where there are other machines for workers. ``grace``: seconds that a removed version has to answer
+    waiting requests. ``shadow_bodies``: bytes of bodies that are kept where a shadow's answer differs.
     """
 
     def __init__(
@@ -89,7 +88,6 @@ class Preparation:
         devices: DeviceRing,
         *,
         spawner: Spawner | None = None,
-        cluster: Cluster | None = None,
     ) -> None:
         self._settings = settings
         self.grace = settings.unregister_model_timeout
@@ -110,7 +108,7 @@ class Preparation:
         path = settings.metrics_config
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
-        self._cluster = cluster
+        self.cluster: Machines | None = None
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -376,16 +374,16 @@ class Preparation:
 
     def _demand(self, options: ModelOptions) -> Demand | None:
         """What a worker needs on another machine; None if it runs on this one."""
-        if self._cluster is None or isinstance(options.resources, str):
+        if self.cluster is None or isinstance(options.resources, str):
             return None
         return replace(options.resources, placement=options.placement)
 
-    def _launcher(self, archive: ModelArchive, options: ModelOptions) -> ClusterLauncher | None:
+    def _launcher(self, archive: ModelArchive, options: ModelOptions) -> Launcher | None:
         demand = self._demand(options)
-        if self._cluster is None or demand is None:
+        if self.cluster is None or demand is None:
             return None
         requirements = archive.manifest.requirements_file if self._settings.install_py_dep_per_model else None
-        return self._cluster.launcher(demand, requirements or "", use_venv=options.use_venv)
+        return self.cluster.launcher(demand, requirements or "", use_venv=options.use_venv)
 
     def _frame_limit(self, options: ModelOptions) -> int:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM

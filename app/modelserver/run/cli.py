@@ -8,10 +8,8 @@ import gc
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +31,10 @@ from modelserver.run.pidfile import (
 from modelserver.surface.auth.policy import notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from modelserver.engine.telemetry.logs import Logs
+    from modelserver.extension import Row
     from modelserver.models.settings.settings import Settings
 
 STOP_TIMEOUT = 60.0
@@ -48,23 +48,9 @@ _WITHOUT_MEANING = {
     "plugins_path": "--plugins-path names plugins for a Java server",
 }
 
-# The subcommands, each imported only when it is used.
-_COMMANDS = {
-    "check": "modelserver.tools.doctor.command",
-    "migrate": "modelserver.tools.migrate.command",
-    "record": "modelserver.tools.replay.record",
-    "replay": "modelserver.tools.replay.command",
-    "serve": "modelserver.tools.serve.command",
-    "tune": "modelserver.tools.tune.command",
-}
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments and (module := _COMMANDS.get(arguments[0])) is not None:
-        status: int = import_module(module).main(arguments[1:])
-        return status
+def main(arguments: Sequence[str], extensions: Mapping[str, Row]) -> int:
+    """Runs the command of the server, which may have these extensions; returns its exit status."""
     options = build_parser().parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
@@ -72,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.stop:
             return stop(quiet=options.foreground)
-        return start(options, arguments)
+        return start(options, arguments, extensions)
     except ConfigError as error:
         print_line(str(error))
         return 1
@@ -154,7 +140,7 @@ def agent_keys() -> list[Key]:
     return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
 
 
-def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def start(options: argparse.Namespace, arguments: Sequence[str], extensions: Mapping[str, Row]) -> int:
     """Starts the server, in this process with ``--foreground``, otherwise detached."""
     try:
         loaded = check(options)
@@ -169,7 +155,7 @@ def start(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         readiness.say("Removing orphan pid file.")
     if not options.foreground and options.ready_fd is None:
         return start_detached(arguments, wait=options.wait)
-    return serve(options, loaded, readiness)
+    return serve(options, loaded, readiness, extensions)
 
 
 def check(options: argparse.Namespace) -> LoadedSettings:
@@ -217,31 +203,26 @@ def setting_flags(options: argparse.Namespace) -> dict[str, object]:
     return {"ts_config": options.ts_config, **{name: getattr(options, name) for name in names}}
 
 
-def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readiness) -> int:
+def serve(
+    options: argparse.Namespace,
+    loaded: LoadedSettings,
+    readiness: Readiness,
+    extensions: Mapping[str, Row],
+) -> int:
     """Runs the server in this process until it is stopped."""
     # Imported here so that other commands start fast, and without garbage collection, which would take a
     # tenth of the time.
     gc.disable()
     import uvloop  # noqa: PLC0415
 
-    from modelserver.engine.telemetry.logs import log_directories, setup_logging  # noqa: PLC0415
     from modelserver.engine.telemetry.repeated import limit_tracebacks  # noqa: PLC0415
     from modelserver.run.server import Server  # noqa: PLC0415
 
     gc.enable()
 
     say_start(options, loaded, readiness.say)
-    log_dir, metrics_dir = log_directories()
     limit_tracebacks()
-    logs = setup_logging(
-        log_dir,
-        metrics_dir=metrics_dir,
-        files=loaded.settings.log_files,
-        console=options.foreground,
-        log_config=Path(options.log_config) if options.log_config else None,
-        as_json=loaded.settings.log_format == "json",
-        in_background=loaded.settings.async_logging,
-    )
+    log_dir, logs = open_logs(options, loaded.settings)
     snapshots = loaded.settings.snapshot_folder or log_dir / "config"
 
     async def run() -> None:
@@ -254,6 +235,7 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
             on_notice=(lambda _: None) if options.foreground else print_line,
             snapshots=None if options.no_config_snapshots else snapshots,
             wait=options.wait and not options.foreground,
+            extensions=extensions,
         ).run()
 
     try:
@@ -266,6 +248,23 @@ def serve(options: argparse.Namespace, loaded: LoadedSettings, readiness: Readin
     finally:
         logs.close()
     return 0
+
+
+def open_logs(options: argparse.Namespace, settings: Settings) -> tuple[Path, Logs]:
+    """The folder of the log, and its handlers."""
+    from modelserver.engine.telemetry.logs import log_directories, setup_logging  # noqa: PLC0415
+
+    folder, metrics_folder = log_directories()
+    logs = setup_logging(
+        folder,
+        metrics_dir=metrics_folder,
+        files=settings.log_files,
+        console=options.foreground,
+        log_config=Path(options.log_config) if options.log_config else None,
+        as_json=settings.log_format == "json",
+        in_background=settings.async_logging,
+    )
+    return folder, logs
 
 
 @contextlib.contextmanager

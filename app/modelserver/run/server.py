@@ -15,6 +15,7 @@ import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver import __version__
@@ -28,10 +29,11 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
 from modelserver.engine.telemetry.stalls import LoopWatch
 from modelserver.engine.telemetry.system import SystemMonitor
+from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
-from modelserver.ext.grpc.ports import reserved
+from modelserver.extension import Host, close_extensions, open_extensions
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
@@ -42,30 +44,27 @@ from modelserver.models.state import StateKeeper
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
 from modelserver.run.standby import active
-from modelserver.run.watching import call_observer, note_arrivals, show_pools, watch_collector, watch_system
+from modelserver.run.watching import note_arrivals, show_pools, watch_collector, watch_system
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.policy import WARNING, notice
 from modelserver.surface.auth.rotation import Rotation, kept_tokens
 from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from modelserver.ext.cluster.launcher import Cluster
-    from modelserver.ext.grpc.calls import OnCall
-    from modelserver.ext.grpc.server import GrpcServers
-    from modelserver.ext.otel.opening import OpenTelemetry
-    from modelserver.ext.payloads.log import PayloadLog
-    from modelserver.ext.workflows.workflows import Workflows
+    from modelserver.extension import Row
     from modelserver.models.options.resolve import Registration
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.settings.settings import Settings
     from modelserver.run.listeners import Listeners
-    from modelserver.run.reception import Reception
-    from modelserver.surface.api.services import LateApp, Role, Services
+    from modelserver.surface.api.services import LateApp, Role
     from modelserver.surface.tls.context import Certificate
 
 
@@ -74,6 +73,8 @@ _log = logging.getLogger("modelserver.server")
 MAX_DESCRIPTORS = 1 << 20
 # The number of M_ARENA_MAX in glibc's malloc.h.
 _ARENA_MAX = -8
+# Seconds for last answers, and for extensions to end.
+_CLOSING = 5.0
 
 Opened = TypeVar("Opened")
 
@@ -93,11 +94,11 @@ class Server:
         registrations: the models to load instead of those in the settings.
         beside: runs while the server listens; cancelled when it stops.
         spawner: what starts workers of torch models, if it was started before.
+        extensions: the table of those there are.
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
 
-    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config``, ``system_metrics_cmd``, ``otel``
-    or ``payload_log_ca_file``.
+    Raises ConfigError for an invalid ``model_snapshot``, ``metrics_config`` or ``system_metrics_cmd``.
     """
 
     def __init__(
@@ -114,7 +115,9 @@ class Server:
         beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
         spawner: Spawner | None = None,
         apps_late: bool = False,
+        extensions: Mapping[str, Row] = MappingProxyType({}),
     ) -> None:
+        self._table = extensions
         self._loaded = loaded
         self._settings = loaded.settings
         self._stamped_log = stamped_log
@@ -131,12 +134,6 @@ class Server:
         config = loaded.settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
-        self._otel = None if loaded.settings.otel == "off" else otel(loaded.settings)
-        self._payloads: PayloadLog | None = None
-        if loaded.settings.payload_log_url is not None:
-            from modelserver.ext.payloads.log import PayloadLog  # noqa: PLC0415 - for servers that use it
-
-            self._payloads = PayloadLog.of(loaded.settings)
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
         self._registrations = registrations
@@ -145,8 +142,6 @@ class Server:
         self._apps_late = apps_late
         self._began = time.monotonic()
         self._all_loaded = True
-        self._rpc: GrpcServers | None = None
-        self._workflows: Workflows | None = None
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -180,7 +175,6 @@ class Server:
                 address: stack.enter_context(bound_to(address, roles))
                 for address, roles in roles_by_address(settings).items()
             }
-            held = stack.enter_context(reserved(settings))
             log_notice(settings)
             # After binding, so as not to replace another server's token file.
             tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
@@ -189,20 +183,11 @@ class Server:
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)
-            async with await self._open_cluster(workdir) as cluster:
-                await self._serve(sockets, workdir, tokens, certificate, held, cluster=cluster)
+            await self._serve(sockets, workdir, tokens, certificate)
 
     def stop(self) -> None:
         """Ends :meth:`run` as SIGTERM does."""
         self._stop.set()
-
-    async def _open_cluster(self, workdir: Path) -> contextlib.AbstractAsyncContextManager[Cluster | None]:
-        """The other machines for workers, if there are any."""
-        if self._settings.worker_launcher == "local":
-            return contextlib.nullcontext()
-        made = await asyncio.to_thread(import_module, "modelserver.ext.cluster.opening")
-        opened: contextlib.AbstractAsyncContextManager[Cluster] = made.open_cluster(self._settings, workdir)
-        return opened
 
     async def _serve(
         self,
@@ -210,9 +195,6 @@ class Server:
         workdir: Path,
         tokens: Rotation | None,
         certificate: Certificate | None,
-        held: list[socket.socket],
-        *,
-        cluster: Cluster | None,
     ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         metrics = ServerMetrics(
@@ -225,95 +207,92 @@ class Server:
         spawner = self._spawner
         if spawner is None and settings.worker_start == "auto" and can_fork():
             spawner = Spawner()
-        preparation = Preparation(
-            *(settings, self._loaded.sources, workdir, metrics, devices), spawner=spawner, cluster=cluster
-        )
+        preparation = Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         registry = Registry(preparation, tells_names=settings.tells_names)
         access = self._access_log()
         access.start(loop)
-        tracing = None if self._otel is None else self._otel.start(access.traced)
         metrics.on_render(lambda: show_pools(registry))
         log_configuration(settings)
+        intake = Intake.of(settings)
+        services = Services(
+            registry,
+            metrics,
+            settings,
+            tokens=None if tokens is None else tokens.keeper,
+            aside=self._aside,
+            intake=intake,
+            outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
+            shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
+        )
+        host = Host(services, workdir, access, self._on_notice)
+        extensions = await open_extensions(self._table, host)
+        try:
+            await self._load_and_run(host, sockets, tokens, certificate, spawner)
+        finally:
+            await close_extensions(extensions, _CLOSING)
+            access.close()
+            self._aside.close()
+        _log.info("modelserver stopped.")
+
+    async def _load_and_run(
+        self,
+        host: Host,
+        sockets: dict[Address, socket.socket],
+        tokens: Rotation | None,
+        certificate: Certificate | None,
+        spawner: Spawner | None,
+    ) -> None:
+        """Loads the first models, listens until the server is to stop, and drains it."""
+        registry, loop = host.registry, asyncio.get_running_loop()
         stopping = loop.create_task(self._stop.wait())
         loading = loop.create_task(self._load(registry))
-        reception: Reception | None = None
+        made: tuple[Listeners, list[LateApp]] | None = None
         try:
-            self._workflows = await self._open_workflows(registry, workdir)
             # While the first models load: it takes about as long.
-            made: type[Reception] = (
-                await asyncio.to_thread(import_module, "modelserver.run.reception")
-            ).Reception
-            reception = made.of(
-                *(registry, metrics, settings),
-                tokens=None if tokens is None else tokens.keeper,
-                payloads=self._payloads,
-                aside=self._aside,
-                sockets=sockets,
-                on_response=access.counting(metrics.response),
-                certificate=certificate,
-                stamped_log=self._stamped_log,
-                workflows=self._workflows,
-                tracing=tracing,
+            reception = await asyncio.to_thread(import_module, "modelserver.run.reception")
+            on_response = host.access.counting(host.services.metrics.response)
+            made = reception.make_listeners(
+                host, sockets, on_response, certificate, stamped_log=self._stamped_log
             )
         finally:
-            if reception is None:
+            if made is None:
                 loading.cancel()
                 await registry.close(grace=0.0)
-        listeners, apps = reception.listeners, reception.apps.values()
+        listeners, apps = made
         secrets = self._watch_secrets(tokens, certificate, listeners)
         keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
         building = loop.create_task(build_all([] if self._apps_late else apps))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
-        try:
-            if loading.done() and not stopping.done():
-                loading.result()
-                await self._restore_workflows(stopping)
-                await building
-                await opened(listeners.open(sockets), registry)
-                calls = call_observer(metrics, access)
-                self._rpc = await opened(open_grpc(reception.services, calls, held, certificate), registry)
-                if keeper is not None:
-                    await keeper.write("startup")
-                    registry.on_change = keeper.changed
-                await self._run(registry, metrics, stopping, apps)
-            for task in (loading, building, *secrets):
-                task.cancel()
-            await self._shut_down(listeners, registry, spawner, keeper)
-        finally:
-            access.close()
-            self._aside.close()
+        if loading.done() and not stopping.done():
+            loading.result()
+            await self._restore(host, stopping)
+            await building
+            await opened(listeners.open(), registry)
+            if keeper is not None:
+                await keeper.write("startup")
+                registry.on_change = keeper.changed
+            await self._run(host, stopping, apps)
+        for task in (loading, building, *secrets):
+            task.cancel()
+        await self._shut_down(host, listeners, spawner, keeper)
 
-    async def _open_workflows(self, registry: Registry, workdir: Path) -> Workflows | None:
-        if not self._settings.enable_workflows:
-            return None
-        made = await asyncio.to_thread(import_module, "modelserver.ext.workflows.workflows")
-        opened: Workflows = made.Workflows(registry, self._settings, self._aside, workdir)
-        return opened
-
-    async def _restore_workflows(self, stopping: asyncio.Task[Any]) -> None:
-        """Registers those of a snapshot again, after its models."""
-        if self._workflows is not None:
-            restoring = asyncio.ensure_future(self._workflows.restore(self._on_notice))
+    async def _restore(self, host: Host, stopping: asyncio.Task[Any]) -> None:
+        """What extensions load after the first models."""
+        for restore in host.restores:
+            restoring = asyncio.ensure_future(restore())
             await asyncio.wait({stopping, restoring}, return_when=asyncio.FIRST_COMPLETED)
-            if restoring.done():
-                self._all_loaded &= restoring.result()
-            else:
+            if not restoring.done():
                 restoring.cancel()
+                return
+            self._all_loaded &= restoring.result()
 
-    async def _run(
-        self,
-        registry: Registry,
-        metrics: ServerMetrics,
-        stopping: asyncio.Task[Any],
-        apps: Iterable[LateApp],
-    ) -> None:
+    async def _run(self, host: Host, stopping: asyncio.Task[Any], apps: Iterable[LateApp]) -> None:
         """Tells that the server listens, and returns when it is to stop."""
         loop = asyncio.get_running_loop()
-        running: list[asyncio.Task[Any]] = []
+        registry, metrics = host.registry, host.services.metrics
+        running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
         if not self._settings.disable_system_metrics:
             running.append(loop.create_task(self._watch(metrics)))
-        if self._otel is not None:
-            running.append(loop.create_task(self._otel.send_metrics(metrics)))
         noting = partial(note_arrivals, registry) if self._settings.has_console else None
         loop_watch = LoopWatch(metrics.stalled, each_second=noting)
         if not self._apps_late:
@@ -353,14 +332,9 @@ class Server:
     ) -> list[asyncio.Task[None]]:
         """Reloads tokens and certificate when their files change."""
 
-        def certify(renewed: Certificate) -> None:
-            listeners.certify(renewed)
-            if self._rpc is not None:
-                self._rpc.certify(renewed)
-
         watches = [] if tokens is None else [tokens.watch()]
         if certificate is not None:
-            watches.append(Renewal(self._settings, certificate, certify).watch())
+            watches.append(Renewal(self._settings, certificate, listeners.certify).watch())
         return [asyncio.create_task(watch) for watch in watches]
 
     def _watch(self, metrics: ServerMetrics) -> Coroutine[Any, Any, None]:
@@ -387,26 +361,16 @@ class Server:
         )
 
     async def _shut_down(
-        self,
-        listeners: Listeners,
-        registry: Registry,
-        spawner: Spawner | None,
-        keeper: StateKeeper | None,
+        self, host: Host, listeners: Listeners, spawner: Spawner | None, keeper: StateKeeper | None
     ) -> None:
         """Refuses new connections, answers waiting requests, then ends the workers."""
-        grace = self._settings.drain_timeout
+        registry, began, grace = host.registry, time.monotonic(), self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
-        if self._rpc is not None:
-            self._rpc.refuse()
         await self._aside.settle(grace)
-        if self._workflows is not None:
-            # Between two of its nodes, a request waits at none of them.
-            began = time.monotonic()
-            await self._workflows.settle(grace)
-            self._workflows.close()
-            grace = max(0.0, grace - (time.monotonic() - began))
-        await registry.drain(grace)
+        for settle in host.settles:
+            await settle(max(0.0, grace - (time.monotonic() - began)))
+        await registry.drain(max(0.0, grace - (time.monotonic() - began)))
         if keeper is not None and registry.on_change is not None:
             # Not after an aborted startup, which had not loaded all models. Models that end from here on are
             # still registered.
@@ -419,15 +383,7 @@ class Server:
         await registry.close(grace=2.0)
         if spawner is not None:
             await spawner.close()
-        await listeners.close(5.0)
-        if self._rpc is not None:
-            await self._rpc.close(5.0)
-        if self._payloads is not None:
-            # Last, after the final responses.
-            await self._payloads.close(self._settings.payload_log_drain_timeout)
-        if self._otel is not None:
-            await self._otel.close()
-        _log.info("modelserver stopped.")
+        await listeners.close(_CLOSING)
 
     def _on_signal(self) -> None:
         self._signals += 1
@@ -454,34 +410,6 @@ async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
             raise
         # Another server bound the address at the same time, and listened first.
         raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
-
-
-async def open_grpc(
-    services: Services, on_call: OnCall, held: Sequence[socket.socket], certificate: Certificate | None
-) -> GrpcServers | None:
-    """The servers of gRPC, listening on the ``held`` ports; None if there are none, as gRPC is off.
-
-    Raises:
-        ConfigError: a port is not available.
-    """
-    if not held:
-        return None
-    # In a thread, so that importing it does not delay HTTP, which is served by now.
-    made = await asyncio.to_thread(import_module, "modelserver.ext.grpc.server")
-    servers: GrpcServers = made.GrpcServers(services, on_call, certificate)
-    await servers.open(held)
-    return servers
-
-
-def otel(settings: Settings) -> OpenTelemetry:
-    """What is sent to a collector, imported on demand. Raises ConfigError."""
-    try:
-        from modelserver.ext.otel.opening import OpenTelemetry  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            f"Invalid configuration: otel={settings.otel}: {error}; pip install 'modelserver[otel]'"
-        ) from error
-    return OpenTelemetry(settings)
 
 
 @contextlib.contextmanager

@@ -7,50 +7,17 @@ import logging
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.telemetry.prometheus import Counter, Gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from modelserver.engine.pools.worker import Worker
-    from modelserver.engine.telemetry.access import AccessLog
     from modelserver.engine.telemetry.collector import Collector
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.engine.telemetry.system import SystemMonitor
-    from modelserver.ext.grpc.calls import OnCall
-    from modelserver.ext.payloads.log import PayloadLog
     from modelserver.models.registry import Registry
 
 _log = logging.getLogger("modelserver.server")
-
-
-def show_payloads(log: PayloadLog, metrics: ServerMetrics) -> None:
-    """Adds metrics of the payload log's events."""
-    events = metrics.add(
-        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
-    )
-    waiting = metrics.add(
-        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
-    ).labels()
-
-    def show() -> None:
-        for outcome, count in log.counts().items():
-            events.labels(outcome).set(count)
-        waiting.set(log.waiting)
-
-    metrics.on_render(show)
-
-
-def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
-    """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
-
-    def on_call(  # noqa: PLR0917 - as OnCall has them
-        client: str, path: str, code: int, like: int, seconds: float, request_id: str
-    ) -> None:
-        metrics.response(like, path)
-        access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
-
-    return on_call
 
 
 def show_pools(registry: Registry) -> None:

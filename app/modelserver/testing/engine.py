@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from modelserver.engine.pools.devices import find_devices
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
 from modelserver.models.loading import default_name
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.testing.loopback import Loopback
 
@@ -77,7 +80,18 @@ async def engine(
             model = await registry.register(registration, at_startup=True, fallback_name=name)
             await registry.wait_loaded(model)
             api = InferenceApi(registry, settings.max_request_size, aside, limits)
-            yield Engine(Services(registry, metrics, settings, aside=aside), api, model)
+            intake = Intake.of(settings)
+            services = Services(
+                registry,
+                metrics,
+                settings,
+                tokens=None,
+                aside=aside,
+                intake=intake,
+                outgoing=Outgoing.of(settings, intake.give_back),
+                shared=Regions(None, 0),
+            )
+            yield Engine(services, api, model)
             if model.archive.downloaded is not None:
                 await registry.unregister(model.name, model.version)
         finally:

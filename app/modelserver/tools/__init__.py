@@ -1,1 +1,12 @@
-"""The commands beside the server."""
+"""The commands beside the server, each imported only when it is used."""
+
+from typing import Final
+
+COMMANDS: Final = {
+    "check": "modelserver.tools.doctor.command",
+    "migrate": "modelserver.tools.migrate.command",
+    "record": "modelserver.tools.replay.record",
+    "replay": "modelserver.tools.replay.command",
+    "serve": "modelserver.tools.serve.command",
+    "tune": "modelserver.tools.tune.command",
+}

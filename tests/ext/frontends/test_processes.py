@@ -15,25 +15,10 @@ import pytest
 from modelserver.engine.wire.frontend import Setup
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends import processes as fleet_module
-from modelserver.ext.frontends.processes import CORES_EACH, MOST, Fleet, front_ends
+from modelserver.ext.frontends.processes import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.mark.parametrize("cores", [1, 2, 7, 8, 15])
-def test_few_cores(cores: int) -> None:
-    """Where cores are few, the server takes in requests itself unless it is told otherwise."""
-    assert front_ends("auto", cores) == 1
-    assert front_ends(3, cores) == 3
-
-
-def test_many_cores() -> None:
-    """With more cores there are more, but never more than the server can feed."""
-    assert front_ends("auto", 2 * CORES_EACH) == 2
-    assert front_ends("auto", 4 * CORES_EACH) == min(4, MOST)
-    assert front_ends("auto", 1000) == MOST
-    assert front_ends(1, 1000) == 1
 
 
 @pytest.fixture

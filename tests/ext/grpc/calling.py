@@ -49,7 +49,8 @@ class FakeCall(Call):
         self.head = Head("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
-        self.trace = None
+        self.traceparent = b""
+        self.on_queued = None
         self.held = 0
         self.initial: list[tuple[str, str]] = []
         self.sent: list[bytes] = []

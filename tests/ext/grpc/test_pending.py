@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.ext.grpc.calling import FakeCall
@@ -16,7 +16,7 @@ from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, Ser
 from modelserver.ext.grpc import pending
 from modelserver.ext.grpc.pending import Pending, id_of
 from modelserver.ext.grpc.statuses import tell_prediction
-from modelserver.ext.grpc.watched.watching import Watched
+from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.v2 import Inference
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
 
 CALL = FakeCall()
-UNWATCHED = Watched((), tell_prediction)
+UNWATCHED: Any = WatchedRequest(None, "", cast("Any", None), cast("Any", None), tell_prediction)
 
 
 class Pool:

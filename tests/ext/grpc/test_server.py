@@ -18,6 +18,8 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.ports import reserved
 from modelserver.ext.grpc.server import GrpcServers
 from modelserver.models.settings.settings import Settings
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
 
 _INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _MANAGEMENT = "/org.pytorch.serve.grpc.management.ManagementAPIsService"
@@ -27,17 +29,14 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 def servers(settings: Settings) -> GrpcServers:
     """Those of a server without models."""
-    registry = SimpleNamespace(healthy=True)
+    registry, intake = SimpleNamespace(healthy=True), Intake.of(settings)
     services: Any = SimpleNamespace(
-        intake=None,
-        outgoing=None,
+        intake=intake,
+        outgoing=Outgoing.of(settings, intake.give_back),
         settings=settings,
         registry=registry,
         tokens=None,
-        payloads=None,
-        recorder=None,
-        aside=None,
-        tracing=None,
+        aside=SimpleNamespace(helpers=None),
         shared=None,
     )
     return GrpcServers(services, lambda *_: None)

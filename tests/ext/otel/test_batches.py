@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from tests.ext.otel.spans import tracing
 
@@ -20,9 +21,10 @@ def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
     made, kept = tracing()
     traced, requests = [], []
     for number in range(count):
-        one = TracedRequest(made, "r", (made.context(number + 1), None), 9.0, {})
+        watched: Any = Mock(started=9.0, attributes=dict)
+        one = TracedRequest(made, watched, (made.context(number + 1), None))
         request = Request(str(number), [Row("r", 1)], [b"x"], 10.0)
-        one.queue(request, MODEL)
+        one.queued(request, MODEL)
         traced.append(one)
         requests.append(request)
     return traced, requests, kept

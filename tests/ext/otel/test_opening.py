@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from tests.ext.otel.collector import collector, environment
 from modelserver.engine.otlp import is_wanted
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
+from modelserver.ext.otel.extension import Extension
 from modelserver.ext.otel.opening import OpenTelemetry
 from modelserver.models.settings.settings import Settings
-from modelserver.run.server import otel
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
@@ -38,14 +39,14 @@ def test_off_imports_nothing() -> None:
     assert found.stdout == "[]\n"
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not start, and says what to install."""
     monkeypatch.delitem(sys.modules, "modelserver.ext.otel.opening")
     monkeypatch.delitem(sys.modules, "modelserver.engine.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):
-        otel(Settings(otel="all"))
+        await Extension().open(SimpleNamespace(settings=Settings(otel="all")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

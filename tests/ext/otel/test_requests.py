@@ -6,7 +6,6 @@ import sys
 import time
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -14,8 +13,8 @@ from tests.ext.otel.spans import tracing
 
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.wire.messages import Answer, Result, Row
-from modelserver.ext.otel.requests import TracedCalls, TracedRoutes
-from modelserver.surface.http.exchange import Target, Watcher
+from modelserver.ext.otel.requests import watch_with
+from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.routes import Route
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -34,10 +33,14 @@ class Asked:
         self.headers = list(headers)
         self.has_traceparent = bool(headers)
         self.watcher: Any = None
+        self.code: int | None = None
         self.started = time.monotonic() - 1.0
 
     def __str__(self) -> str:
         return REST
+
+    def attributes(self) -> dict[str, str | int]:
+        return {"http.route": self.target.route.template}
 
     def replace_header(self, name: bytes, value: bytes) -> None:
         self.headers = [pair for pair in self.headers if pair[0] != name] + [(name, value)]
@@ -46,16 +49,11 @@ class Asked:
         note(self.request_id, trace_id)
 
 
-def traced(headers: Any = (PARENT,), before: Any = None) -> tuple[Any, Any]:
-    """A request that a route has got, and the spans."""
+def traced(headers: Any = (PARENT,)) -> tuple[Any, Any]:
+    """A request that has arrived, and the spans."""
     made, kept = tracing()
-    served = Mock()
     exchange: Any = Asked(headers)
-    exchange.watcher = before
-    hot = TracedRoutes(SimpleNamespace(serve=served, find=lambda url: url), made)  # type: ignore[arg-type]
-    hot.serve(exchange)
-    assert served.call_args.args == (exchange,)
-    assert hot.find(b"/x") == b"/x"
+    exchange.watcher = watch_with(made)(exchange)
     return exchange, kept
 
 
@@ -106,16 +104,11 @@ def answered(batch: Batch) -> None:
 def test_a_request_that_is_not_traced(headers, looks):
     """It costs a random number, or a look at its traceparent, and nothing watches it."""
 
-    def served(_: Any) -> None:
-        pass
-
     made, kept = tracing(ParentBased(TraceIdRatioBased(1e-9)))
-    exchange: Any = Asked(headers)
-    found = calls_of(TracedRoutes(SimpleNamespace(serve=served, find=None), made).serve, exchange)  # type: ignore[arg-type]
+    found = calls_of(watch_with(made), Asked(headers))
 
     found = [name for name in found if name not in {"len", "<listcomp>"}]
-    assert found == ["serve", "sample", *looks, "served"]
-    assert exchange.watcher is None
+    assert found == ["watch", "sample", *looks]
     assert kept.spans == []
 
 
@@ -147,7 +140,6 @@ def test_an_answer_ends_the_span() -> None:
     assert span.end_time - span.start_time >= 1_000_000_000
     assert [child.parent for child in kept.spans[:2]] == [span.context] * 2
     assert kept.noted == [("r", TRACE)]
-    assert exchange.watcher is None
 
 
 @pytest.mark.parametrize(("status", "fails"), [(200, False), (404, False), (500, True), (503, True)])
@@ -166,8 +158,8 @@ def test_an_answer_in_parts() -> None:
     for complete in (True, False):
         exchange, kept = traced()
         watcher = exchange.watcher
-        watcher.begun(200, "", b"")
-        watcher.sent(b"a")
+        watcher.started(200, "", b"")
+        watcher.part(b"a")
         watcher.ended(complete)
 
         span = kept.named(REST)
@@ -192,29 +184,6 @@ def test_a_client_that_leaves() -> None:
     assert [span.name for span in kept.spans] == [*told, "batch", "handler"]
 
 
-def test_the_next_watcher_is_told() -> None:
-    """Of all that happens."""
-    before = Mock(spec=Watcher)
-    exchange, _ = traced(before=before)
-    watcher = exchange.watcher
-    request = queued(exchange)
-    watcher.begun(200, "t", b"x")
-    watcher.sent(b"a")
-    watcher.ended(True)
-    watcher.left()
-    watcher.replied(200, b"b", "t", b"x")
-
-    assert [call[0] for call in before.method_calls] == [
-        "queued",
-        "begun",
-        "sent",
-        "ended",
-        "left",
-        "replied",
-    ]
-    assert before.queued.call_args.args == (request, MODEL)
-
-
 def test_a_request_that_is_cut() -> None:
     """It waits once for each part of it that is queued, and is in all of its batches."""
     exchange, kept = traced()
@@ -227,35 +196,13 @@ def test_a_request_that_is_cut() -> None:
     assert [span.name for span in kept.spans].count("batch") == 2
 
 
-def test_a_call_has_the_id_of_its_request() -> None:
-    """That of the first, which the handler and the log have too, though the client sent none."""
-    made, _ = tracing()
-    sampled = [PARENT]
-    call = TracedCalls(made).begin("inference.GRPCInferenceService/ModelInfer", sampled, 1.0)
-    assert call is not None
-    assert call.request_id == ""
-    for name in ("first", "second"):
-        call.queue(SimpleNamespace(id=name, arrived=1.0), MODEL)
-
-    assert call.request_id == "first"
-
-
-def test_calls() -> None:
-    """Those for inference are traced; their code says whether they failed."""
-    made, kept = tracing()
-    calls = TracedCalls(made)
-    metadata = [PARENT, (b"some-bin", b"\xff")]
-    assert calls.begin("inference.GRPCInferenceService/ServerLive", metadata, 1.0) is None
+def test_code_of_a_call_says_whether_it_failed() -> None:
+    """Over gRPC, the call's own code is in its span, and decides."""
     for code, fails in ((0, False), (5, False), (13, True)):
-        kept.spans.clear()
-        call = calls.begin("inference.GRPCInferenceService/ModelInfer", metadata, time.monotonic())
-        assert call is not None
-        call.end("r", code)
+        exchange, kept = traced()
+        exchange.code = code
+        exchange.watcher.replied(200, b"", "", b"")
 
         (span,) = kept.spans
-        assert span.name == "inference.GRPCInferenceService/ModelInfer"
         assert span.attributes["rpc.grpc.status_code"] == code
         assert span.status.is_ok is not fails
-        assert call.traceparent == f"00-{TRACE}-{span.context.span_id:016x}-01"
-    off = [(b"traceparent", PARENT[1][:-1] + b"0")]
-    assert calls.begin("inference.GRPCInferenceService/ModelInfer", off, 1.0) is None

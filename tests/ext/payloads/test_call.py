@@ -24,12 +24,12 @@ async def test_modes(sink: SinkServer, mode: str, wanted: list[str]) -> None:
     log = PayloadLog(Sink(sink.url, 5.0), Origin("test"), mode)
     log.start()
     call = LoggedCall(log, [(b"Ce-Id", b"mine")], (("modelname", "m"), ("modelversion", "")))
-    call.asked(b"question", "text/plain")
+    call.request(b"question", "text/plain")
     call.part(b"ans")
     call.part(b"wer")
-    whole = call.whole()
-    if whole is not None:
-        call.answered("text/html", whole, "batch-1")
+    parts = call.parts()
+    if parts is not None:
+        call.response("text/html", b"".join(parts), "batch-1")
     await log.close(5.0)
 
     assert sorted(e.kind for e in sink.events) == wanted
@@ -49,7 +49,7 @@ async def test_long_answers_are_not_kept(sink: SinkServer) -> None:
     for _ in range(3):
         call.part(bytes(6))
 
-    assert call.whole() is None
+    assert call.parts() is None
     assert call._parts == [bytes(6)] or call._parts == []
     assert log.counts()["too_large"] == 1
     assert len(call.id) == 36

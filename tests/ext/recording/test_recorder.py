@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording import recorder as module
 from modelserver.ext.recording.entries import Call, Ended, Frames, Lost, unpack
-from modelserver.ext.recording.recorder import RecordedRoutes, Recorder, Wanted
+from modelserver.ext.recording.recorder import Recorder, Wanted
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.inference.routes import Route
@@ -41,23 +40,25 @@ def taken(recording: Any) -> Any:
     return take()
 
 
-def routes(recorder: Recorder, serve: Any) -> RecordedRoutes:
-    """Routes that answer as ``serve`` does."""
-    return RecordedRoutes(SimpleNamespace(serve=serve, find=lambda url: url), recorder)  # type: ignore[arg-type]
+class Routes:
+    """Routes that answer as ``serve`` does, watched by the recorder."""
+
+    def __init__(self, recorder: Recorder, serve: Any) -> None:
+        self._recorder = recorder
+        self._serve = serve
+
+    def serve(self, exchange: Any) -> None:
+        exchange.watcher = self._recorder.watch(exchange)
+        self._serve(exchange)
 
 
 def test_without_a_recording_nothing_is_watched() -> None:
-    """Nor is a request that is not wanted."""
-    recorder, served = Recorder(), Mock()
-    exchange = inner()
-    hot = routes(recorder, served)
-    hot.serve(exchange)
+    """Nor is a request for a model that is not recorded."""
+    recorder = Recorder()
+    before = recorder.watch(inner())
     recorder.start(Wanted(models=frozenset({"other"})))
-    hot.serve(exchange)
 
-    assert [call.args[0] for call in served.call_args_list] == [exchange, exchange]
-    assert exchange.watcher is None
-    assert hot.find(b"/x") == b"/x"
+    assert (before, recorder.watch(inner())) == (None, None)
 
 
 async def test_an_answer_is_recorded() -> None:
@@ -71,7 +72,7 @@ async def test_an_answer_is_recorded() -> None:
         exchange.watcher.replied(200, b"answer", "text/plain", EXTRA)
 
     recording = recorder.start(Wanted(headers=("x-mark",), requests=1))
-    hot = routes(recorder, serve)
+    hot = Routes(recorder, serve)
     hot.serve(inner())
     assert not recording.wants("m")
     began, call, ended = await taken(recording)
@@ -90,7 +91,7 @@ async def test_a_request_whose_path_names_no_model() -> None:
     recorder = Recorder()
     exchanges: list[Any] = []
     recording = recorder.start(Wanted(requests=2))
-    hot = routes(recorder, exchanges.append)
+    hot = Routes(recorder, exchanges.append)
     for _ in range(2):
         hot.serve(inner(""))
     exchanges[0].watcher.queued(None, SimpleNamespace(name="only"))
@@ -106,14 +107,14 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
     recorder = Recorder()
     recording = recorder.start(Wanted(requests=5))
     exchanges: list[Any] = []
-    hot = routes(recorder, exchanges.append)
+    hot = Routes(recorder, exchanges.append)
     for _ in range(5):
         hot.serve(inner())
     whole, broken, gone, halfway, refused = (exchange.watcher for exchange in exchanges)
     for each in (whole, broken, halfway):
-        each.begun(200, "text/plain", b"")
-        each.sent(b"one")
-        each.sent(b"two")
+        each.started(200, "text/plain", b"")
+        each.part(b"one")
+        each.part(b"two")
     whole.ended(True)
     broken.ended(False)
     gone.left()
@@ -121,7 +122,6 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
     refused.replied(503, b"no", "", b"x-batch-id: b\r\nx-batch-size: 2\r\nset-cookie: s\r\n")
     _, *calls, _ = await taken(recording)
 
-    assert [exchange.watcher for exchange in exchanges] == [None] * 5
     assert [(c.status, c.answer, c.parts, c.complete) for c in calls] == [
         (200, b"onetwo", 2, True), (200, b"onetwo", 2, False), (0, b"", 0, True),
         (200, b"onetwo", 2, False), (503, b"no", 0, True),
@@ -134,7 +134,7 @@ async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "MOST_BYTES", 10_000)
     recorder = Recorder()
     recording = recorder.start(Wanted())
-    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
     for _ in range(20):
         asked = inner()
         asked.headers = [(b"content-type", b"x" * 1000)]
@@ -152,15 +152,15 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
     monkeypatch.setattr(module, "LARGEST", 100)
     recorder = Recorder()
     recording = recorder.start(Wanted())
-    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
+    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
     for _ in range(5):
         hot.serve(inner())
     hot.serve(inner(body=b"x" * 200))
     endless: list[Any] = []
-    routes(recorder, endless.append).serve(inner())
-    endless[0].watcher.begun(200, "", b"")
+    Routes(recorder, endless.append).serve(inner())
+    endless[0].watcher.started(200, "", b"")
     for _ in range(5):
-        endless[0].watcher.sent(b"x" * 50)
+        endless[0].watcher.part(b"x" * 50)
     endless[0].watcher.ended(True)
     recorder.close()
     _, lost, *calls, ended = await taken(recording)
@@ -177,26 +177,25 @@ async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> Non
     recorder = Recorder()
     recording = recorder.start(Wanted())
     exchanges: list[Any] = []
-    hot = routes(recorder, exchanges.append)
+    hot = Routes(recorder, exchanges.append)
     for _ in range(6):
         hot.serve(inner(body=b""))
     large, kept, broken, *others = (exchange.watcher for exchange in exchanges)
     for each in (large, kept, broken, *others):
-        each.begun(200, "", b"")
+        each.started(200, "", b"")
     for each in (large, kept, broken):
-        each.sent(b"x" * 500)
+        each.part(b"x" * 500)
     assert recording._bytes == 1500
     for each in others:
-        each.sent(b"x" * 700)
-        each.sent(b"x")
+        each.part(b"x" * 700)
+        each.part(b"x")
     assert recording._bytes == 1500
-    large.sent(b"x" * 500)
+    large.part(b"x" * 500)
     assert recording._bytes == 1000
 
     kept.ended(True)
     for each in (large, broken, *others):
         each.left()
-    assert [exchange.watcher for exchange in exchanges] == [None] * 6
     recorder.close()
     _, lost, *calls, _ = await taken(recording)
     assert lost == Lost(full=3, large=1)
@@ -209,12 +208,12 @@ async def test_parts_are_not_kept_for_nobody() -> None:
     recorder = Recorder()
     recording = recorder.start(Wanted())
     exchanges: list[Any] = []
-    routes(recorder, exchanges.append).serve(inner())
+    Routes(recorder, exchanges.append).serve(inner())
     watcher = exchanges[0].watcher
-    watcher.begun(200, "", b"")
-    watcher.sent(b"one")
+    watcher.started(200, "", b"")
+    watcher.part(b"one")
     recording.close()
-    watcher.sent(b"two")
+    watcher.part(b"two")
 
     assert recording._bytes == 0
     watcher.ended(True)
@@ -226,7 +225,7 @@ async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "_PIECE", 1000)
     recorder = Recorder()
     recording = recorder.start(Wanted(requests=20))
-    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
     for _ in range(20):
         hot.serve(inner())
     frames = [unpack(content) async for data in recording.frames() for content in Frames().feed(data)]
@@ -240,7 +239,7 @@ async def test_a_recording_ends_in_time() -> None:
     recorder = Recorder()
     recording = recorder.start(Wanted(seconds=0.01))
     exchanges: list[Any] = []
-    routes(recorder, exchanges.append).serve(inner())
+    Routes(recorder, exchanges.append).serve(inner())
     taking = asyncio.create_task(taken(recording))
     await asyncio.sleep(0.15)
     assert not taking.done()
@@ -285,7 +284,7 @@ async def test_a_recording_counts_as_outgoing() -> None:
     outgoing = Outgoing(4000)
     recorder = Recorder(outgoing=outgoing)
     recording = recorder.start(Wanted())
-    hot = routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
+    hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
     for _ in range(5):
         hot.serve(inner())
     assert 600 < outgoing.held <= 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +14,6 @@ from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
 from modelserver.ext.recording.entries import Frames, unpack
 from modelserver.ext.recording.recorder import Recorder
 from modelserver.ext.recording.routes import add_recording
-from modelserver.models.settings.settings import Settings
 
 
 @pytest.fixture
@@ -32,14 +30,9 @@ def client(recorder: Recorder) -> httpx.AsyncClient:
         if name != "m":
             raise ModelNotFound(name)
 
-    services: Any = SimpleNamespace(
-        registry=Mock(get=get),
-        tokens=None,
-        settings=Settings(),
-        workflows=Mock(urls=lambda: {"w": "w.war"}),
-    )
+    registry: Any = Mock(get=get, workflows={"w": None})
     app = FastAPI()
-    add_recording(app, services, recorder)
+    add_recording(app, registry, recorder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
 

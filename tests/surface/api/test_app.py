@@ -17,7 +17,9 @@ from modelserver.surface.api.services import Services
 async def test_examples_go_to_the_listener_that_was_asked() -> None:
     """Whatever its port is; names of parameters are not broken inside words."""
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
-        app = build_app({cast("Any", role)}, Services(cast("Any", None), cast("Any", None), Settings()))
+        app = build_app(
+            {cast("Any", role)}, Services(*(cast("Any", None),) * 2, Settings(), *(cast("Any", None),) * 5)
+        )
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
             page = (await client.get("/docs")).text
@@ -30,7 +32,7 @@ async def test_metrics_of_many_models_leave_the_loop_its_turns() -> None:
     """They are rendered in pieces, for one client after another; the text is the same."""
     metrics = ServerMetrics(hostname="h")
     nothing = cast("Any", None)
-    app = build_app({"metrics"}, Services(nothing, metrics, Settings()))
+    app = build_app({"metrics"}, Services(nothing, metrics, Settings(), *(nothing,) * 5))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
         _, of_none = await turns_of(client.get("/metrics"))
         for number in range(50):

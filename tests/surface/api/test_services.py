@@ -26,7 +26,7 @@ async def test_a_request_waits_for_the_application(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(app_module, "build_app", counted)
     none = cast("Any", None)
-    late = LateApp({"metrics"}, Services(none, none, Settings()))
+    late = LateApp({"metrics"}, Services(none, none, Settings(), *(none,) * 5))
     assert built == []
     async with httpx.AsyncClient(transport=httpx.ASGITransport(late), base_url="http://host") as client:
         answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(3)))

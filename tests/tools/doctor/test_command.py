@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from modelserver.__main__ import main
 from modelserver.errors import InvalidModel
-from modelserver.run.cli import main
 from modelserver.tools.doctor import command
 from modelserver.tools.doctor.chart import Chart
 

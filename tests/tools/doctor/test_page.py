@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.e2e.blocks import BLOCKS
 
-from modelserver.run.cli import main
+from modelserver.__main__ import main
 
 if TYPE_CHECKING:
     from pathlib import Path

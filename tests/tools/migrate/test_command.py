@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.tools.migrate.sites import playing
 
-from modelserver.run.cli import main
+from modelserver.__main__ import main
 from modelserver.tools.migrate import command
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.run import cli
+from modelserver.__main__ import main
 from modelserver.tools.serve.command import advised
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """``modelserver serve`` of nothing that exists ends with status 1, and says why."""
-    assert cli.main(["serve", "absent.py"]) == 1
+    assert main(["serve", "absent.py"]) == 1
     assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
 
 
@@ -25,7 +25,7 @@ def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -
     (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
     monkeypatch.chdir(tmp_path)
 
-    assert cli.main(["serve", "handler.py", "--ts-config", "mine.properties"]) == 1
+    assert main(["serve", "handler.py", "--ts-config", "mine.properties"]) == 1
     assert "job_queue_size=many" in capsys.readouterr().out
 
 

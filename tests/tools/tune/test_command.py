@@ -17,7 +17,7 @@ import pytest
 import yaml
 from tests.tools.tune.conftest import A_MS, B_MS, LIMIT_MS
 
-from modelserver.run.cli import main
+from modelserver.__main__ import main
 from modelserver.tools.tune.command import CONFIG, REPORT, RESULTS, build_parser, check_out
 from modelserver.tools.tune.config_file import FIRST_LINE
 from modelserver.tools.tune.errors import TuningError

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.batching.policies import Policy
     from modelserver.engine.batching.request import Batch
+    from modelserver.engine.demand import Demand
     from modelserver.engine.pools.printed_metrics import Measured
     from modelserver.engine.wire.messages import Load, Parts, Result, ToServer, ToWorker
     from modelserver.errors import ModelServerError
@@ -108,6 +109,14 @@ class Launcher(Protocol):
 
         Raises OSError if it cannot be started, StartFailed if the model is why.
         """
+
+
+class Machines(Protocol):
+    """Other machines for workers."""
+
+    def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> Launcher:
+        """What starts the workers of one model version, each of which needs ``demand``."""
+        ...
 
 
 class WorkerOwner(Protocol[Worker_contra]):

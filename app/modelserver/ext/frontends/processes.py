@@ -39,19 +39,6 @@ _LONGEST_PAUSE = 5.0
 # A front end that ran this long did not fail at its start.
 _LONG_LIFE = 10.0
 
-CORES_EACH = 8
-MOST = 4
-
-
-def front_ends(wanted: int | str, cores: int) -> int:
-    """How many processes handle HTTP; 1: the server itself.
-
-    ``auto`` is one per ``CORES_EACH`` cores, at most ``MOST``; docs/scaling.md says why.
-    """
-    if isinstance(wanted, int):
-        return wanted
-    return max(1, min(cores // CORES_EACH, MOST))
-
 
 class _Seat:
     """The place of one front end, and the process in it."""

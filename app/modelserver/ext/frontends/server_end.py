@@ -194,7 +194,8 @@ class RemoteExchange(Exchange):
     def leave(self) -> None:
         self.disconnected = True
         if self.watcher is not None:
-            self.watcher.left()
+            watcher, self.watcher = self.watcher, None
+            watcher.left()
         on_disconnect, self.on_disconnect = self.on_disconnect, None
         if on_disconnect is not None:
             on_disconnect()
@@ -211,7 +212,8 @@ class RemoteExchange(Exchange):
         self.answered = True
         self.on_disconnect = None
         if self.watcher is not None:
-            self.watcher.replied(status, body, content_type, extra)
+            watcher, self.watcher = self.watcher, None
+            watcher.replied(status, body, content_type, extra)
         end.exchanges.pop(self._number, None)
         end.count(status)
         if not self.disconnected:
@@ -223,13 +225,13 @@ class RemoteExchange(Exchange):
         self.answered = True
         self.begun = status
         if self.watcher is not None:
-            self.watcher.begun(status, content_type, extra)
+            self.watcher.started(status, content_type, extra)
         self._end.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
         if self.begun and part and not self.disconnected:
             if self.watcher is not None:
-                self.watcher.sent(part)
+                self.watcher.part(part)
             link = self._end.link
             if link.unsent > MAX_UNSENT:
                 # Slow clients are the front end's to disconnect; here the front end itself does not read.
@@ -248,7 +250,8 @@ class RemoteExchange(Exchange):
         status, self.begun = self.begun, 0
         self.on_disconnect = None
         if self.watcher is not None:
-            self.watcher.ended(complete)
+            watcher, self.watcher = self.watcher, None
+            watcher.ended(complete)
         self._end.exchanges.pop(self._number, None)
         self._end.count(status if complete else 500)
         self._end.link.send(messages.End(self._number, complete))

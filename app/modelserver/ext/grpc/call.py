@@ -16,8 +16,9 @@ from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.outgoing import OutgoingFull
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
+    from modelserver.engine.batching.request import Request
     from modelserver.ext.grpc.heads import Head
     from modelserver.ext.grpc.http2.stream import Carrier
     from modelserver.surface.http.intake import Intake
@@ -34,21 +35,6 @@ class Serving(Protocol):
 
     def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
         """Serves a call, whose only message is ``body``, to its end."""
-
-
-class CallTrace(Protocol):
-    """A traced call. ``traceparent`` is what its handlers get, ``request_id`` that of its first request."""
-
-    request_id: str
-
-    @property
-    def traceparent(self) -> str: ...
-
-    def queue(self, request: Any, model: Any) -> None:
-        """A request of the call is about to be queued for a model."""
-
-    def end(self, request_id: str, code: int) -> None:
-        """The call has ended."""
 
 
 class Port:
@@ -78,12 +64,14 @@ class Port:
 class Call(Stream):
     """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer.
 
-    ``trace`` is None unless the call is traced.
+    ``traceparent`` replaces the client's, if it is not empty. ``on_queued`` is called with each of its
+    requests, and the version of a model that gets it, if the call is watched.
     """
 
     __slots__ = (
         "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
-        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method", "trace",
+        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method", "on_queued",
+        "traceparent",
     )  # fmt: skip
 
     head: Head
@@ -92,7 +80,8 @@ class Call(Stream):
         super().__init__(connection, number)
         self._port = port
         self.method: Serving | None = None
-        self.trace: CallTrace | None = None
+        self.traceparent = b""
+        self.on_queued: Callable[[Request, Any], None] | None = None
         self.arrived = self._heard = 0.0
         self.is_cancelled = self.is_unread = False
         # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.

@@ -18,6 +18,7 @@ from modelserver.ext.grpc.framing import Unacceptable
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.pending import REQUEST_ID, id_of
 from modelserver.ext.grpc.statuses import FAILED, Tell, http_class
+from modelserver.ext.grpc.watching import WholeCall
 from modelserver.surface.auth.errors import InvalidKey
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from modelserver.ext.grpc.call import Call
     from modelserver.ext.grpc.gate import Gate
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.ext.otel.requests import TracedCalls
+    from modelserver.surface.watching import Watch
 
 
 _log = logging.getLogger("modelserver.grpc")
@@ -38,6 +39,10 @@ Method: TypeAlias = "Callable[[Any, Call], Any]"
 # request that failed.
 OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
 
+# Calls of models: the names of their methods.
+_INFERENCE = frozenset(
+    {"Predictions", "StreamPredictions", "StreamPredictions2", "ModelInfer", "ModelStreamInfer"}
+)
 # Messages that helpers parse.
 _ASIDE = "inference.ModelInferRequest"
 # Seconds before a deadline within which a call that is cancelled was late.
@@ -50,7 +55,7 @@ class Surroundings:
 
     on_call: OnCall
     gate: Gate
-    traces: TracedCalls | None = None
+    watch: Watch | None = None
 
 
 def handlers(name: str, methods: Mapping[str, Method], tell: Tell, around: Surroundings) -> dict[str, Served]:
@@ -91,8 +96,9 @@ class Served:
     async def begin(self, call: Call, body: bytes) -> None:
         """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
         served.request = self._path
-        if self._around.traces is not None:
-            call.trace = self._around.traces.begin(self._path, call.head.headers, call.arrived)
+        watching = None
+        if self._around.watch is not None and self._path.rpartition("/")[2] in _INFERENCE:
+            watching = WholeCall.of(self._around.watch, f"/{self._path}", call)
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)
@@ -118,9 +124,9 @@ class Served:
             call.finish(code, FAILED, ((REQUEST_ID, request_id),))
         finally:
             seconds = time.monotonic() - call.arrived
-            if call.trace is not None:
-                request_id = request_id or call.trace.request_id or id_of(call)
-                call.trace.end(request_id, code)
+            if watching is not None:
+                request_id = request_id or watching.request_id or id_of(call)
+                watching.finish(code, request_id)
             self._around.on_call(call.client, self._path, code, http_class(code), seconds, request_id)
 
     async def _serve(self, call: Call, body: bytes) -> None:

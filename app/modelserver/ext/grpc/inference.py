@@ -17,22 +17,22 @@ from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.pending import Pending, tell_batch
 from modelserver.ext.grpc.statuses import Refused, tell_prediction
-from modelserver.ext.grpc.watched.watching import Watches
+from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.sequences.queue import SequencedRequest
 from modelserver.surface.http.answers import pretty
 from modelserver.surface.inference.codec import Parsed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from modelserver.engine.batching.request import Request
     from modelserver.ext.grpc.call import Call
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.ext.grpc.statuses import Tell
-    from modelserver.ext.grpc.watched.watching import Watch, Watched
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.surface.watching import Watch
 
 NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 
@@ -47,15 +47,13 @@ class InferenceService:
 
     Args:
         registry: has the models.
-        watches: who wants to know what becomes of requests.
+        watch: called with each request, if anybody watches them.
         tell: maps errors to statuses.
     """
 
-    def __init__(
-        self, registry: Registry, watches: Sequence[Watch] = (), tell: Tell = tell_prediction
-    ) -> None:
+    def __init__(self, registry: Registry, watch: Watch | None = None, tell: Tell = tell_prediction) -> None:
         self._registry = registry
-        self._watches = Watches(watches, tell)
+        self._watch = watch
         self._tell = tell
 
     @property
@@ -73,7 +71,7 @@ class InferenceService:
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
     async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        with self._watches.begin(f"/{NAME}/Predictions", asked, call) as watched:
+        with WatchedRequest(self._watch, f"/{NAME}/Predictions", asked, call, self._tell) as watched:
             async with self._submit(asked, call, watched) as pending:
                 (content,) = await pending.answers()
             if pending.batches:
@@ -87,11 +85,11 @@ class InferenceService:
 
     async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
         """The parts of the answer to a request of a call of this method."""
-        with self._watches.begin(f"/{NAME}/{method}", asked, call) as watched:
+        with WatchedRequest(self._watch, f"/{NAME}/{method}", asked, call, self._tell) as watched:
             async with self._submit(asked, call, watched, parts=True) as pending:
                 async for content in pending.parts():
                     part = _answer(pending.request, content)
-                    watched.sent(part)
+                    watched.part(part)
                     yield part
             watched.answered(None, pending.request)
 
@@ -109,7 +107,9 @@ class InferenceService:
                 code, text = self._tell(error)
                 yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
 
-    def _submit(self, asked: AnyMessage, call: Call, watched: Watched, *, parts: bool = False) -> Pending:
+    def _submit(
+        self, asked: AnyMessage, call: Call, watched: WatchedRequest, *, parts: bool = False
+    ) -> Pending:
         version = asked.model_version or None
         try:
             if not asked.model_name:

@@ -23,7 +23,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.pending import Pending, id_of, tell_batch
 from modelserver.ext.grpc.reading import ModelInfer
 from modelserver.ext.grpc.statuses import API_DISABLED, tell_open_inference
-from modelserver.ext.grpc.watched.watching import Watches
+from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.triton.model_config import PLATFORM, describe_config
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import (
@@ -33,8 +33,6 @@ from modelserver.ext.triton.switches import (
 )
 from modelserver.surface.api.metadata import describe_tensors, extensions, is_ready
 from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
-from modelserver.surface.http.aside import Aside
-from modelserver.surface.http.intake import Intake
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
     from modelserver.ext.grpc.call import Call
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.ext.grpc.watched.watching import Watch
     from modelserver.surface.api.services import Services
+    from modelserver.surface.watching import Watch
 
 NAME = "inference.GRPCInferenceService"
 TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
@@ -76,20 +74,19 @@ class OpenInferenceService:
     Args:
         services: registry, settings and helpers.
         stopping: set when the server accepts no more calls; it is not ready then.
-        watches: who wants to know what becomes of requests.
+        watch: called with each request, if anybody watches them.
     """
 
-    def __init__(self, services: Services, stopping: asyncio.Event, watches: Sequence[Watch] = ()) -> None:
+    def __init__(self, services: Services, stopping: asyncio.Event, watch: Watch | None = None) -> None:
         self._registry = services.registry
         self._stopping = stopping
-        self._watches = Watches(watches, tell_open_inference)
+        self._watch = watch
         self._settings = services.settings
         self._finishing = Finishing()
         self._shared = services.shared
         settings = services.settings
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        aside = services.aside or Aside(settings.max_request_size)
-        self._codec = ModelInfer(limits, aside, services.intake or Intake.of(settings), self._shared)
+        self._codec = ModelInfer(limits, services.aside, services.intake, self._shared)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -163,7 +160,7 @@ class OpenInferenceService:
         bytes the model answered.
         """
         version = asked.model_version or None
-        with self._watches.begin(f"/{NAME}/ModelInfer", asked, call) as watched:
+        with WatchedRequest(self._watch, f"/{NAME}/ModelInfer", asked, call, tell_open_inference) as watched:
             model = self._registry.version_for(asked.model_name, version, call.head)
             try:
                 read = await self._codec.read(asked, model)
@@ -175,7 +172,7 @@ class OpenInferenceService:
                 size = sum(map(len, await pending.answers()))
                 answer = await self._codec.encode(read, pending.model, pending.request)
             batch_id = pending.request.batch_id if model.batches else None
-            watched.answered(answer, pending.request, batch_id)
+            watched.answered(answer, pending.request)
         return answer, batch_id, size
 
     async def stream_infer(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.wire.messages import Answer
     from modelserver.ext.grpc.call import Call
-    from modelserver.ext.grpc.watched.watching import Watched
+    from modelserver.ext.grpc.watching import WatchedRequest
     from modelserver.models.version import ModelVersion
     from modelserver.surface.inference.codec import Parsed
 
@@ -57,7 +57,7 @@ class Pending:
         asked: Parsed,
         call: Call,
         version: str | None,
-        watched: Watched,
+        watched: WatchedRequest,
         *,
         parts: bool = False,
     ) -> None:
@@ -67,9 +67,9 @@ class Pending:
         if traffic is not None and model.sequence_headers is not None:
             model = home_of_sequence(model, traffic, asked, NO_HEADERS)
         request = make_request(asked, model, id_of(call), _context_of(call), now, left, explain=False)
-        if call.trace is not None:
-            call.trace.queue(request, model)
-        watched.queued(request)
+        if call.on_queued is not None:
+            call.on_queued(request, model)
+        watched.queued(request, model)
         self.request = request
         self._call = call
         self._where = asked.where
@@ -174,10 +174,10 @@ class Pending:
 
 def _context_of(call: Call) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
-    found = [header for header in call.head.headers if header[0] in trace_context.NAMES]
-    if call.trace is not None:
-        found = with_header(found, b"traceparent", call.trace.traceparent.encode())
-    return _pack(found) if found else NO_HEADERS
+    headers = [header for header in call.head.headers if header[0] in trace_context.NAMES]
+    if call.traceparent:
+        headers = with_header(headers, b"traceparent", call.traceparent)
+    return _pack(headers) if headers else NO_HEADERS
 
 
 def tell_batch(call: Call, batch_id: str) -> None:

@@ -10,7 +10,6 @@ import logging
 import socket
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.ext.grpc import health, inference, management, open_inference, reflection
@@ -27,20 +26,17 @@ from modelserver.ext.grpc.statuses import (
     tell_open_inference,
     tell_prediction,
 )
-from modelserver.ext.grpc.watched.payloads import PayloadWatch
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
-from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.tls.context import renew, server_context, tls_arguments
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
-    from modelserver.ext.grpc.watched.watching import Watch
     from modelserver.surface.api.services import Services
     from modelserver.surface.tls.context import Certificate
+    from modelserver.surface.watching import Watch
 
     Handlers: TypeAlias = dict[str, Served]
 
@@ -68,9 +64,21 @@ class GrpcServers:
         services: registry, settings and helpers.
         on_call: called for each call that has ended.
         certificate: for TLS, used if ``enable_grpc_ssl`` is set.
+        requests: called with each request for a model, also each one of a stream, if they are watched.
+        calls: called with each call of a model as a whole, if those are watched.
     """
 
-    def __init__(self, services: Services, on_call: OnCall, certificate: Certificate | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        on_call: OnCall,
+        certificate: Certificate | None = None,
+        *,
+        requests: Watch | None = None,
+        calls: Watch | None = None,
+    ) -> None:
+        self._requests = requests
+        self._calls = calls
         self._services = services
         self._certificate = certificate if services.settings.enable_grpc_ssl else None
         self._on_call = on_call
@@ -103,11 +111,7 @@ class GrpcServers:
             scope,
             ping_token=self._services.settings.ping_token,
         )
-        tracing = self._services.tracing if scope is Scope.INFERENCE else None
-        traces = (
-            None if tracing is None else import_module("modelserver.ext.otel.requests").TracedCalls(tracing)
-        )
-        return Surroundings(self._on_call, gate, traces)
+        return Surroundings(self._on_call, gate, self._calls if scope is Scope.INFERENCE else None)
 
     async def _start(
         self, address: GrpcAddress, held: socket.socket, served: Handlers, around: Surroundings
@@ -119,8 +123,7 @@ class GrpcServers:
         for name in reflection.NAMES:
             told = reflection.ReflectionService(name, names)
             served |= handlers(name, told.methods, tell_open_inference, around)
-        intake = self._services.intake or Intake.of(self._services.settings)
-        outgoing = self._services.outgoing or Outgoing.of(self._services.settings, intake.give_back)
+        intake, outgoing = self._services.intake, self._services.outgoing
         port = Port(served, self._largest(address.side), intake, outgoing)
         listener = Listener(port.make, read_head, self._limits(address.side), outgoing.count)
         context = None if self._certificate is None else server_context(self._certificate, ("h2",))
@@ -145,25 +148,16 @@ class GrpcServers:
                 renew(each.context, certificate, ("h2",))
 
     def _inference(self, around: Surroundings) -> Handlers:
-        services, watches = self._services, self._watches()
+        services, watch = self._services, self._requests
         tell = tell_as_torchserve if services.settings.as_torchserve else tell_prediction
-        predictions = inference.InferenceService(services.registry, watches, tell)
-        tensors = open_inference.OpenInferenceService(services, self._stopping, watches)
+        predictions = inference.InferenceService(services.registry, watch, tell)
+        tensors = open_inference.OpenInferenceService(services, self._stopping, watch)
         made = handlers(inference.NAME, predictions.methods, tell, around)
         if not services.settings.ts_open_inference_protocol:
             return made
         made |= handlers(open_inference.NAME, tensors.methods, tell_open_inference, around)
         name = open_inference.TORCHSERVE_NAME
         return made | handlers(name, tensors.torchserve_methods, tell_open_inference, around)
-
-    def _watches(self) -> list[Watch]:
-        watches: list[Watch] = []
-        if self._services.payloads is not None:
-            watches.append(PayloadWatch(self._services.payloads))
-        if self._services.recorder is not None:
-            recording = import_module("modelserver.ext.grpc.watched.recordings")
-            watches.append(recording.RecordingWatch(self._services.recorder))
-        return watches
 
     def _management(self, around: Surroundings) -> Handlers:
         service = management.ManagementService(

@@ -33,10 +33,11 @@ class LoggedCall:
         self._arrived = time.time()
         self._parts: list[bytes] = []
         self._size = 0
-        given = next((value for name, value in headers if name.lower() == _ID_HEADER), b"")
-        self.id = accept_request_id(given)
+        ce_id = next((value for name, value in headers if name.lower() == _ID_HEADER), b"")
+        self.id = accept_request_id(ce_id)
 
-    def asked(self, body: bytes, content_type: str) -> None:
+    def request(self, body: bytes, content_type: str) -> None:
+        """Logs the request."""
         if self._log.requests:
             self._log.put(
                 Event(REQUEST, self.id, self._arrived, content_type, body, self._headers, self._about)
@@ -52,16 +53,17 @@ class LoggedCall:
         else:
             self._parts.append(body)
 
-    def answered(self, content_type: str, body: bytes, batch_id: str = "") -> None:
+    def response(self, content_type: str, body: bytes, batch_id: str = "") -> None:
+        """Logs the response."""
         if self._log.responses:
             about = {**self._about, "batchid": batch_id} if batch_id else self._about
             self._log.put(Event(RESPONSE, self.id, time.time(), content_type, body, self._headers, about))
 
-    def whole(self) -> bytes | None:
-        """The collected parts; None if not wanted, or if they are too large, which is counted."""
+    def parts(self) -> list[bytes] | None:
+        """The collected parts; None if responses are not logged, or they are too large, which is counted."""
         if not self._log.responses:
             return None
         if self._size > self._log.bounds.body:
             self._log.drop("too_large")
             return None
-        return b"".join(self._parts)
+        return self._parts

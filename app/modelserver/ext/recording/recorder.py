@@ -18,14 +18,14 @@ from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import holds_credentials, is_header_name
-from modelserver.surface.http.exchange import Watcher
 from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.watching import GRPC, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from modelserver.ext.recording.entries import Entry
-    from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
+    from modelserver.surface.watching import Watched
 
 # Of requests: what decides how a body is read and an answer is written.
 HEADERS: Final = (
@@ -106,6 +106,13 @@ class Recorder:
             raise Conflict("Another client is recording; its recording must end first.")
         self.now = Recording(wanted, self._clock, self._forget, self._outgoing)
         return self.now
+
+    def watch(self, watched: Watched) -> Recorded | None:
+        """Records the request if somebody records those of its model."""
+        recording = self.now
+        if recording is None or not recording.wants(watched.target.route.model):
+            return None
+        return Recorded(watched, recording)
 
     def _forget(self) -> None:
         self.now = None
@@ -320,43 +327,21 @@ class Parts:
         return whole
 
 
-class RecordedRoutes:
-    """Hot routes whose requests are recorded while somebody records."""
-
-    def __init__(self, hot: HotRoutes, recorder: Recorder) -> None:
-        self._hot = hot
-        self._recorder = recorder
-
-    def find(self, url: bytes) -> Target | None:
-        return self._hot.find(url)
-
-    def serve(self, exchange: Exchange) -> None:
-        recording = self._recorder.now
-        if recording is not None and recording.wants(exchange.target.route.model):
-            exchange.watcher = Recorded(exchange, recording)
-        self._hot.serve(exchange)
-
-
 class Recorded(Watcher):
-    """A request that is recorded when it has been answered, or when its client has left.
-
-    Watches the exchange instead of wrapping it, which would cost more than all the rest, until the first end
-    of its answer.
-    """
+    """A request that is recorded when it has been answered, or when its client has left."""
 
     __slots__ = (
-        "_asked", "_at", "_exchange", "_extra", "_model", "_number", "_parts", "_recording", "_status",
-        "_type",
+        "_at", "_body", "_lines", "_model", "_number", "_parts", "_recording", "_status", "_type", "_watched",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, recording: Recording) -> None:
-        self._exchange = exchange
+    def __init__(self, watched: Watched, recording: Recording) -> None:
+        self._watched = watched
         self._recording = recording
         self._at = recording.clock()
         # The endpoint replaces the exchange's by an inflated one.
-        self._asked = exchange.body
+        self._body = watched.body
         # Empty where neither path nor, so far, anything else names one.
-        self._model = exchange.target.route.model
+        self._model = watched.target.route.model
         self._number = 0
         self._parts: Parts | None = None
 
@@ -365,63 +350,87 @@ class Recorded(Watcher):
         if not self._model:
             self._model = model.name
 
-    def begun(self, status: int, content_type: str, extra: bytes) -> None:
-        self._status, self._type, self._extra = status, content_type, extra
+    def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
+        complete = True
+        if self._parts is not None:
+            # The request has failed after some of them.
+            if self._drops():
+                return
+            complete = False
+        elif status == 200 and self._watched.method == GRPC:
+            body = message_framed(body)
+        self._add(status, body, content_type, lines, complete=complete)
+
+    def started(self, status: int, content_type: str, lines: bytes) -> None:
+        self._status, self._type, self._lines = status, content_type, lines
         self._parts = Parts(self._recording)
 
-    def sent(self, part: bytes) -> None:
+    def part(self, part: bytes) -> None:
         if self._parts is not None:
-            self._parts.add(part)
+            self._parts.add(message_framed(part) if self._watched.method == GRPC else part)
 
-    def ended(self, complete: bool) -> None:
+    def ended(self, complete: bool, lines: bytes = b"") -> None:
         parts = self._parts
-        assert parts is not None  # noqa: S101 - it has begun
-        if parts.is_lost:
-            self._exchange.watcher = None
+        if parts is None or parts.is_lost:
             self._recording.drop()
             return
-        self.replied(
-            *(self._status, parts.take(), self._type, self._extra, parts.sent, parts.count),
+        self._add(
+            *(self._status, parts.take(), self._type, self._lines + lines, parts.sent, parts.count),
             complete=complete,
         )
 
     def left(self) -> None:
-        if self._parts is not None:
+        if self._watched.method == GRPC:
+            if not self._drops():
+                self._add(0, b"", "", b"", complete=False)
+        elif self._parts is not None:
             self.ended(False)
         else:
-            self.replied(0, b"", "", b"")
+            self._add(0, b"", "", b"")
 
-    def replied(  # noqa: PLR0917 - called for each request
-        self, status: int, body: bytes, content_type: str, extra: bytes, sent: int = 0, parts: int = 0,
-        complete: bool = True,
+    def _drops(self) -> bool:
+        """Keeps no parts; whether there was no room for them, so that the request is lost."""
+        parts = self._parts
+        if parts is None:
+            return False
+        parts.drop()
+        if parts.is_lost:
+            self._recording.drop()
+        return parts.is_lost
+
+    def _add(  # noqa: PLR0917 - called for each request
+        self, status: int, answer: bytes, content_type: str, lines: bytes, sent: int = 0, parts: int = 0,
+        *, complete: bool = True,
     ) -> None:  # fmt: skip
-        """See :class:`Watcher`; or the end of an answer in ``parts``, of which ``sent`` bytes were sent."""
-        recording, exchange, asked = self._recording, self._exchange, self._asked
-        # The two refer to each other: otherwise both would stay until the garbage collector runs.
-        exchange.watcher = None
-        target = exchange.target
-        route = target.route
-        kept = recording.headers
+        """``parts``: how many the answer came in, with ``sent`` bytes."""
+        recording, watched, body = self._recording, self._watched, self._body
+        target, recorded = watched.target, recording.headers
+        text, headers = target.text, [pair for pair in watched.headers if recorded[pair[0]]]
+        if watched.method == GRPC:
+            # A request of a stream is sent again alone.
+            text, content_type = text.removesuffix("2"), "application/grpc"
+            if watched.deadline_ms:
+                headers.append((b"grpc-timeout", b"%dm" % watched.deadline_ms))
         recording.add(
             (
                 CALL,
                 self._number,
                 self._at - recording.began,
                 recording.clock() - self._at,
-                exchange.method,
-                target.text,
+                watched.method,
+                text,
                 self._model or None,
-                route.version,
-                [pair for pair in exchange.headers if kept[pair[0]]],
-                asked,
+                target.route.version,
+                headers,
+                body,
                 status,
                 content_type,
-                _told(extra),
-                body,
+                _batch_and_timing(lines),
+                answer,
                 parts,
                 complete,
             ),
-            len(asked) + (sent or len(body)),
+            len(body) + (sent or len(answer)),
         )
 
 
@@ -441,12 +450,15 @@ class KeptNames(dict[bytes, bool]):
         return kept
 
 
-def _told(extra: bytes) -> bytes:
-    """The header lines about batch and timing, which come before those of the handler."""
-    timing = extra.find(_SERVER_TIMING)
-    if timing >= 0 and extra.startswith(_BATCH):
-        return extra[: extra.find(b"\r\n", timing)]
-    lines = extra.split(b"\r\n")
-    return b"\r\n".join(
-        line for line in lines if line.startswith((_BATCH, b"x-batch-size: ", _SERVER_TIMING))
-    )
+def message_framed(message: bytes) -> bytes:
+    """A message of gRPC as it is sent."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def _batch_and_timing(lines: bytes) -> bytes:
+    """The header lines about batch and timing, which come before those of the handler; gRPC's status too."""
+    timing = lines.find(_SERVER_TIMING)
+    if timing >= 0 and lines.startswith(_BATCH):
+        return lines[: lines.find(b"\r\n", timing)]
+    starts = (_BATCH, b"x-batch-size: ", _SERVER_TIMING, b"grpc-status: ")
+    return b"\r\n".join(line for line in lines.split(b"\r\n") if line.startswith(starts))

@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Receive, Scope, Send
 
-    from modelserver.surface.api.services import Services
+    from modelserver.models.registry import Registry
 
 PATH = "/recording"
 
 
-def add_recording(app: FastAPI, services: Services, recorder: Recorder) -> None:
+def add_recording(app: FastAPI, registry: Registry, recorder: Recorder) -> None:
     """Adds the route; the management token was checked before."""
 
     async def record(request: Request) -> Response:
         wanted = read_wanted(request)
-        workflows = {} if services.workflows is None else services.workflows.urls()
-        for name in wanted.models - workflows.keys():
-            services.registry.get(name)
+        for name in wanted.models - registry.workflows.keys():
+            registry.get(name)
         return RecordingResponse(recorder.start(wanted))
 
     async def end(_: Request) -> Response:

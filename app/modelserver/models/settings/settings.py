@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from modelserver.engine.resources import usable_cpus
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.cluster import ClusterSettings
 from modelserver.models.settings.key import (
@@ -25,6 +26,11 @@ from modelserver.models.settings.key import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Cores that a front end is for, and the most front ends by default.
+CORES_EACH = 8
+MOST_FRONT_ENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +364,16 @@ class Settings(ClusterSettings):
     @property
     def has_traces(self) -> bool:
         return self.otel in {"traces", "all"}
+
+    @property
+    def front_ends(self) -> int:
+        """How many processes handle HTTP; 1: the server itself.
+
+        ``auto`` is one per ``CORES_EACH`` cores, at most ``MOST_FRONT_ENDS``; docs/scaling.md says why.
+        """
+        if isinstance(self.frontend_processes, int):
+            return self.frontend_processes
+        return max(1, min(usable_cpus() // CORES_EACH, MOST_FRONT_ENDS))
 
     @property
     def has_console(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -15,7 +14,6 @@ from starlette.routing import Match, Route
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.ext.triton.routes import add_triton
-from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.descriptions import (
     METHODS,
     TEXT,
@@ -35,12 +33,17 @@ from modelserver.surface.api.tokens import add_token_renewal
 from modelserver.surface.http.answers import JSON, error_body, is_kserve
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.surface.api.services import Role, Services
+    from modelserver.surface.api.services import AddRoutes, Role, Services
 
 
-def build_app(roles: set[Role], services: Services) -> FastAPI:
-    """The application of a listener with these roles; one address may have several."""
+def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] = ()) -> FastAPI:
+    """The application of a listener with these roles; one address may have several.
+
+    ``added`` add the routes of extensions.
+    """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     registry, settings = services.registry, services.settings
     if "inference" in roles:
@@ -52,15 +55,12 @@ def build_app(roles: set[Role], services: Services) -> FastAPI:
             add_v2(app, registry, settings)
     if "management" in roles:
         add_management(app, registry, model_api=settings.enable_model_api)
-        add_workflow_management(app, services.workflows, model_api=settings.enable_model_api)
         add_token_renewal(app, services.tokens)
-        if services.recorder is not None:
-            import_module("modelserver.ext.recording.routes").add_recording(app, services, services.recorder)
     if roles & {"inference", "management"}:
         add_repository(app, registry, settings, everybody="management" in roles)
     add_descriptions(app, roles, registry)
-    if "inference" in roles:
-        add_workflow_inference(app, services.workflows)
+    for add_routes in added:
+        add_routes(app, services)
     add_health(app, registry)
     _add_metrics(app, services.metrics if "metrics" in roles else None)
     app.state.as_torchserve = settings.as_torchserve

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
-
-from modelserver.engine.tensors.shared_memory import Regions
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.ext.otel.spans import Tracing
-    from modelserver.ext.payloads.log import PayloadLog
-    from modelserver.ext.recording.recorder import Recorder
-    from modelserver.ext.workflows.workflows import Workflows
+    from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.auth.keeper import TokenKeeper
@@ -29,45 +26,57 @@ if TYPE_CHECKING:
     from modelserver.surface.http.outgoing import Outgoing
 
 Role = Literal["inference", "management", "metrics"]
+AddRoutes: TypeAlias = "Callable[[Any, Services], None]"
+"""Adds routes to the FastAPI application of a listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the applications of all listeners need."""
+    """What the applications of all listeners need. ``tokens`` is None where none are asked for."""
 
     registry: Registry
     metrics: ServerMetrics
     settings: Settings
-    tokens: TokenKeeper | None = None
-    payloads: PayloadLog | None = None
-    aside: Aside | None = None
-    intake: Intake | None = None
-    workflows: Workflows | None = None
-    recorder: Recorder | None = None
-    shared: Regions = field(default_factory=lambda: Regions(None, 0))
-    tracing: Tracing | None = None
-    outgoing: Outgoing | None = None
+    tokens: TokenKeeper | None
+    aside: Aside
+    intake: Intake
+    outgoing: Outgoing
+    shared: Regions
 
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class LateApp:
-    """The application of a listener with these roles, built by :meth:`build` or for its first request."""
+    """The application of a listener with these roles, built by :meth:`build` or for its first request.
 
-    def __init__(self, roles: set[Role], services: Services) -> None:
+    Args:
+        roles: of the listener.
+        services: for the routes.
+        added: adds the routes of extensions, by role.
+        mounts: applications that answer at a path and below it.
+    """
+
+    def __init__(
+        self,
+        roles: set[Role],
+        services: Services,
+        added: Sequence[tuple[Role, AddRoutes]] = (),
+        mounts: Mapping[str, ASGIApp] | None = None,
+    ) -> None:
         self._roles = roles
         self._services = services
+        self._added = [add for role, add in added if role in roles]
+        self._mounts = mounts or {}
         self._building: asyncio.Future[ASGIApp] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for path, mounted in self._mounts.items():
+            if scope["path"] == path or scope["path"].startswith(f"{path}/"):
+                await mounted(scope, receive, send)
+                return
         app = await self.build()
         await app(scope, receive, send)
-
-    def close(self) -> None:
-        """Ends the answers that would not end by themselves; the server stops."""
-        if self._services.recorder is not None:
-            self._services.recorder.close()
 
     async def build(self) -> ASGIApp:
         """The application; imports and builds it in a thread, once."""
@@ -77,5 +86,6 @@ class LateApp:
 
     def _built(self) -> ASGIApp:
         with _ONE_AT_A_TIME:
-            app: ASGIApp = import_module("modelserver.surface.api.app").build_app(self._roles, self._services)
+            module = import_module("modelserver.surface.api.app")
+            app: ASGIApp = module.build_app(self._roles, self._services, self._added)
             return app

@@ -335,7 +335,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._looking is not None:
             self._looking.cancel()
         if exchange is not None and exchange.watcher is not None and not exchange.response_complete:
-            exchange.watcher.left()
+            watcher, exchange.watcher = exchange.watcher, None
+            watcher.left()
         if exchange is not None and exchange.on_disconnect is not None:
             on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
             on_disconnect()

@@ -149,7 +149,8 @@ class ConnectionExchange(Exchange):
         self.answered = True
         self.on_disconnect = None
         if self.watcher is not None:
-            self.watcher.replied(status, body, content_type, extra)
+            watcher, self.watcher = self.watcher, None
+            watcher.replied(status, body, content_type, extra)
         keep = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if status != 204:
@@ -185,7 +186,7 @@ class ConnectionExchange(Exchange):
         self.answered = True
         self.begun = status
         if self.watcher is not None:
-            self.watcher.begun(status, content_type, extra)
+            self.watcher.started(status, content_type, extra)
         self.keep_alive = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if self._chunked:
@@ -197,7 +198,7 @@ class ConnectionExchange(Exchange):
         if not self.begun or not part or not self._has_body or self.disconnected:
             return
         if self.watcher is not None:
-            self.watcher.sent(part)
+            self.watcher.part(part)
         transport = self.protocol.transport
         if transport.is_closing():
             return
@@ -221,7 +222,8 @@ class ConnectionExchange(Exchange):
         self.begun = 0
         self.on_disconnect = None
         if self.watcher is not None:
-            self.watcher.ended(complete)
+            watcher, self.watcher = self.watcher, None
+            watcher.ended(complete)
         if complete:
             self.protocol.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
 import httptools
@@ -16,9 +16,10 @@ import httptools
 from modelserver.surface.http.answers import JSON, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from modelserver.errors import ModelServerError
+    from modelserver.surface.watching import Watcher
 
 
 # Bytes of an answer in parts that may wait for a slow client: the default limit of a whole answer
@@ -52,33 +53,6 @@ def read_target(url: bytes) -> Target | None:
     return Target(unquote(path) if "%" in path else path, query, text)
 
 
-class Watcher:
-    """Learns what becomes of an exchange: it is queued, then answered whole or in parts, or left.
-
-    Here, nothing is done about that.
-    """
-
-    __slots__ = ()
-
-    def queued(self, request: Any, model: Any) -> None:
-        """It is about to be queued for its model, or for that of a workflow's node, as this request."""
-
-    def replied(self, status: int, body: bytes, content_type: str, extra: bytes) -> None:
-        """Its whole answer; see :meth:`Exchange.reply`."""
-
-    def begun(self, status: int, content_type: str, extra: bytes) -> None:
-        """The beginning of its answer in parts."""
-
-    def sent(self, part: bytes) -> None:
-        """A part."""
-
-    def ended(self, complete: bool) -> None:
-        """The end of its answer in parts."""
-
-    def left(self) -> None:
-        """Its client has disconnected, before the end of the answer."""
-
-
 class Exchange(ABC):
     """A request whose body is complete when the endpoint gets it, and its answer.
 
@@ -88,9 +62,12 @@ class Exchange(ABC):
     new one. ``started``: when its head was there (monotonic), 0 where that is not known.
     ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
     disconnects before the end of the answer. ``answered``: an answer was given or begun. ``begun`` is the
-    status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` is told
-    what becomes of it; only exchanges of connections do so.
+    status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` learns what
+    becomes of it; only exchanges of connections have one.
     """
+
+    # See :class:`modelserver.surface.watching.Watched`.
+    code: ClassVar[int | None] = None
 
     __slots__ = (
         "answered",
@@ -128,6 +105,14 @@ class Exchange(ABC):
     def __str__(self) -> str:
         """Method and route, without the names in it."""
         return f"{self.method.decode()} {self.target.route.template}"
+
+    def attributes(self) -> dict[str, str | int]:
+        """Method and route by OpenTelemetry's names."""
+        return {"http.request.method": self.method.decode(), "http.route": self.target.route.template}
+
+    def join(self, parts: Sequence[bytes]) -> bytes:
+        """The whole answer of these parts."""
+        return b"".join(parts)
 
     @property
     @abstractmethod

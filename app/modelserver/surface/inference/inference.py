@@ -26,13 +26,14 @@ from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
     from modelserver.surface.inference.codec import Parsed
+    from modelserver.surface.watching import Watch
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
 _LIGHT_COMPRESSED = 1 << 12
@@ -49,8 +50,9 @@ class InferenceApi:
         max_body: maximum size of a body in bytes, also after inflating it.
         aside: for work that would block the event loop.
         limits: of one request.
-        workflows: answers requests for workflows, if there can be any.
+        others: answer requests of other protocols than those of models, such as workflows.
         shared: memory that clients have registered for tensors.
+        watch: called with each request, if anybody watches them.
     """
 
     find = staticmethod(find_target)
@@ -61,24 +63,28 @@ class InferenceApi:
         max_body: int,
         aside: Aside | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
-        workflows: Callable[[Exchange], None] | None = None,
+        others: Mapping[str, Callable[[Exchange], None]] | None = None,
         shared: Regions | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._registry = registry
+        self._watch = watch
         self._max_body = max_body
         self._limits = limits
         self._aside = aside or Aside(max_body)
         kinds = {"": Codec, "v1": V1, "v2": V2}
-        self._workflows = workflows or _no_workflow
+        self._others = others or {}
         self._codecs = {name: kind(limits, self._aside.helpers, shared) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""
         served.request = exchange
+        if self._watch is not None:
+            exchange.watcher = self._watch(exchange)
         route: Route = exchange.target.route
         codec = self._codecs.get(route.protocol)
         if codec is None:
-            self._serve_workflow(exchange, route)
+            self._serve_other(exchange, route)
             return
         model: ModelVersion | None = None
         try:
@@ -96,13 +102,13 @@ class InferenceApi:
         except ModelServerError as error:
             _fail(exchange, codec, model, error)
 
-    def _serve_workflow(self, exchange: Exchange, route: Route) -> None:
+    def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:
             _check_method(exchange.method, route)
         except MethodNotAllowed as error:
             exchange.fail(error)
         else:
-            self._workflows(exchange)
+            self._others.get(route.protocol, _no_workflow)(exchange)
 
     def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """The same for a request that would block the event loop; ``model`` if it is already known."""

@@ -30,6 +30,8 @@ from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed, contents_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from modelserver.engine.batching.request import Request
     from modelserver.engine.offload.helpers import Helpers
     from modelserver.engine.tensors.shared_memory import Regions
@@ -188,7 +190,7 @@ class V2(Codec):
     """
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length, takes = header_length(exchange), Takes.of(model, self._limits, self._shared)
+        length, takes = header_length(exchange.headers), Takes.of(model, self._limits, self._shared)
         if takes.rows:
             return _read(exchange.body, length, takes, light=True)
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
@@ -199,7 +201,7 @@ class V2(Codec):
         return self._as_json(exchange, length)
 
     async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length = header_length(exchange)
+        length = header_length(exchange.headers)
         takes = Takes.of(model, self._limits, self._shared).for_helper(exchange.body)
         if takes.rows:
             return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
@@ -268,9 +270,9 @@ def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
     return any(elements(each.shape) > weight.LIGHT_ELEMENTS for each in texts)
 
 
-def header_length(exchange: Exchange) -> str | None:
+def header_length(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The client's header with the length of the JSON before binary data, if any."""
-    for name, value in exchange.headers:
+    for name, value in headers:
         if len(name) == len(_HEADER) and name.lower() == _HEADER:
             return value.decode("latin-1")
     return None

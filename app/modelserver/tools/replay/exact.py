@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.errors import ConfigError, ModelServerError
-from modelserver.ext.grpc.watched.recordings import Outcome
 from modelserver.ext.recording.entries import GRPC, batch_of
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
 from modelserver.surface.http.client import CUT_OFF, LINES, Answered
-from modelserver.surface.http.exchange import Watcher
+from modelserver.surface.watching import Watcher
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 from modelserver.tools.commands import termination_is_interruption
+from modelserver.tools.replay.exact_calls import Outcome
 from modelserver.tools.replay.exact_calls import ask as grpc_asked
 
 if TYPE_CHECKING:

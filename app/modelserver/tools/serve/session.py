@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.pools.output import without_quote
 from modelserver.errors import ConfigError, ModelServerError
+from modelserver.ext import EXTENSIONS
 from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
@@ -63,6 +64,7 @@ class Session:
             beside=self._attend,
             spawner=spawner,
             apps_late=True,
+            extensions=EXTENSIONS,
         )
 
     async def run(self) -> None:

@@ -12,8 +12,7 @@ from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import tell_prediction
-from modelserver.ext.grpc.watched.recordings import RecordingWatch
-from modelserver.ext.grpc.watched.watching import Watched, Watches
+from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
 from modelserver.ext.recording.recorder import Recorder, Recording, Wanted
 
@@ -29,11 +28,10 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> Watched:
+def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> WatchedRequest:
     """A request of a service that may be recorded."""
     asked = _Asked(model_name=model, input={"data": b"x"})
-    watches = Watches([RecordingWatch(recorder)], tell_prediction)
-    return watches.begin(PATH + method, asked, FakeCall(**call))
+    return WatchedRequest(recorder.watch, PATH + method, asked, FakeCall(**call), tell_prediction)
 
 
 async def taken(recording: Recording) -> list[Any]:
@@ -51,7 +49,7 @@ async def test_a_call(recorder: Recorder) -> None:
     recording = recorder.start(Wanted(headers=("x-mark",)))
     metadata = (("x-mark", "1"), ("authorization", "secret"))
     with begin(recorder, metadata=metadata, timeout=2.0) as watched:
-        watched.queued(REQUEST)
+        watched.queued(REQUEST, None)
         watched.answered(answer := _Answer(prediction=b"y"), REQUEST)
     (call,) = await taken(recording)
 
@@ -70,14 +68,14 @@ async def test_ends_of_all_kinds(recorder: Recorder) -> None:
     recording = recorder.start(Wanted())
     part = _Answer(prediction=b"p")
     with begin(recorder, "StreamPredictions2") as watched:
-        watched.sent(part)
-        watched.sent(part)
+        watched.part(part)
+        watched.part(part)
         watched.answered(None, REQUEST)
     with pytest.raises(ServiceUnavailable), begin(recorder):
         raise ServiceUnavailable("later")
     broken_off = begin(recorder, "StreamPredictions")
-    broken_off.queued(REQUEST)
-    broken_off.sent(part)
+    broken_off.queued(REQUEST, None)
+    broken_off.part(part)
     with pytest.raises(ServiceUnavailable), broken_off:
         raise ServiceUnavailable("later")
     with pytest.raises(GeneratorExit), begin(recorder):
@@ -99,14 +97,14 @@ async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest
     part = _Answer(prediction=b"p" * 300)
     streams = [begin(recorder, "StreamPredictions") for _ in range(8)]
     for each in streams:
-        each.sent(part)
+        each.part(part)
     assert 1800 < recording._bytes <= 2000
 
     for each, end in zip(streams, [GeneratorExit(), ServiceUnavailable("no")] * 4, strict=True):
         with pytest.raises(type(end)), each:
             raise end
     with begin(recorder, "StreamPredictions") as watched:
-        watched.sent(part)
+        watched.part(part)
         watched.answered(None, REQUEST)
     lost, *calls = await taken(recording)
 
@@ -125,7 +123,7 @@ async def test_what_is_not_wanted(recorder: Recorder, monkeypatch: pytest.Monkey
     with begin(recorder, model="other") as watched:
         watched.answered(part, REQUEST)
     with begin(recorder) as watched:
-        watched.sent(part)
+        watched.part(part)
         watched.answered(None, REQUEST)
 
     assert await taken(recording) == [Lost(large=1)]

@@ -1,4 +1,4 @@
-"""The console beside the rest of the management address."""
+"""The console before anybody has opened it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,27 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
-from modelserver.ext.console.app import AppWithConsole
+from modelserver.ext.console.late import LateConsole
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.api.services import LateApp
 
 if TYPE_CHECKING:
     from tests.ext.console.doubles import Hot
 
 
-async def test_it_is_made_when_somebody_opens_it(hot: Hot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other paths go to the application, also those that only begin alike; a server that has stopped serves
-    no streams any more.
-    """
-    passed: list[str] = []
-
-    async def call(_: LateApp, scope: Any, receive: Any, send: Any) -> None:
-        passed.append(scope["path"])
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    monkeypatch.setattr(LateApp, "__call__", call)
+async def test_console_is_made_for_its_first_request(hot: Hot) -> None:
+    """A server that has stopped serves no streams any more."""
     registry = SimpleNamespace(versions=list)
-    services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None, recorder=None)
-    app = AppWithConsole({"management"}, cast("Any", services), hot)
+    services = SimpleNamespace(registry=registry, settings=Settings(), tokens=None)
+    app = LateConsole(cast("Any", SimpleNamespace(services=services, unwatched=hot)))
     transport = httpx.ASGITransport(cast("Any", app))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for path in ("/models", "/consoles", "/"):
-            assert (await client.get(path)).status_code == 204
         before = app._making
         page = await client.get("/console")
         app.close()
         ended = await client.get("/console/events")
 
-    assert (before, passed) == (None, ["/models", "/consoles", "/"])
+    assert before is None
     assert (page.status_code, ended.status_code, ended.text) == (200, 200, "")
 
 

@@ -1,0 +1,83 @@
+"""gRPC: TorchServe's services and the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from modelserver.ext.grpc.ports import reserved
+
+if TYPE_CHECKING:
+    import socket
+
+    from modelserver.engine.telemetry.access import AccessLog
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.ext.grpc.calls import OnCall
+    from modelserver.ext.grpc.server import GrpcServers
+    from modelserver.extension import Endpoints, Host
+    from modelserver.surface.tls.context import Certificate
+
+
+class Extension:
+    """On with ``enable_grpc_api``."""
+
+    def __init__(self) -> None:
+        self._ports = contextlib.ExitStack()
+
+    async def open(self, host: Host) -> None:
+        held = self._ports.enter_context(reserved(host.settings))
+        host.listen(lambda endpoints: GrpcListener(host, endpoints, held))
+
+    async def close(self, grace: float) -> None:
+        self._ports.close()
+
+
+class GrpcListener:
+    """Both ports of gRPC, whose sockets are ``held``; see :class:`modelserver.extension.Listener`."""
+
+    def __init__(self, host: Host, endpoints: Endpoints, held: list[socket.socket]) -> None:
+        self._host = host
+        self._endpoints = endpoints
+        self._held = held
+        self._servers: GrpcServers | None = None
+
+    async def open(self) -> None:
+        # In a thread, so that importing it does not delay HTTP, which is served by now.
+        module = await asyncio.to_thread(import_module, "modelserver.ext.grpc.server")
+        host = self._host
+        observe = call_observer(host.services.metrics, host.access)
+        servers: GrpcServers = module.GrpcServers(
+            host.services,
+            observe,
+            self._endpoints.certificate,
+            requests=host.watch_of(requests=True, whole_calls=False),
+            calls=host.watch_of(requests=False, whole_calls=True),
+        )
+        await servers.open(self._held)
+        self._servers = servers
+
+    def certify(self, certificate: Certificate) -> None:
+        if self._servers is not None:
+            self._servers.certify(certificate)
+
+    async def refuse(self) -> None:
+        if self._servers is not None:
+            self._servers.refuse()
+
+    async def close(self, grace: float) -> None:
+        if self._servers is not None:
+            await self._servers.close(grace)
+
+
+def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
+    """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
+
+    def on_call(  # noqa: PLR0917 - as OnCall has them
+        client: str, path: str, code: int, like: int, seconds: float, request_id: str
+    ) -> None:
+        metrics.response(like, path)
+        access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
+
+    return on_call

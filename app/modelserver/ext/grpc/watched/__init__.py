@@ -1,1 +1,0 @@
-"""Who wants to know what becomes of requests over gRPC: the payload log, recordings, exact replays."""

@@ -1,0 +1,193 @@
+"""What an extension is, and what the server offers it.
+
+An extension is a folder ``ext/NAME`` with a module ``extension`` that has an ``Extension``, and a row in the
+table of :mod:`modelserver.ext`, which says with which settings it is on. One that is off is not imported.
+
+The server opens its extensions before the first models load, and closes them last. In :meth:`Extension.open`
+an extension gets the :class:`Host`: what it may use, and where it adds what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from modelserver.surface.watching import joined
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+    from modelserver.engine.pools.spec import Machines
+    from modelserver.engine.telemetry.access import AccessLog, OnResponse
+    from modelserver.models.registry import Registry
+    from modelserver.models.settings.address import Address
+    from modelserver.models.settings.settings import Settings
+    from modelserver.surface.api.services import AddRoutes, Role, Services
+    from modelserver.surface.http.edge import Edge
+    from modelserver.surface.http.exchange import Exchange, HotRoutes
+    from modelserver.surface.tls.context import Certificate
+    from modelserver.surface.watching import Watch
+
+
+class Extension(Protocol):
+    """Something that a server can do without."""
+
+    async def open(self, host: Host) -> None:
+        """Adds what it does to the host. Raises ConfigError, which ends the start, if it cannot."""
+
+    async def close(self, grace: float) -> None:
+        """The server has answered its last request, and ends within about ``grace`` seconds.
+
+        Also called if the start has failed since :meth:`open`.
+        """
+
+
+class Listener(Protocol):
+    """Sockets besides those of HTTP, or instead of them."""
+
+    async def open(self) -> None:
+        """Accepts connections. Raises ConfigError, or OSError for an address that is taken."""
+
+    def certify(self, certificate: Certificate) -> None:
+        """Uses a renewed certificate for new connections."""
+
+    async def refuse(self) -> None:
+        """Accepts no more connections; what has begun goes on."""
+
+    async def close(self, grace: float) -> None:
+        """Waits at most ``grace`` seconds for what has begun, and closes all connections."""
+
+
+class Row(NamedTuple):
+    """A row of the table of extensions."""
+
+    module: str
+    is_on: Callable[[Settings], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What answers at the listeners; made when all extensions are open.
+
+    ``hot`` are the routes of inference, ``unwatched`` the same for requests that no watcher is to see.
+    ``edge`` makes the application of an address. ``sockets`` are bound, and do not listen yet; ``roles`` are
+    those of their addresses.
+    """
+
+    services: Services
+    hot: HotRoutes
+    unwatched: HotRoutes
+    edge: Callable[[Address], Edge]
+    roles: Mapping[Address, AbstractSet[Role]]
+    sockets: Mapping[Address, socket.socket]
+    on_response: OnResponse
+    certificate: Certificate | None
+    stamped_log: bool
+
+
+@dataclass(slots=True)
+class Host:
+    """The server, for its extensions.
+
+    ``services`` are its parts; ``workdir`` is a directory that is removed when it ends; ``access`` its access
+    log; ``notice`` shows a line to whoever has started it. What extensions add is in the other fields.
+    """
+
+    services: Services
+    workdir: Path
+    access: AccessLog
+    notice: Callable[[str], None]
+    watches: list[tuple[Watch, bool]] = field(default_factory=list)
+    listeners: list[tuple[Callable[[Endpoints], Listener], Address | None]] = field(default_factory=list)
+    added_routes: list[tuple[Role, AddRoutes]] = field(default_factory=list)
+    mounts: list[tuple[Role, str, Callable[[Endpoints], ASGIApp]]] = field(default_factory=list)
+    answers: dict[str, Callable[[Exchange], None]] = field(default_factory=dict)
+    restores: list[Callable[[], Awaitable[bool]]] = field(default_factory=list)
+    settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
+    tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, which do not change."""
+        return self.services.settings
+
+    @property
+    def registry(self) -> Registry:
+        """The models."""
+        return self.services.registry
+
+    # -- what extensions add
+
+    def launch(self, machines: Machines) -> None:
+        """Workers start there, unless their model says otherwise."""
+        self.registry.preparation.cluster = machines
+
+    def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
+        """``watch`` is called with each request for a model, and may return a watcher of it.
+
+        ``whole_calls``: a stream of requests over gRPC is watched as one.
+        """
+        self.watches.append((watch, whole_calls))
+
+    def answer(self, protocol: str, serve: Callable[[Exchange], None]) -> None:
+        """``serve`` answers the hot requests of a route's protocol."""
+        self.answers[protocol] = serve
+
+    def routes(self, role: Role, add: AddRoutes) -> None:
+        """``add`` is called with the application of the listener with this role, when it is built."""
+        self.added_routes.append((role, add))
+
+    def mount(self, role: Role, path: str, make: Callable[[Endpoints], ASGIApp]) -> None:
+        """An ASGI application of its own answers at ``path`` and below."""
+        self.mounts.append((role, path, make))
+
+    def listen(self, make: Callable[[Endpoints], Listener], *, at: Address | None = None) -> None:
+        """Adds sockets. ``at``: the address of HTTP that this listener takes over."""
+        self.listeners.append((make, at))
+
+    def restore(self, restore: Callable[[], Awaitable[bool]]) -> None:
+        """Awaited when the first models have loaded, before the server listens; False: something failed."""
+        self.restores.append(restore)
+
+    def settle(self, settle: Callable[[float], Awaitable[None]]) -> None:
+        """Awaited when the server stops and accepts no more; gets the seconds that requests have left."""
+        self.settles.append(settle)
+
+    def run(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs while the server listens."""
+        self.tasks.append(task)
+
+    # -- for the server
+
+    def watch_of(self, *, requests: bool, whole_calls: bool) -> Watch | None:
+        """All watches of one kind, or of both."""
+        return joined(watch for watch, whole in self.watches if (whole_calls if whole else requests))
+
+
+async def open_extensions(table: Mapping[str, Row], host: Host) -> list[Extension]:
+    """Opens those that are on, in the order of the table. Raises ConfigError after closing the others."""
+    extensions: list[Extension] = []
+    try:
+        for row in table.values():
+            if row.is_on(host.settings):
+                module = await asyncio.to_thread(import_module, row.module)
+                extension: Extension = module.Extension()
+                extensions.append(extension)
+                await extension.open(host)
+    except BaseException:
+        await close_extensions(extensions, 0.0)
+        raise
+    return extensions
+
+
+async def close_extensions(extensions: Sequence[Extension], grace: float) -> None:
+    """Closes them, the last one first."""
+    for extension in reversed(extensions):
+        await extension.close(grace)

@@ -1,0 +1,138 @@
+"""The payload log's watcher, on requests of the test's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.ext.payloads.log import Bounds
+from modelserver.ext.payloads.watcher import watch_with
+from modelserver.surface.inference.routes import Route
+
+if TYPE_CHECKING:
+    from modelserver.surface.watching import Watcher
+
+ANY: Any = None
+_HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
+
+
+class Log:
+    """Keeps what it is given."""
+
+    def __init__(self, mode: str = "all", body: int = 1000) -> None:
+        self.requests, self.responses = mode != "response", mode != "request"
+        self.bounds = Bounds(body=body)
+        self.events: list[Any] = []
+        self.too_large_ones = 0
+
+    def put(self, event: Any) -> None:
+        self.events.append(event)
+
+    def drop(self, why: str) -> None:
+        assert why == "too_large"
+        self.too_large_ones += 1
+
+    @property
+    def told(self) -> list[tuple[str, bytes, str]]:
+        """Kind, body and type of each event."""
+        return [(e.kind.rpartition(".")[2], e.body, e.content_type) for e in self.events]
+
+
+class Inner:
+    """A request."""
+
+    def __init__(self, path: str = "/predictions/m/1.0?key=1", route: Route | None = None) -> None:
+        route = route or Route("m", "1.0")
+        self.target = SimpleNamespace(path=path.partition("?")[0], text=path, route=route)
+        self.headers = _HEADERS
+        self.body = b"question"
+        self.content_type = "text/plain"
+
+    def join(self, parts: Any) -> bytes:
+        return b"".join(parts)
+
+
+def served(act: Any, log: Log | None = None, inner: Inner | None = None) -> Log:
+    """The log after a request was served so: ``act`` gets the request and its watcher."""
+    log, inner = log or Log(), inner or Inner()
+    act(inner, watch_with(log)(inner))  # type: ignore[arg-type]  # as much of it as is needed
+    return log
+
+
+def test_request_and_response_are_events_of_one_id() -> None:
+    """Both say model, version, path without its query; the response says its batch."""
+
+    def respond(_: Inner, watcher: Watcher) -> None:
+        watcher.replied(200, b"answer", "text/html", b"x-a: b\r\nx-batch-id: b-1\r\nx-batch-size: 2\r\n")
+
+    log = served(respond)
+
+    assert log.told == [("request", b"question", "text/plain"), ("response", b"answer", "text/html")]
+    assert {e.id for e in log.events} == {"7"}
+    about = {"modelname": "m", "modelversion": "1.0", "path": "/predictions/m/1.0"}
+    assert [e.about for e in log.events] == [about, {**about, "batchid": "b-1"}]
+
+
+def test_inflated_body_is_logged() -> None:
+    """What the routes make of a body, before the request is queued."""
+
+    def inflate(inner: Inner, watcher: Watcher) -> None:
+        inner.body = b"inflated"
+        watcher.queued(ANY, ANY)
+
+    assert served(inflate).told == [("request", b"inflated", "text/plain")]
+
+
+@pytest.mark.parametrize("act", [lambda w: w.replied(400, b"", "", b""), lambda w: w.left()])
+def test_failures_log_the_request_alone(act: Any) -> None:
+    """An error reaches the client and not the log, also if its response had started."""
+    log = served(lambda _, watcher: act(watcher))
+    assert [kind for kind, *_ in log.told] == ["request"]
+
+
+def test_response_in_parts_is_one_event() -> None:
+    """If it is whole, and not too large."""
+
+    def respond(watcher: Watcher, *, complete: bool) -> None:
+        watcher.started(200, "text/plain", b"")
+        watcher.part(b"a")
+        watcher.part(b"b")
+        watcher.ended(complete)
+
+    log = served(lambda _, watcher: respond(watcher, complete=True))
+    assert log.told[1] == ("response", b"ab", "text/plain")
+
+    broken = served(lambda _, watcher: respond(watcher, complete=False))
+    assert [kind for kind, *_ in broken.told] == ["request"]
+
+    large = served(lambda _, watcher: respond(watcher, complete=True), Log(body=1))
+    assert [kind for kind, *_ in large.told] == ["request"]
+    assert large.too_large_ones == 1
+
+
+@pytest.mark.parametrize(
+    ("route", "headers", "kind"),
+    [
+        (Route("m", protocol="v1"), [], "application/json"),
+        (Route("m", protocol="v2"), [(b"Inference-Header-Content-Length", b"5")], "application/octet-stream"),
+        (Route("m"), [], "application/octet-stream"),
+    ],
+)
+def test_request_without_a_type_has_its_protocols(
+    route: Route, headers: list[tuple[bytes, bytes]], kind: str
+) -> None:
+    """JSON, unless tensors are binary."""
+    inner = Inner(route=route)
+    inner.content_type, inner.headers = "", headers
+
+    log = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=inner)
+    assert log.told == [("request", b"question", kind)]
+
+
+@pytest.mark.parametrize("mode", ["request", "response"])
+def test_mode_chooses_events(mode: str) -> None:
+    """Requests or responses alone."""
+    log = served(lambda _, watcher: watcher.replied(200, b"answer", "text/html", b""), Log(mode))
+    assert [kind for kind, *_ in log.told] == [mode]

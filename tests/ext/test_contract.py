@@ -1,0 +1,156 @@
+"""What holds for every extension of the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from modelserver.engine.telemetry.access import AccessLog
+from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.tensors.shared_memory import Regions
+from modelserver.errors import ConfigError
+from modelserver.ext import EXTENSIONS
+from modelserver.extension import Host, close_extensions, open_extensions
+from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.services import Services
+from modelserver.surface.http.aside import Aside
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+# Settings with which only the core is on.
+ALL_OFF: dict[str, Any] = {
+    "enable_grpc_api": False,
+    "enable_workflows": False,
+    "enable_console": False,
+    "frontend_processes": 1,
+}
+# Settings that turn each on, besides its defaults.
+ON: dict[str, dict[str, Any]] = {
+    "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
+    "grpc": {"enable_grpc_api": True, "grpc_inference_port": 0, "grpc_management_port": 0},
+    "otel": {"otel": "all"},
+    "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
+    "recording": {"allow_recording": True},
+    "workflows": {"enable_workflows": True},
+    "console": {"enable_console": True},
+    "frontends": {"frontend_processes": 2},
+}
+
+
+@pytest.fixture
+async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
+    """Hosts with these settings, and without models."""
+    asides: list[Aside] = []
+
+    def make(**changed: Any) -> Host:
+        settings = Settings(**{**ALL_OFF, **changed})
+        aside, intake = Aside(1000), Intake.of(settings)
+        asides.append(aside)
+        registry: Any = _Registry()
+        services = Services(
+            registry,
+            ServerMetrics(),
+            settings,
+            tokens=None,
+            aside=aside,
+            intake=intake,
+            outgoing=Outgoing.of(settings, intake.give_back),
+            shared=Regions(None, 0),
+        )
+        return Host(services, tmp_path, AccessLog(), print)
+
+    yield make
+    for aside in asides:
+        aside.close()
+
+
+class _Registry:
+    """Without models."""
+
+    def __init__(self) -> None:
+        self.workflows: dict[str, Any] = {}
+        self.preparation = self
+        self.cluster: Any = None
+
+
+def test_table_and_contract_have_the_same_extensions() -> None:
+    """A new row is tested here, too."""
+    assert set(ON) == set(EXTENSIONS)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_settings_turn_it_on_and_off(name: str) -> None:
+    """It is on with its own settings, and off with those that turn all off."""
+    assert EXTENSIONS[name].is_on(Settings(**{**ALL_OFF, **ON[name]}))
+    assert not EXTENSIONS[name].is_on(Settings(**ALL_OFF))
+
+
+def test_extension_that_is_off_is_not_imported() -> None:
+    """A server without any has none of their modules; the table of them is all that is there."""
+    code = (
+        "import asyncio, json, sys\n"
+        "import modelserver.__main__, modelserver.run.server, modelserver.run.reception\n"
+        "from modelserver.ext import EXTENSIONS\n"
+        "from modelserver.extension import open_extensions\n"
+        "from modelserver.models.settings.settings import Settings\n"
+        "from types import SimpleNamespace\n"
+        f"host = SimpleNamespace(settings=Settings(**json.loads('{json.dumps(ALL_OFF)}')))\n"
+        "assert asyncio.run(open_extensions(EXTENSIONS, host)) == []\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    imported = {name.split(".")[2] for name in json.loads(run.stdout)}
+
+    assert imported & set(EXTENSIONS) == set()
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) -> None:
+    """It adds something to the host, and is closed within its grace also if the server never listened."""
+    host = make_host(**ON[name])
+    extensions = await open_extensions({name: EXTENSIONS[name]}, host)
+    await close_extensions(extensions, 1.0)
+
+    added = (
+        *(host.watches, host.listeners, host.added_routes, host.mounts),
+        *(host.answers, host.restores, host.settles, host.tasks, host.registry.preparation.cluster),
+    )
+    assert len(extensions) == 1
+    assert any(added)
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+async def test_it_closes_without_having_been_opened(name: str) -> None:
+    """As when its own opening has failed."""
+    await import_module(EXTENSIONS[name].module).Extension().close(1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "text"),
+    [
+        ("cluster", {"worker_address": "203.0.113.1:1"}, "worker_address"),
+        ("grpc", {"grpc_inference_address": "203.0.113.1"}, "grpc_inference_address=203.0.113.1"),
+        (
+            "payloads",
+            {"payload_log_url": "https://h/", "payload_log_ca_file": "/none"},
+            "payload_log_ca_file",
+        ),
+    ],
+)
+async def test_wrong_setting_is_refused_by_name(
+    name: str, wrong: dict[str, Any], text: str, make_host: Callable[..., Host]
+) -> None:
+    """The start ends with a line that names it; what was open before is closed."""
+    host = make_host(**{**ON["recording"], **ON[name], **wrong})
+    rows = {each: EXTENSIONS[each] for each in ("recording", name)}
+    with pytest.raises(ConfigError, match=text):
+        await open_extensions(rows, host)

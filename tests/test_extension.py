@@ -1,0 +1,98 @@
+"""The host of extensions, and how they are opened and closed."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.errors import ConfigError
+from modelserver.extension import Host, Row, close_extensions, open_extensions
+from modelserver.surface.watching import Watcher
+
+ANY: Any = None
+
+
+def host(**settings: Any) -> Host:
+    """The host of a server with these settings."""
+    services: Any = SimpleNamespace(settings=SimpleNamespace(**settings), registry=SimpleNamespace())
+    return Host(services, ANY, ANY, ANY)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What happens to three extensions; the last one cannot be opened."""
+    events: list[tuple[str, str]] = []
+
+    class Extension:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        async def open(self, _: Host) -> None:
+            events.append(("open", self._name))
+            if self._name == "broken":
+                raise ConfigError("broken=yes is not possible")
+
+        async def close(self, grace: float) -> None:
+            events.append((f"close in {grace:g} s", self._name))
+
+    for name in ("first", "second", "broken"):
+        module: Any = ModuleType(name)
+        module.Extension = lambda name=name: Extension(name)
+        monkeypatch.setitem(sys.modules, f"modelserver.ext.{name}", module)
+    return events
+
+
+def row(name: str) -> Row:
+    """An extension that is on with a setting of its name."""
+    return Row(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
+
+
+async def test_extensions_are_closed_in_reverse_order(events: list[tuple[str, str]]) -> None:
+    """Those that are on; the others are not even imported."""
+    table = {name: row(name) for name in ("first", "absent", "second")}
+    extensions = await open_extensions(table, host(first=True, second=True))
+    await close_extensions(extensions, 2.0)
+
+    assert events == [
+        ("open", "first"),
+        ("open", "second"),
+        ("close in 2 s", "second"),
+        ("close in 2 s", "first"),
+    ]
+
+
+async def test_extension_that_cannot_be_opened_ends_the_start(events: list[tuple[str, str]]) -> None:
+    """All are closed, the broken one too, which may have opened in part."""
+    table = {name: row(name) for name in ("first", "broken")}
+    with pytest.raises(ConfigError, match="broken=yes"):
+        await open_extensions(table, host(first=True, broken=True))
+
+    assert events[2:] == [("close in 0 s", "broken"), ("close in 0 s", "first")]
+
+
+def test_calls_and_their_requests_are_watched_apart() -> None:
+    """Over gRPC; over REST they are the same."""
+    server, seen = host(), []
+
+    def watch_of(name: str) -> Any:
+        def watch(request: Any) -> Watcher:
+            seen.append((name, request))
+            return Watcher()
+
+        return watch
+
+    server.watch(watch_of("requests"))
+    server.watch(watch_of("calls"), whole_calls=True)
+    for requests, whole_calls in ((True, True), (True, False), (False, True), (False, False)):
+        if (watch := server.watch_of(requests=requests, whole_calls=whole_calls)) is not None:
+            watch((requests, whole_calls))
+
+    assert seen == [
+        ("requests", (True, True)),
+        ("calls", (True, True)),
+        ("requests", (True, False)),
+        ("calls", (False, True)),
+    ]
