@@ -19,6 +19,7 @@ from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
+from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.models.settings.keys import KEYS
 from modelserver.run.cli import build_parser
 from modelserver.surface.api.app import build_app
@@ -409,13 +410,17 @@ def is_there(endpoint: Endpoint) -> bool:
         metrics=None,
         settings=settings,
         tokens=object(),
-        workflows=None,
-        recorder=None,
         shared=None,
     )
     role: Any = endpoint.port
+    nothing: Any = None
+    added = {
+        "management": lambda app, _: add_workflow_management(app, nothing, model_api=True),
+        "inference": lambda app, _: add_workflow_inference(app, nothing),
+    }
+    app = build_app({role}, services, [added[role]] if role in added else [])
     scope = {"type": "http", "path": endpoint.example, "method": endpoint.method, "headers": []}
-    return any(route.matches(scope)[0] is Match.FULL for route in build_app({role}, services).routes)
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 def _flags() -> str:

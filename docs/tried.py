@@ -43,7 +43,7 @@ _FOUND = {
         "tests/handlers/test_object_detector.py::test_pictures_of_one_size_are_one_tensor"
     ),
     "A handler sets `TS_DECODE_INPUT_REQUEST` while it is imported": (
-        "tests/worker/test_service.py::test_a_handler_may_turn_decoding_off"
+        "tests/engine/worker/test_service.py::test_a_handler_may_turn_decoding_off"
     ),
     "The envelope `kservev2` did not take what TorchServe's samples send": (
         "tests/handlers/envelopes/test_kservev2.py::test_shapes_and_texts_of_torchserves_samples"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from tests import budget
 
 from modelserver.engine.worker import elsewhere
 
@@ -31,6 +32,11 @@ _ROOT = Path(__file__).parent
 
 # Files whose locks processes of pytest-xdist share: of tests that run now, and of the one that is next.
 _NOW, _NEXT = Path(__file__), Path(__file__).with_name("test_house.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See :mod:`tests.budget`."""
+    budget.configure(config)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -77,12 +77,11 @@ def commands(text: str) -> list[Command]:
     return found
 
 
-def block_under(heading: str) -> str:
-    """The first block of shell under a heading."""
-    section = _README.partition(f"\n## {heading}\n")[2]
-    found = re.search(r"(?ms)^```sh\n(.*?)^```", section)
-    assert found is not None, heading
-    return found[1].strip()
+def block_under(heading: str, number: int = 1) -> str:
+    """A block of shell under a heading."""
+    section = _README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    blocks: list[str] = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
+    return blocks[number - 1].strip()
 
 
 def cases(*names: str) -> list[Any]:
@@ -141,36 +140,39 @@ def test_the_next_line_predicts_with_it() -> None:
     assert parse_route(urlsplit(predict.arguments[-1]).path) == parse_route("/predictions/mnist")
 
 
-def test_the_second_command_installs_and_runs_all_tests() -> None:
-    """It works by itself: it makes the environment too, and leaves no test out."""
-    command = block_under("Run the tests")
-    made, installed, tested = commands(f"    {command}\n")
+def test_commands_install_and_run_all_tests() -> None:
+    """The first works by itself: it makes the environment too. The second runs what the first leaves out."""
+    fast, slow = (block_under("Run the tests", number) for number in (1, 2))
+    made, installed, tested = commands(f"    {fast}\n")
+    more, tested_slowly = commands(f"    {slow}\n")
 
-    assert "\n" not in command
+    assert "\n" not in fast + slow
     assert (made.name, made.arguments) == ("python3", ["-m", "venv", ".venv"])
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test,lint]"])
+    assert (more.name, more.arguments) == ("pip", ["install", "-e", ".[test-slow]"])
+    assert (tested.name, tested.arguments) == ("python", ["-m", "pytest", "-n", "4"])
     # Without the expression the slow ones are skipped.
-    assert tested.name == "python"
-    assert tested.arguments == ["-m", "pytest", "-n", "4", "-m", "slow or not slow"]
+    assert (tested_slowly.name, tested_slowly.arguments) == ("python", [*tested.arguments, "-m", "slow"])
     assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-def test_ci_runs_the_second_command_as_it_stands() -> None:
-    """What .ci/run takes from the README is that command, word for word."""
+@pytest.mark.parametrize("number", [1, 2])
+def test_ci_runs_the_commands_as_they_stand(number: int) -> None:
+    """What .ci/run takes from the README is those commands, word for word."""
     script = (_ROOT / ".ci" / "run").read_text(encoding="utf-8")
     function = re.search(r"(?ms)^command_under\(\) \{.*?^\}", script)
     assert function is not None
 
     done = subprocess.run(
-        ["bash", "-euc", f"{function[0]}\ncommand_under 'Run the tests'"],
+        ["bash", "-euc", f"{function[0]}\ncommand_under 'Run the tests' {number}"],
         cwd=_ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert "command_under 'Run the tests'" in script
-    assert done.stdout.strip() == block_under("Run the tests")
+    assert f"command_under 'Run the tests' {number}" in script
+    assert done.stdout.strip() == block_under("Run the tests", number)
 
 
 def test_ci_can_be_run() -> None:

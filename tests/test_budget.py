@@ -1,0 +1,50 @@
+"""The budget of the fast lane."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.budget import SECONDS, WHOLE, Budget, used
+
+
+def after(seconds: float, tests: int, *, is_fast_lane: bool = True) -> Budget:
+    """The budget at the end of such a run, in two processes."""
+    budget = Budget(is_fast_lane=is_fast_lane)
+    report: Any = SimpleNamespace(when="call")
+    for _ in range(tests):
+        budget.pytest_runtest_logreport(report)
+    for _ in range(2):
+        budget.pytest_testnodedown(SimpleNamespace(workeroutput={"processor_seconds": seconds / 2}))
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "fails"),
+    [
+        (after(SECONDS + 1, WHOLE), True),
+        (after(SECONDS - 1, WHOLE), False),
+        (after(SECONDS + 1, WHOLE - 1), False),
+        (after(SECONDS + 1, WHOLE, is_fast_lane=False), False),
+    ],
+    ids=["above", "below", "a part of the lane", "another lane"],
+)
+def test_only_a_whole_fast_lane_above_the_budget_fails(budget: Budget, fails: bool) -> None:
+    """Then the run has failed, though each test has passed."""
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    budget.pytest_sessionfinish(session)
+
+    assert session.exitstatus == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)
+    assert bool(budget.fault) is fails
+
+
+def test_processor_time_of_children_counts() -> None:
+    """Most of what end-to-end tests use is that of servers."""
+    import subprocess
+    import sys
+
+    before = used()
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+
+    assert used() > before
