@@ -40,8 +40,6 @@ _UPWARDS: dict[str, set[str]] = {
         "ext.rollout.plan",
         "ext.rollout.traffic",
         "ext.sequences.pool",
-        "ext.stores.calling",
-        "ext.stores.place",
     },
     "surface": {
         "ext.rollout",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.pools.spec import Machines
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
+    from modelserver.models.archives.object_stores import ObjectStores
     from modelserver.models.registry import Registry
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
@@ -128,6 +129,10 @@ class Host:
     def launch(self, machines: Machines) -> None:
         """Workers start there, unless their model says otherwise."""
         self.registry.preparation.cluster = machines
+
+    def fetch(self, stores: ObjectStores) -> None:
+        """Archives may come from object stores."""
+        self.registry.preparation.store.remote = stores
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,8 @@ ALL_OFF: dict[str, Any] = {
     "enable_console": False,
     "frontend_processes": 1,
 }
+# On with any settings: what they need is imported when it is used.
+ALWAYS = {"stores"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -40,6 +43,7 @@ ON: dict[str, dict[str, Any]] = {
     "otel": {"otel": "all"},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
+    "stores": {},
     "workflows": {"enable_workflows": True},
     "console": {"enable_console": True},
     "frontends": {"frontend_processes": 2},
@@ -80,6 +84,7 @@ class _Registry:
         self.workflows: dict[str, Any] = {}
         self.preparation = self
         self.cluster: Any = None
+        self.store = SimpleNamespace(remote=None)
 
 
 def test_table_and_contract_have_the_same_extensions() -> None:
@@ -91,7 +96,7 @@ def test_table_and_contract_have_the_same_extensions() -> None:
 def test_settings_turn_it_on_and_off(name: str) -> None:
     """It is on with its own settings, and off with those that turn all off."""
     assert EXTENSIONS[name].is_on(Settings(**{**ALL_OFF, **ON[name]}))
-    assert not EXTENSIONS[name].is_on(Settings(**ALL_OFF))
+    assert EXTENSIONS[name].is_on(Settings(**ALL_OFF)) is (name in ALWAYS)
 
 
 def test_extension_that_is_off_is_not_imported() -> None:
@@ -103,14 +108,18 @@ def test_extension_that_is_off_is_not_imported() -> None:
         "from modelserver.extension import open_extensions\n"
         "from modelserver.models.settings.settings import Settings\n"
         "from types import SimpleNamespace\n"
-        f"host = SimpleNamespace(settings=Settings(**json.loads('{json.dumps(ALL_OFF)}')))\n"
-        "assert asyncio.run(open_extensions(EXTENSIONS, host)) == []\n"
+        f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
+        "host = SimpleNamespace(settings=settings, fetch=lambda _: None)\n"
+        "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    imported = {name.split(".")[2] for name in json.loads(run.stdout)}
+    imported = json.loads(run.stdout)
 
-    assert imported & set(EXTENSIONS) == set()
+    assert {name.split(".")[2] for name in imported} & set(EXTENSIONS) == ALWAYS
+    assert [name for name in imported if name.startswith("modelserver.ext.stores.")] == [
+        "modelserver.ext.stores.extension"
+    ]
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
@@ -122,7 +131,8 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
 
     added = (
         *(host.watches, host.listeners, host.added_routes, host.mounts),
-        *(host.answers, host.restores, host.settles, host.tasks, host.registry.preparation.cluster),
+        *(host.answers, host.restores, host.settles, host.tasks),
+        *(host.registry.preparation.cluster, host.registry.preparation.store.remote),
     )
     assert len(extensions) == 1
     assert any(added)

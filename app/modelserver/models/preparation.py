@@ -136,7 +136,9 @@ class Preparation:
             trace=registration.trace,
         )
         trusted = registration.trusted
-        located = await locate(url, store, self._policy, self._workdir, transfer, trusted=trusted)
+        located = await locate(
+            url, store, self._policy, self._workdir, transfer, trusted=trusted, stores=self.store.remote
+        )
         try:
             return await self._reader.open(located, self._workdir, trusted=trusted)
         finally:

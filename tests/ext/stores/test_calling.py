@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,9 +16,10 @@ from tests.object_stores import s3
 
 from modelserver.errors import BadRequest, DownloadFailed, ModelNotFound
 from modelserver.ext.stores.calling import Listing, fetch
+from modelserver.ext.stores.extension import Stores
 from modelserver.ext.stores.place import parse_place
+from modelserver.models.archives import sources
 from modelserver.models.archives.incoming import Transfer
-from modelserver.models.archives.sources import locate
 from modelserver.models.archives.urls import UrlPolicy
 
 if TYPE_CHECKING:
@@ -113,6 +115,9 @@ async def test_names_in_a_folder(bucket: Bucket) -> None:
     assert found == [["deep/", "x.mar"]] * 5
     bucket.put("store/new.mar", b"n")
     assert await listing.names() == found[0]
+
+
+locate = partial(sources.locate, stores=Stores())
 
 
 async def test_a_signed_download(bucket: Bucket, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_it
 
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Progress, Transfer
+    from modelserver.models.archives.object_stores import ObjectStores
     from modelserver.models.environments.environment_store import Use
 
 _LOG: Final = logging.getLogger(__name__)
@@ -56,11 +57,13 @@ async def locate(
     transfer: Transfer = AS_USUAL,
     *,
     trusted: bool = False,
+    stores: ObjectStores | None = None,
 ) -> Located:
     """Find or fetch what ``url`` names, with checks in the order of reference 5.2.
 
     ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
-    the start, so a path may lead anywhere on this machine, and any object store is allowed.
+    the start, so a path may lead anywhere on this machine, and any object store is allowed. ``stores``
+    fetches from object stores, if there is something that does.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -72,15 +75,15 @@ async def locate(
     kind = scheme(url)
     is_here = trusted and os.path.isabs(url)
     if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not is_here):
-        return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted)
+        return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted, stores=stores)
     if isinstance(store, str):
         store = None
     match kind:
         case None:
             return await asyncio.to_thread(_from_path, url, store, trusted=trusted)
         case "http" | "https":
-            if transfer.signed:
-                path = await _signed_download(url, store, policy, workdir, transfer)
+            if transfer.signed and stores is not None:
+                path = await _signed_download(url, store, policy, workdir, transfer, stores=stores)
             else:
                 path = await download(url, store, policy, transfer)
             return Located(url, path, downloaded=path)
@@ -100,41 +103,42 @@ async def _from_object_store(
     transfer: Transfer,
     *,
     trusted: bool,
+    stores: ObjectStores | None,
 ) -> Located:
     """An object or a folder, or a name in a model store that is one."""
-    # Most servers never need this import.
-    from modelserver.ext.stores.calling import fetch  # noqa: PLC0415
-    from modelserver.ext.stores.place import parse_place  # noqa: PLC0415
-
     if scheme(url) is not None and not trusted:
         await load_client()
         policy.check(url)
+    if stores is None:
+        raise _not_found(url, "this server has no object stores")
+    full = url
     if scheme(url) is None:
         name = os.path.basename(url.rstrip("/"))
         if not name or name == ".":
             raise _not_found(url)
-        place = parse_place(f"{str(store).rstrip('/')}/{name}")
-    else:
-        place = parse_place(url)
-    path, held = await fetch(url, place, workdir, transfer)
+        full = f"{str(store).rstrip('/')}/{name}"
+    path, held = await stores.fetch(full, workdir, transfer)
     return Located(url, path, held=held)
 
 
 async def _signed_download(
-    url: str, store: Path | None, policy: UrlPolicy, workdir: Path, transfer: Transfer
+    url: str,
+    store: Path | None,
+    policy: UrlPolicy,
+    workdir: Path,
+    transfer: Transfer,
+    *,
+    stores: ObjectStores,
 ) -> Path:
     """An object of S3 by its http(s) URL, stored as any download."""
-    from modelserver.ext.stores.calling import fetch  # noqa: PLC0415
-    from modelserver.ext.stores.place import signed_place  # noqa: PLC0415
-
     await load_client()
     policy.check(url)
     if not policy.operator_set:
         raise refusal(url, "s3_sse_kms=true needs an allowed_urls in the configuration")
-    folder, place = _needed(store), signed_place(url, os.environ)
-    path, held = await fetch(url, place, workdir, transfer)
+    folder = _needed(store)
+    path, held, name = await stores.fetch_signed(url, workdir, transfer)
     try:
-        return await copy_file(url, path, folder, replace(transfer, progress=None), name=place.name)
+        return await copy_file(url, path, folder, replace(transfer, progress=None), name=name)
     finally:
         held.end()
 

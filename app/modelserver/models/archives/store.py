@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 from modelserver.errors import ModelServerError
 
 if TYPE_CHECKING:
-    from modelserver.ext.stores.calling import Listing
+    from modelserver.models.archives.object_stores import ObjectStores
 
 # If several files have the same name, the earlier suffix takes precedence.
 SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 
 
 class ModelStore:
-    """A folder, or the URL of one in an object store; without either there is nothing in it."""
+    """A folder, or the URL of one in an object store; without either there is nothing in it.
 
-    def __init__(self, place: Path | str | None) -> None:
+    ``remote`` lists object stores, if there is something that does.
+    """
+
+    def __init__(self, place: Path | str | None, remote: ObjectStores | None = None) -> None:
         self._place = place
-        self._listing: Listing | None = None
+        self.remote = remote
 
     async def loadable(self) -> list[str]:
         """The names of archives and model directories, in no order. Raises OSError, ModelServerError."""
@@ -29,7 +32,7 @@ class ModelStore:
         if isinstance(self._place, Path):
             found = await asyncio.to_thread(_entries, self._place)
         else:
-            found = await self._remote(self._place).names()
+            found = [] if self.remote is None else await self.remote.names(self._place)
         return [
             name
             for name, is_folder in ((entry.rstrip("/"), entry.endswith("/")) for entry in found)
@@ -46,13 +49,6 @@ class ModelStore:
         except (OSError, ModelServerError):
             return {}
         return {file.removesuffix(_suffix(file)): file for file in sorted(files, key=_rank, reverse=True)}
-
-    def _remote(self, url: str) -> Listing:
-        if self._listing is None:
-            from modelserver.ext.stores.calling import Listing  # noqa: PLC0415 - for servers that use it
-
-            self._listing = Listing(url)
-        return self._listing
 
 
 def _entries(folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext.recording.entries import GRPC, batch_of
+from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
@@ -131,7 +132,7 @@ async def archive_of(model: str | None, settings: Settings) -> Registration:
 
     None is the only model of a server. Raises ConfigError if there is no archive of that name.
     """
-    store = ModelStore(settings.model_store)
+    store = ModelStore(settings.model_store, Stores())
     try:
         first = await initial(settings, store)
     except ModelServerError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ModelServerError
+from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.archive import ModelArchive, open_archive
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.archives.sources import locate
@@ -87,7 +88,7 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
     if kind is None and path.exists() and not (place / path.name).exists():
         url, place = path.resolve().name, path.resolve().parent
     # The user of this command is the operator: any URL is allowed.
-    located = asyncio.run(locate(url, place, UrlPolicy(operator_set=True), unpacked))
+    located = asyncio.run(locate(url, place, UrlPolicy(operator_set=True), unpacked, stores=Stores()))
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 
 

@@ -1,0 +1,50 @@
+"""Archives in object stores and on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.ext.stores.calling import Listing
+    from modelserver.extension import Host
+    from modelserver.models.archives.incoming import Transfer
+    from modelserver.models.environments.environment_store import Use
+
+
+class Extension:
+    """Always on: any registration may name a store. What it needs is imported for the first one."""
+
+    async def open(self, host: Host) -> None:
+        host.fetch(Stores())
+
+    async def close(self, grace: float) -> None:
+        """Nothing is open."""
+
+
+class Stores:
+    """See :class:`modelserver.models.archives.object_stores.ObjectStores`."""
+
+    def __init__(self) -> None:
+        self._listings: dict[str, Listing] = {}
+
+    async def fetch(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+        from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above
+        from modelserver.ext.stores.place import parse_place  # noqa: PLC0415
+
+        return await fetch(url, parse_place(url), workdir, transfer)
+
+    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
+        from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above
+        from modelserver.ext.stores.place import signed_place  # noqa: PLC0415
+
+        place = signed_place(url, os.environ)
+        path, use = await fetch(url, place, workdir, transfer)
+        return path, use, place.name
+
+    async def names(self, url: str) -> list[str]:
+        from modelserver.ext.stores.calling import Listing  # noqa: PLC0415 - see above
+
+        return await self._listings.setdefault(url, Listing(url)).names()

@@ -1,0 +1,31 @@
+"""What fetches archives from object stores, if the server has something that does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from modelserver.models.archives.incoming import Transfer
+    from modelserver.models.environments.environment_store import Use
+
+
+class ObjectStores(Protocol):
+    """Fetches to the cache of the machine, where an archive stays until its use ends.
+
+    All raise ``ModelNotFound``, ``DownloadFailed``, ``InternalError``, and ``BadRequest`` for a URL that is
+    not of the plain form.
+    """
+
+    async def fetch(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+        """The archive at a URL of a store; ``workdir`` has the cache where the user has none."""
+        ...
+
+    async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
+        """The archive at an http(s) URL of S3, with a signed request; also its name there."""
+        ...
+
+    async def names(self, url: str) -> list[str]:
+        """What is in the folder at a URL, as of a few seconds ago; folders end in a slash."""
+        ...
