@@ -44,8 +44,13 @@ CALIBRATION_PICTURES = 16
 
 def build_noop(store: Path, name: str = "noop", seconds: float = 0.0, version: str = "1.0") -> str:
     """An archive whose handler sleeps ``seconds`` per batch, then answers ``{"ok": 1}``; returns its name."""
+    return build_handler(store, name, HANDLER.format(seconds=seconds), version)
+
+
+def build_handler(store: Path, name: str, code: str, version: str = "1.0") -> str:
+    """An archive of nothing but a handler; returns its name."""
     source = store / f"{name}_handler.py"
-    source.write_text(HANDLER.format(seconds=seconds), "utf-8")
+    source.write_text(code, "utf-8")
     config = ArchiveConfig(
         model_name=name, handler=str(source), version=version, export_path=store, force=True
     )

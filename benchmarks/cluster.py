@@ -3,8 +3,7 @@
 One server for each way to a worker: the socket pair of a worker of the same machine, the local socket of
 an agent's (with shared memory), TCP and TLS over loopback; with ``--peers`` also Ray Serve with
 ``@serve.batch``. All have the same model, batch and window and are asked in turns. Noise only ever adds:
-figures are the best of the rounds. Then, over TLS: how soon another worker is ready, and how soon a lost node
-is noticed and replaced. With ``--many`` only so many workers are asked for at once.
+figures are the best of the rounds.
 """
 
 from __future__ import annotations
@@ -17,24 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import cluster_faults, cluster_many
 from benchmarks.archives import build_mlp, build_noop
 from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
-from benchmarks.measure import Sample, figures, interleaved, quotient, sample
-from benchmarks.options import common_parser, run, tell, tells_failures
+from benchmarks.measure import Sample, interleaved, quotient, sample
+from benchmarks.options import common_parser, perform, run, tell, tells_failures
 from benchmarks.peers.launch import SUBJECTS, Job
 from benchmarks.peers.packages import PEERS, python_of, version_of
-from benchmarks.report import (
-    Mark,
-    failure_lines,
-    heading,
-    machine,
-    noise_lines,
-    number,
-    table,
-    write_json,
-)
+from benchmarks.report import Mark, number, table
 from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, model_server, sample_answer
 from benchmarks.serving import served
 from benchmarks.works import WORKS, Work, raw_body
@@ -118,9 +107,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rows", type=_names, default=tuple(ROWS), help=f"default: {','.join(ROWS)}")
     add("--ways", type=_names, default=tuple(way.name for way in WAYS), help="some of them, with commas")
     add("--lone-requests", type=int, default=300, help="of each way in each round; default: 300")
-    add("--archive-mb", type=int, default=1000, help="of a model that is sent; 0: none; default: 1000")
-    add("--no-faults", action="store_true", help="nothing is killed")
-    add("--many", type=int, metavar="N", help="nothing but what N workers at once take")
     return parser.parse_args(arguments)
 
 
@@ -134,47 +120,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rows = [ROWS[name] for name in options.rows]
     ways = [way for way in WAYS if way.name in options.ways]
-    print(heading("Workers on other machines", _facts(options)))
-    if options.dry_run:
-        print("\n".join(f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows))
-        return 0
-    if options.many:
-        return _many(options)
-    taken = measure(rows, ways, options)
-    happened = None if options.no_faults else cluster_faults.measure(_tell, options.archive_mb)
-    found = marks(taken)
-    for row in rows:
-        print(report(row, taken.samples))
-    print(lone_report(taken.lone))
-    if happened is not None:
-        print(cluster_faults.report(happened))
-        found += cluster_faults.marks(happened)
-    print("\n".join(map(str, found)))
-    write_json(
-        options.out,
-        {
-            "machine": _facts(options),
-            "figures": figures(taken.samples),
-            "lone": taken.lone,
-            "faults": happened,
-            "marks": found,
-            "samples": taken.samples,
-        },
-    )
-    return 1 if any(figure.void for figure in figures(taken.samples)) else 0
 
+    def measured() -> tuple[list[Sample], str, list[Mark]]:
+        taken = measure(rows, ways, options)
+        texts = [*(report(row, taken.samples) for row in rows), lone_report(taken.lone)]
+        return taken.samples, "\n".join(texts), marks(taken)
 
-def _many(options: argparse.Namespace) -> int:
-    many = cluster_many.measure(options.many, _tell)
-    found = cluster_many.marks(many)
-    print(cluster_many.report(many))
-    print("\n".join(map(str, found)))
-    write_json(options.out, {"machine": _facts(options), "many": many, "marks": found})
-    return 0 if all(mark.reached for mark in found) else 1
+    plan = [f"{row.title}: {', '.join(way.name for way in ways)}" for row in rows]
+    return perform(options, "Workers on other machines", _facts(options), plan, measured)
 
 
 def _facts(options: argparse.Namespace) -> dict[str, str]:
-    facts = machine() | {
+    facts = {
         "client": chosen(options.client),
         "servers": f"one worker each, job_queue_size={QUEUE_SIZE}, access log and metrics on",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved; the best of them",
@@ -203,11 +160,7 @@ def measure(rows: Sequence[Row], ways: Sequence[Way], options: argparse.Namespac
 
 
 def started(
-    stack: contextlib.ExitStack,
-    folder: Path,
-    work: Work,
-    ways: Sequence[Way],
-    options: argparse.Namespace,
+    stack: contextlib.ExitStack, folder: Path, work: Work, ways: Sequence[Way], options: argparse.Namespace
 ) -> dict[str, tuple[Running, str]]:
     """A server for each way, with the path that is asked. Raises BenchmarkError."""
     servers: dict[str, tuple[Running, str]] = {}
@@ -297,7 +250,7 @@ def best(samples: Sequence[Sample], row: Row, way: str) -> Best:
 
 
 def report(row: Row, samples: Sequence[Sample]) -> str:
-    """A Markdown table of a row, and what is wrong with it."""
+    """A Markdown table of a row."""
     names = [
         way for way in (PAIR, LOCAL, TCP, TLS, RAY) if any(s.subject == label(row, way) for s in samples)
     ]
@@ -308,10 +261,8 @@ def report(row: Row, samples: Sequence[Sample]) -> str:
         to_rate, to_cpu = quotient(mine.rate, pair.rate), quotient(mine.cpu_us, pair.cpu_us)
         lines.append([name, *map(number, (mine.rate, to_rate, mine.cpu_us, to_cpu, mine.p50_ms))])
     headers = ["way", "requests/s", "to the pair", "CPU-µs/request", "to the pair", "p50 ms"]
-    mine_figures = [each for each in figures(samples) if each.subject.startswith(f"{row.title}: ")]
-    remarks = [*failure_lines(mine_figures), *noise_lines(mine_figures)]
     title = f"## {row.title}, {row.connections} connections"
-    return "\n".join([title, "", table(headers, lines), "", *remarks, ""])
+    return "\n".join([title, "", table(headers, lines), ""])
 
 
 def lone_report(lone: Mapping[str, Sequence[Lone]]) -> str:

@@ -1,8 +1,8 @@
 """This server beside others: each starts, is loaded by the same client in turns, and is told by its ratios.
 
-References are bare uvicorn with an echo, a minimal FastAPI service and PyTorch loops without a server. Peers
-are TorchServe (as shipped, and with its logs off) and LitServe; Ray Serve, BentoML and MLServer when they are
-named. What cannot start is said, with its reason. Any answer that is not 2xx voids a figure.
+References are bare uvicorn with an echo, and PyTorch loops without a server. Peers are TorchServe as shipped,
+the same with its logs off, and LitServe; Ray Serve when it is named. What cannot start is reported, with its
+reason. Any answer that is not 2xx voids a figure.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import CALIBRATION, build_mlp, build_noop, build_resnet, build_variant, photograph
-from benchmarks.comparison_report import draw, work_document, work_text
+from benchmarks.comparison_report import work_document, work_text
 from benchmarks.load import chosen
 from benchmarks.measure import figures
 from benchmarks.options import ARCHS, common_parser, numbers, run, tells_failures
 from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
 from benchmarks.peers.launch import SUBJECTS, Subject
 from benchmarks.peers.packages import PEERS, python_of, version_of
-from benchmarks.plots import WITHOUT, can_plot
 from benchmarks.report import heading, installed, machine, table, write_json
 from benchmarks.servers import QUEUE_SIZE
 from benchmarks.side_by_side import LOOP, Plan, Result, measure_work
@@ -44,7 +43,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 REHEARSED = ("start", "noop_b32", "mlp_b32")
 REHEARSING = ("echo", "window", "adaptive")
 DRY_RUN = "a rehearsal: our own server and the echo only, for moments; its figures mean nothing"
-OUT = "folder for compare.json, compare.md and a PNG per work"
+OUT = "folder for compare.json and compare.md"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -62,17 +61,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", type=Path, metavar="DIR", help="where `python -m benchmarks peers DIR` put them")
     add("--connections", type=numbers, help="only these of a work's numbers, where it has them")
     add("--arch", choices=ARCHS, default="resnet152", help="a smaller network, to try it out")
-    add("--image", type=Path, help="the picture to send; without it one of about 110 kB is made")
     add("--threads", type=int, default=usable_cpus(), help="of a ResNet (default: all cores)")
     add("--queue", type=int, default=QUEUE_SIZE, help="requests that may wait, where there is a bound")
-    add("--lone-requests", type=int, default=200, help="of the sequential client (default: 200)")
     options = parser.parse_args(arguments)
     if options.dry_run:
         options.works = options.works or REHEARSED
         options.subjects = options.subjects or REHEARSING
         options.connections = options.connections or (8,)
         options.duration, options.warmup, options.reps = min(options.duration, 0.3), 0.1, 1
-        options.client, options.lone_requests = "asyncio", 5
+        options.client = "asyncio"
     return options
 
 
@@ -121,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (options.out / "compare.md").write_text(
             "\n".join([heading("Comparison", facts), *parts, text, ""]), "utf-8"
         )
-        print(f"wrote {options.out}" if can_plot() else WITHOUT)
+        print(f"wrote {options.out}")
     return 1 if any(figure.void for result in results.values() for figure in figures(result.samples)) else 0
 
 
@@ -145,13 +142,12 @@ def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Pla
         store = folder / "store"
         store.mkdir()
         kinds = {work.kind for work in works}
-        picture = options.image.read_bytes() if options.image else photograph()
         yield Plan(
             folder=folder,
             store=store,
             archives=build_archives(store, kinds, options),
             arch=options.arch,
-            picture=picture,
+            picture=photograph(),
             peers=options.peers.resolve() if options.peers else None,
             threads=options.threads,
             queue=options.queue,
@@ -161,7 +157,7 @@ def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Pla
             client=options.client,
             connections=options.connections or (),
             loops=options.subjects is None or LOOP in options.subjects,
-            lone=options.lone_requests,
+            lone=5 if options.dry_run else 200,
         )
 
 
@@ -191,7 +187,7 @@ def write(
     subjects: Sequence[Subject],
     results: dict[str, Result],
 ) -> None:
-    """JSON and pictures of what there is so far."""
+    """JSON of what there is so far."""
     if options.out is None:
         return
     document = {
@@ -204,8 +200,6 @@ def write(
     }
     with contextlib.redirect_stdout(sys.stderr):
         write_json(options.out / "compare.json", document)
-    if can_plot():
-        draw(options.out, list(results.values())[-1], titles())
 
 
 def closing(subjects: Sequence[Subject], results: dict[str, Result], peers: Path | None) -> str:
@@ -227,8 +221,7 @@ def closing(subjects: Sequence[Subject], results: dict[str, Result], peers: Path
 def version(subject: Subject, peers: Path | None) -> str | None:
     """Of the server itself, None where it is not installed."""
     if subject.peer is None:
-        package = {"echo": "uvicorn", "fastapi": "fastapi"}.get(subject.name, "modelserver")
-        return installed(package)
+        return installed("uvicorn" if subject.name == "echo" else "modelserver")
     return version_of(python_of(peers, subject.peer), PEERS[subject.peer].package) if peers else None
 
 

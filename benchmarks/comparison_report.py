@@ -1,18 +1,17 @@
-"""One work of the comparison as text, as JSON and as pictures."""
+"""One work of the comparison as text and as JSON."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import figures, of, ratio
-from benchmarks.plots import plot_bars, plot_rates
 from benchmarks.report import failure_lines, noise_lines, number, table
-from benchmarks.side_by_side import EAGER_LOOPS, LOOP, LOOPS, median_memory, median_start
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, LOOPS, medians
 from benchmarks.targets import best_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from benchmarks.measure import Figure
     from benchmarks.side_by_side import Result
@@ -96,11 +95,11 @@ def _starts(result: Result, titles: Mapping[str, str]) -> str:
     headers = ["server", "listening s", "ready s", "first answer s", "RSS MB", "PSS MB", "processes"]
     rows = []
     for name, taken in result.starts.items():
-        start = median_start(taken)
+        start = medians(taken)
         cells = [number(value) for value in (start.listening_s, start.ready_s, start.answer_s)]
         if result.memory.get(name):
-            memory = median_memory(result.memory[name])
-            cells += [number(memory.rss_mb), number(memory.pss_mb), str(memory.processes)]
+            memory = medians(result.memory[name])
+            cells += [number(memory.rss_mb), number(memory.pss_mb), f"{memory.processes:.0f}"]
         else:
             cells += ["", "", ""]
         rows.append([titles.get(name, name), *cells])
@@ -113,62 +112,6 @@ def _last_line(text: str) -> str:
 
 
 def work_document(result: Result) -> dict[str, object]:
-    """A work for JSON: figures, ratios, and everything that they were made of."""
-    summary = figures(result.samples)
-    bases = [base for base in (*BASES, _loop_of(result)) if base]
-    ratios = [
-        {
-            "subject": each.subject,
-            "connections": each.connections,
-            **{
-                f"to {base}": ratio(
-                    result.samples,
-                    of(each.subject, each.connections),
-                    of(base, 0 if base.startswith(LOOP) else each.connections),
-                )
-                for base in bases
-            },
-        }
-        for each in summary
-    ]
-    return {
-        "work": result.work,
-        "figures": summary,
-        "ratios": ratios,
-        "half_load": figures(result.half),
-        "lone": result.lone,
-        "starts": result.starts,
-        "memory": result.memory,
-        "queues": result.queues,
-        "refusals": result.refusals,
-        "samples": result.samples,
-        "half_load_samples": result.half,
-    }
-
-
-def draw(folder: Path, result: Result, titles: Mapping[str, str]) -> list[Path]:
-    """The pictures of a work; returns the files."""
-    drawn = []
-    if result.samples:
-        drawn.append(folder / f"{result.work.name}.png")
-        unit = "images/s" if result.work.kind == "resnet" else "requests/s"
-        plot_rates(drawn[-1], result.work.title, figures(result.samples), titles, unit)
-    if result.half:
-        drawn.append(folder / f"{result.work.name}_half.png")
-        shown = [each for each in figures(result.half) if not each.void]
-        bars = {
-            "requests/s": {titles[each.subject]: each.rate or 0.0 for each in shown},
-            "p99, ms": {titles[each.subject]: each.p99_ms or 0.0 for each in shown},
-        }
-        plot_bars(drawn[-1], f"{result.work.title}: {_HALF}", bars)
-    if result.work.alone and result.starts:
-        drawn.append(folder / f"{result.work.name}.png")
-        starts = {titles[name]: median_start(taken) for name, taken in result.starts.items()}
-        memory = {titles[name]: median_memory(taken) for name, taken in result.memory.items()}
-        bars = {
-            "first answer, s": {name: start.answer_s for name, start in starts.items()},
-            "resident, MB": {name: size.rss_mb for name, size in memory.items()},
-            "proportional, MB": {name: size.pss_mb for name, size in memory.items()},
-        }
-        plot_bars(drawn[-1], result.work.title, bars)
-    return drawn
+    """A work for JSON: the figures, and the samples that they and the ratios are made of."""
+    measured = {field.name: getattr(result, field.name) for field in fields(result)}
+    return {**measured, "figures": figures(result.samples), "half_load": figures(result.half)}

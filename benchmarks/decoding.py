@@ -13,7 +13,6 @@ import random
 import statistics
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.archives import photograph
@@ -35,7 +34,6 @@ FASTEST = "fast_decode"
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser("benchmarks.decoding", description=__doc__)
-    parser.add_argument("--image", type=Path, help="the JPEG; without it one of about 110 kB is made")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
     parser.add_argument("--dry-run", action="store_true", help="one round only: the figures mean nothing")
     return parser.parse_args(arguments)
@@ -136,10 +134,13 @@ def report_weights(count: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, measure, report; 1 if a way gives other numbers."""
     options = parse(arguments)
-    file = options.image.read_bytes() if options.image else photograph()
+    file = photograph()
     rounds = 1 if options.dry_run else options.rounds
-    picture = f"{options.image or 'made'}, {len(file):,} bytes"
-    print(heading("Decoding", machine() | {"picture": picture, "rounds": f"{rounds}, interleaved"}))
+    print(
+        heading(
+            "Decoding", machine() | {"picture": f"{len(file):,} bytes", "rounds": f"{rounds}, interleaved"}
+        )
+    )
     work = ways(file)
     expected = work[BASE]().clone()
     differences = {name: float((call() - expected).abs().max()) for name, call in work.items()}

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks.archives import photograph
-from benchmarks.gpu_loops import KINDS, PRECISIONS, GpuLoops, gpu_loops
+from benchmarks.gpu_loops import KINDS, PRECISIONS
 from benchmarks.gpu_utilisation import Utilisation, used_mib
 from benchmarks.load import Load, run_load
+from benchmarks.loops import Loops, loops
 from benchmarks.measure import Figure, Sample, figures, interleaved, of, ratio, sample
 from benchmarks.options import ARCHS, common_parser, numbers, run, tell, tells_failures
 from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
@@ -40,11 +41,6 @@ SERVER = "server"
 # What of each loop's rate the server should reach, by where JPEGs are decoded, and why not more.
 SHARES = {"cpu": {"chip": 0.8, "decode": 0.5}, "nvjpeg": {"chip": 0.5, "decode": 0.5}}
 TIMES_SERIAL = 5.0
-REASONS = {
-    "cpu": "`chip` gets batches without a gap; `decode` has all cores, which client and server need too",
-    "nvjpeg": "each loop has the GPU to itself, which decodes and computes for the server",
-    "serial": "`serial` decodes with one core while the GPU waits, and computes while the cores wait",
-}
 CONTEXT_MIB = 100  # a process that computes on a GPU takes more of its memory than this
 DRY = {
     "arch": "mobilenet_v3_small",
@@ -57,10 +53,6 @@ DRY = {
 }
 
 
-class Skipped(Exception):
-    """A step needs something that is not there; the message says what."""
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; a dry run has its own network and numbers."""
     parser = common_parser("benchmarks.gpu", __doc__, duration=10.0)
@@ -70,7 +62,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batch", type=int, default=32, help="the largest batch (default: 32)")
     add("--workers", type=int, default=1, help="worker processes on the GPU (default: 1)")
     add("--connections", type=numbers, default=(1, 8, 32, 128, 512), help="default: 1,8,32,128,512")
-    add("--image", type=Path, help="the JPEG to send; without it one of about 110 kB is made")
     add("--precision", choices=PRECISIONS, default="tf32", help="of server and loops (default: tf32)")
     add("--decode", choices=("cpu", "nvjpeg"), default="cpu", help="where JPEGs are decoded (default: cpu)")
     add("--fast-decode", action="store_true", help="let the server decode JPEGs at a fraction of their size")
@@ -90,10 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = importlib.import_module("benchmarks.gpu_first").main(arguments[1:])
         return status
     options = parse(arguments)
-    picture = options.image.read_bytes() if options.image else photograph()
+    picture = photograph()
     facts = machine() | {
         "network": f"{options.arch}, random weights, seed 0, {options.precision}",
-        "picture": f"{options.image or 'made'}, {len(picture):,} bytes",
+        "picture": f"{len(picture):,} bytes",
         "server": f"batch {options.batch}, {options.workers} workers, {settings_of(options)}",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
@@ -125,12 +116,13 @@ def measure(options: argparse.Namespace, picture: bytes) -> tuple[list[Sample], 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         image = folder / "picture.jpg"
         image.write_bytes(picture)
-        loops = stack.enter_context(gpu_loops(loop_arguments(options, image), options.threads))
-        print(f"device: {loops.device}\n", flush=True)
+        arguments = loop_arguments(options, image)
+        beside = stack.enter_context(loops("benchmarks.gpu_loops", arguments, options.threads))
+        print(f"device: {beside.device}\n", flush=True)
         server = stack.enter_context(served(options, folder, picture))
         run_load(load_of(server, picture, max(options.connections), options.warmup), "asyncio")
         used: dict[int, list[float]] = {}
-        samples = interleaved(options.reps, takers(options, server, loops, picture, used), tell)
+        samples = interleaved(options.reps, takers(options, server, beside, picture, used), tell)
     return samples, {at: sum(seen) / len(seen) if seen else None for at, seen in used.items()}
 
 
@@ -208,7 +200,7 @@ def described(server: ModelServer, name: str) -> dict[str, Any]:
 def takers(
     options: argparse.Namespace,
     server: ModelServer,
-    loops: GpuLoops,
+    beside: Loops,
     picture: bytes,
     used: dict[int, list[float]],
 ) -> list[Callable[[int], Sample]]:
@@ -222,7 +214,7 @@ def takers(
         return taken
 
     return [
-        *(partial(loops.run, kind, options.duration) for kind in KINDS),
+        *(partial(beside.run, kind, options.duration, kind) for kind in KINDS),
         *(partial(take, connections) for connections in options.connections),
     ]
 
@@ -264,7 +256,7 @@ def print_report(
     used: Mapping[int, float | None],
     decode: str,
 ) -> None:
-    """Table, marks and their reasons on standard output."""
+    """Table and marks on standard output."""
     headers = ["subject", "connections", "images/s", "p50 ms", "p99 ms", "GPU %", "to limit", "to serial"]
     rows = []
     for each in summary:
@@ -278,9 +270,8 @@ def print_report(
         rows.append(
             [each.subject, str(at), *seen, "" if busy is None else number(busy), *map(number, against)]
         )
-    told = [f"{mark}\n  {REASONS[why]}" for mark, why in zip(marks, (decode, "serial"), strict=True)]
     print(table(headers, rows))
-    print("\n" + "\n".join([*told, *failure_lines(summary), *noise_lines(summary)]))
+    print("\n" + "\n".join([*map(str, marks), *failure_lines(summary), *noise_lines(summary)]))
 
 
 if __name__ == "__main__":

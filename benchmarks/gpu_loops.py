@@ -1,7 +1,6 @@
 """What a GPU server is compared with, in a process of its own.
 
-``python -m benchmarks.gpu_loops ARCH IMAGE`` answers a line ``KIND SECONDS`` on standard input by a line of
-JSON with the pictures per second, or why there are none. ``chip`` computes batches that are on the device
+``chip`` computes batches that are on the device
 already, with batch norms that are not folded, like the server's; ``decode`` makes network inputs of JPEGs,
 on all cores or on the GPU; ``serial`` works as TorchServe does: decode, transform, copy, run, one after the
 other, in one thread.
@@ -10,75 +9,25 @@ other, in one thread.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
-import json
 import math
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measure import Sample
-from benchmarks.servers import BenchmarkError, answer_of, talking
+from benchmarks.loops import Work, rate_of, serve
 from modelserver.engine.resources import usable_cpus
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
 KINDS = ("chip", "decode", "serial")
 PRECISIONS = ("fp32", "tf32", "bf16")
-IN_FLIGHT = 4  # calls after which the loop waits for the device
-WARMUP_CALLS = 3
 TRIAL_SECONDS = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLoops:
-    """The running process; ``device`` is what it computes on, in words."""
-
-    process: subprocess.Popen[str]
-    device: str
-
-    def run(self, kind: str, seconds: float, repetition: int) -> Sample:
-        """Loop for ``seconds``; the rate is in pictures. Raises BenchmarkError if it cannot."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(f"{kind} {seconds}\n")
-            self.process.stdin.flush()
-        rate = float(checked_answer(self.process)["rate"])
-        return Sample(kind, 0, repetition, rate=rate)
-
-
-@contextlib.contextmanager
-def gpu_loops(arguments: Sequence[str], threads: int | None = None) -> Iterator[GpuLoops]:
-    """The process with these arguments; it ends with the block. Raises BenchmarkError."""
-    with talking("benchmarks.gpu_loops", arguments, threads) as process:
-        yield GpuLoops(process, str(checked_answer(process)["device"]))
-
-
-def checked_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line of the process. Raises BenchmarkError if there is none, or if it is an error."""
-    answer = answer_of(process)
-    if "error" in answer:
-        raise BenchmarkError(f"the loops: {answer['error']}")
-    return answer
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """``call`` handles so many ``pictures``; ``wait`` returns when the device has done all of it."""
-
-    call: Callable[[], object]
-    wait: Callable[[], object]
-    pictures: int
-
-
-class Loops:
+class GpuWorks:
     """The network and the pictures, and the three kinds of work with them. Torch comes with it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -114,7 +63,7 @@ class Loops:
         return self._repeated(self._serial)
 
     def _repeated(self, call: Callable[[], object]) -> Work:
-        return Work(call, self._wait, self._options.batch)
+        return Work(call, self._options.batch, self._wait)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -156,7 +105,7 @@ class Loops:
 
         # Many pictures at a time: cores wait for the last of them only.
         files = self._files * math.ceil(8 * usable_cpus() / len(self._files))
-        return Work(lambda: list(pool.map(crop, files)), self._wait, len(files))
+        return Work(lambda: list(pool.map(crop, files)), len(files), self._wait)
 
     def _decode_on_gpu(self) -> Work:
         from modelserver_handlers.pictures.nvjpeg import JpegDecoder  # noqa: PLC0415
@@ -178,21 +127,6 @@ class Loops:
         return list(zip(best.tolist(), classes.tolist(), strict=True))
 
 
-def rate_of(work: Work, seconds: float) -> float:
-    """Pictures per second over whole calls, for at least ``seconds`` after a warm-up."""
-    for _ in range(WARMUP_CALLS):
-        work.call()
-    work.wait()
-    calls, began = 0, time.perf_counter()
-    while not calls or time.perf_counter() - began < seconds:
-        work.call()
-        calls += 1
-        if calls % IN_FLIGHT == 0:
-            work.wait()
-    work.wait()
-    return calls * work.pictures / (time.perf_counter() - began)
-
-
 def main() -> None:
     """Answer the lines of standard input until it ends."""
     parser = argparse.ArgumentParser("benchmarks.gpu_loops", description=__doc__)
@@ -205,18 +139,8 @@ def main() -> None:
     add("--decode", choices=("cpu", "nvjpeg"), default="cpu")
     add("--fast-decode", action="store_true")
     options = parser.parse_args()
-    made: dict[str, Work] = {}
-    loops = Loops(options)
-    print(json.dumps({"device": loops.describe()}), flush=True)
-    for line in sys.stdin:
-        kind, _, seconds = line.strip().partition(" ")
-        try:
-            if kind not in made:
-                made[kind] = loops.work(kind)
-            answer: dict[str, object] = {"rate": rate_of(made[kind], float(seconds))}
-        except Exception as error:  # noqa: BLE001 - whatever torch says is the answer
-            answer = {"error": repr(error)[:500]}
-        print(json.dumps(answer), flush=True)
+    works = GpuWorks(options)
+    serve(works.describe(), works.work)
 
 
 if __name__ == "__main__":

@@ -6,27 +6,22 @@ an error does to CUDA stays until the process ends. ``benchmarks.gpu_first`` run
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
 import torchvision
 from PIL import Image
-from torch.fx.experimental.optimization import fuse
 
 from benchmarks.servers import ROOT
-from modelserver.engine.resources import usable_cpus
 from modelserver.engine.telemetry.gpus import gpus
 from modelserver.engine.worker.work import is_out_of_memory
 from modelserver_handlers.context import Context
@@ -35,13 +30,12 @@ from modelserver_handlers.image_classifier import ImageClassifier, classic_proce
 from modelserver_handlers.networks.cuda_graphs import batch_sizes, record_graphs
 from modelserver_handlers.networks.precision import use_bf16
 from modelserver_handlers.pictures import nvjpeg as gpu_jpegs
-from modelserver_handlers.pictures.pictures import open_picture
 from modelserver_handlers.pictures.resampling import resize_crops
 from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding
 from modelserver_handlers.zoo import random_network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Outcome = tuple[bool, dict[str, object]]
 
@@ -295,59 +289,11 @@ def compiled_requests(scale: Scale) -> Outcome:
     return before > 0 and more == 0, figures
 
 
-def nvml_calls(_scale: Scale) -> Outcome:
-    """NVML reads the GPU; descriptions of models wait for that."""
-    gpus.read()
-    if gpus.memory(0) is None:
-        return False, {"NVML": "reads no memory"}
-    times = []
-    for _ in range(50):
-        began = time.perf_counter()
-        gpus.read()
-        times.append(_milliseconds(began))
-    return True, {"ms, median and most": [sorted(times)[25], max(times)]}
-
-
-def launching_beside_decoders(scale: Scale) -> Outcome:
-    """How long a network of one row takes while threads decode pictures (the interpreter lock)."""
-    network = random_network(scale.arch, 0).to(GPU).eval().to(memory_format=torch.channels_last)
-    run = partial(_infer, network, _pictures(1))
-    figures: dict[str, object] = {"alone ms": 1e3 * _seconds(run, scale.rounds)}
-    for interval in (0.005, 0.0002):
-        sys.setswitchinterval(interval)
-        with _decoding(max(1, usable_cpus() - 1)) as count:
-            before, began = count(), time.perf_counter()
-            beside = _seconds(run, 3 * scale.rounds)
-            rate = (count() - before) / (time.perf_counter() - began)
-        figures[f"switch interval {interval}"] = {"ms": 1e3 * beside, "decodes/s": rate}
-    return True, figures
-
-
-def ceilings(scale: Scale) -> Outcome:
-    """Pictures per second of the bare network by format, precision and folding, eager and replayed."""
-    torch.backends.cudnn.benchmark = True
-    figures: dict[str, object] = {}
-    for name in ("exact", "tf32 nchw", "tf32", "tf32 folded", "bf16", "bf16 folded"):
-        # What it allows counts from here on.
-        torch.backends.cudnn.allow_tf32 = name != "exact"
-        order = torch.contiguous_format if "nchw" in name else torch.channels_last
-        kind = torch.bfloat16 if "bf16" in name else torch.float32
-        network = random_network(scale.arch, 0).eval()
-        network = (fuse(network) if "folded" in name else network).to(GPU, kind).to(memory_format=order)
-        run = partial(_infer, network, kind=kind)
-        batch = torch.randn(scale.batch, *PICTURE, device="cuda").contiguous(memory_format=order)
-        eager = scale.batch / _seconds(partial(run, batch), scale.rounds)
-        recorded = record_graphs(run, PICTURE, (scale.batch,), GPU, order)
-        replayed = recorded and scale.batch / _seconds(partial(recorded, batch), scale.rounds)
-        figures[f"{name}, eager and replayed/s"] = [eager, replayed]
-    return True, figures
-
-
 PROBES: dict[str, Callable[[Scale], Outcome]] = {
     probe.__name__: probe
     for probe in (
         *(versions, fork, landing, resampling, nvjpeg, graphs, failed_capture, poisoned, out_of_memory),
-        *(compiled_requests, nvml_calls, launching_beside_decoders, ceilings),
+        compiled_requests,
     )
 }
 
@@ -410,24 +356,3 @@ def _compilations() -> int:
     from torch._dynamo.utils import counters  # noqa: PLC0415 - seconds of imports
 
     return int(counters["stats"]["unique_graphs"])
-
-
-@contextlib.contextmanager
-def _decoding(threads: int) -> Iterator[Callable[[], int]]:
-    """So many threads decode pictures until the block ends; it gets a function that counts these."""
-    processing, file = classic_processing(), _jpeg(500, 375)
-    ended, done = threading.Event(), [0] * threads
-
-    def decode(number: int) -> None:
-        while not ended.is_set():
-            processing.pixels(open_picture(file, "RGB"))
-            done[number] += 1
-
-    with ThreadPoolExecutor(threads) as pool:
-        running: list[Any] = [pool.submit(decode, number) for number in range(threads)]
-        try:
-            while not all(done) and not any(each.done() for each in running):
-                time.sleep(0.01)
-            yield lambda: sum(done)
-        finally:
-            ended.set()

@@ -17,24 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import measure as measuring
+from benchmarks.archives import build_handler
 from benchmarks.grpc_load import call_once
 from benchmarks.h2load import Flood, run_h2load
-from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, of, ratio
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, of, ratio
 from benchmarks.mixed import torchserve_server
-from benchmarks.options import DRY_RUN, OUT, run, tell, tells_failures
-from benchmarks.report import (
-    Mark,
-    failure_lines,
-    heading,
-    machine,
-    noise_lines,
-    number,
-    table,
-    write_json,
-)
+from benchmarks.options import DRY_RUN, OUT, perform, run, tell, tells_failures
+from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, QUEUE_SIZE, BenchmarkError, ModelServer, call, model_server
 from modelserver.ext.grpc.messages import message
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
@@ -106,26 +98,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a figure is void or a server does not start."""
     options = parse(arguments)
-    facts = machine() | {
+    streams = ", ".join(f"{connections} connections of {streams} streams" for connections, streams in SHAPES)
+    facts = {
         "client": "h2load; each answer's size is checked",
         "model": f"no-op, one worker, batches of {options.batch}, at most {options.delay} ms for one",
-        "streams": ", ".join(
-            f"{connections} connections of {streams} streams" for connections, streams in SHAPES
-        ),
+        "streams": streams,
         "job_queue_size": str(QUEUE_SIZE),
         "access log and metrics": "on, as shipped",
         "measurements": f"{options.reps} x about {options.duration:g} s, interleaved",
     }
-    print(heading("gRPC", facts))
-    if options.dry_run:
-        return 0
-    with started(options) as subjects:
-        samples = measure(subjects, options)
-    summary, found = figures(samples), marks(samples)
-    print(report(samples))
-    print("\n".join(map(str, found)))
-    write_json(options.out, {"machine": facts, "figures": summary, "marks": found, "samples": samples})
-    return 1 if any(figure.void for figure in summary) else 0
+
+    def measured() -> tuple[list[Sample], str, list[Mark]]:
+        with started(options) as subjects:
+            samples = measure(subjects, options)
+        return samples, report(samples), marks(samples)
+
+    return perform(options, "gRPC", facts, SHAPES, measured)
 
 
 @contextlib.contextmanager
@@ -135,8 +123,7 @@ def started(options: argparse.Namespace) -> Iterator[list[Subject]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         store = folder / "store"
         store.mkdir()
-        (folder / f"{NAME}.py").write_text(_HANDLER, "utf-8")
-        build_archive(ArchiveConfig(NAME, str(folder / f"{NAME}.py"), "1.0", export_path=store))
+        build_handler(store, NAME, _HANDLER)
         ours = stack.enter_context(_ours(store, folder / "server"))
         subjects = [Subject(HTTP, ours.server), ours]
         if options.before is not None:
@@ -183,11 +170,11 @@ def measure(subjects: Sequence[Subject], options: argparse.Namespace) -> list[Sa
 def take(subject: Subject, flood: Flood, connections: int, repetition: int) -> Sample:
     """One measurement of one subject."""
     running, alone = partial(run_h2load, flood), subject.name != TORCHSERVE
-    return measured(subject.server, running, subject.name, connections, repetition, alone=alone)
+    return measuring.measured(subject.server, running, subject.name, connections, repetition, alone=alone)
 
 
 def report(samples: Sequence[Sample]) -> str:
-    """A Markdown table, and what is wrong with it."""
+    """A Markdown table."""
     summary = figures(samples)
     rows = []
     for each in summary:
@@ -212,7 +199,7 @@ def report(samples: Sequence[Sample]) -> str:
         "rate to HTTP's",
         "CPU to HTTP's",
     ]
-    return "\n".join([table(headers, rows), "", *failure_lines(summary), *noise_lines(summary), ""])
+    return table(headers, rows) + "\n"
 
 
 def marks(samples: Sequence[Sample]) -> list[Mark]:

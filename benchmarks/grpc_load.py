@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import socket
 import sys
 import time
 from collections import Counter
@@ -18,8 +17,17 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, percentile
-from benchmarks.servers import HOST, ROOT, START_TIMEOUT, BenchmarkError, Running, process
+from benchmarks.load import ANSWER_TIMEOUT, Outcome, cpu_of, outcome_of
+from benchmarks.servers import (
+    HOST,
+    ROOT,
+    START_TIMEOUT,
+    BenchmarkError,
+    Running,
+    accepts,
+    process,
+    wait_until,
+)
 from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
@@ -49,24 +57,27 @@ def run_grpc(calls: Calls) -> Outcome:
     """Run it; returns when the last answer is there."""
     before = cpu_of(resource.RUSAGE_SELF)
     answers, failures = asyncio.run(_run(calls))
-    if not answers:
-        failures["nothing answered"] += 1
-    latencies = [latency * 1e3 for _, latency in answers]
-    return Outcome(
-        requests=len(answers),
-        rate=len(answers) / max(end for end, _ in answers) if answers else 0.0,
-        p50_ms=percentile(latencies, 50),
-        p99_ms=percentile(latencies, 99),
-        failures=dict(failures),
-        client="grpc.aio",
-        client_cpu=cpu_of(resource.RUSAGE_SELF) - before,
-    )
+    rate = len(answers) / max((end for end, _ in answers), default=1.0)
+    latencies = [latency for _, latency in answers]
+    return outcome_of(latencies, rate, failures, "grpc.aio", cpu_of(resource.RUSAGE_SELF) - before)
 
 
 async def _run(calls: Calls) -> tuple[list[tuple[float, float]], Counter[str]]:
     """Time since the start and latency of each answer, and the failures by reason."""
     answers: list[tuple[float, float]] = []
     failures: Counter[str] = Counter()
+
+    async def one(channel: grpc.aio.Channel, began: float) -> None:
+        call = channel.unary_unary(calls.method)
+        while (sent := time.perf_counter()) - began < calls.seconds:
+            try:
+                await call(calls.message, timeout=ANSWER_TIMEOUT)
+            except grpc.aio.AioRpcError as error:  # noqa: PERF203 - one call may fail and the next not
+                failures[f"status {error.code().name}"] += 1
+            else:
+                now = time.perf_counter()
+                answers.append((now - began, now - sent))
+
     async with contextlib.AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(f"{HOST}:{calls.port}", _OPTIONS))
@@ -75,26 +86,8 @@ async def _run(calls: Calls) -> tuple[list[tuple[float, float]], Counter[str]]:
         for channel in channels:
             await asyncio.wait_for(channel.channel_ready(), START_TIMEOUT)
         began = time.perf_counter()
-        await asyncio.gather(*(_one(calls, channel, began, answers, failures) for channel in channels))
+        await asyncio.gather(*(one(channel, began) for channel in channels))
     return answers, failures
-
-
-async def _one(
-    calls: Calls,
-    channel: grpc.aio.Channel,
-    began: float,
-    answers: list[tuple[float, float]],
-    failures: Counter[str],
-) -> None:
-    call = channel.unary_unary(calls.method)
-    while (asked := time.perf_counter()) - began < calls.seconds:
-        try:
-            await call(calls.message, timeout=ANSWER_TIMEOUT)
-        except grpc.aio.AioRpcError as error:  # noqa: PERF203 - one call may fail and the next not
-            failures[f"status {error.code().name}"] += 1
-        else:
-            now = time.perf_counter()
-            answers.append((now - began, now - asked))
 
 
 def call_once(port: int, method: str, message: bytes) -> bytes:
@@ -113,18 +106,5 @@ def grpc_echo_server(folder: Path) -> Iterator[Running]:
     (port,) = free_ports(1)
     command = [sys.executable, str(ROOT / "benchmarks" / "grpc_echo.py"), str(port)]
     with process(command, folder, {}) as child:
-        deadline = time.monotonic() + START_TIMEOUT
-        while not _listens(port):
-            if child.poll() is not None or time.monotonic() > deadline:
-                said = (folder / "output").read_text("utf-8", "replace")[-3000:]
-                raise BenchmarkError(f"The gRPC echo does not listen:\n{said}")
-            time.sleep(0.02)
+        wait_until(child, lambda: accepts(port), "it does not listen", START_TIMEOUT)
         yield Running(child.pid, port, folder)
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), 1).close()
-    except OSError:
-        return False
-    return True

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import Outcome, cpu_of, percentile
+from benchmarks.load import Outcome, cpu_of, outcome_of
 from benchmarks.servers import BenchmarkError
 
 _GRPC = ("content-type: application/grpc", "te: trailers")
@@ -54,7 +54,7 @@ def run_h2load(flood: Flood) -> Outcome:
         if done.returncode:
             raise BenchmarkError(f"h2load failed: {done.stderr or done.stdout}")
         spent = cpu_of(resource.RUSAGE_CHILDREN) - before
-        return outcome_of(flood, done.stdout, log.read_text("utf-8"), spent)
+        return read_h2load(flood, done.stdout, log.read_text("utf-8"), spent)
 
 
 def _command(flood: Flood, body: Path, log: Path) -> list[str]:
@@ -64,7 +64,7 @@ def _command(flood: Flood, body: Path, log: Path) -> list[str]:
     return [*command, flood.url]
 
 
-def outcome_of(flood: Flood, said: str, log: str, client_cpu: float) -> Outcome:
+def read_h2load(flood: Flood, said: str, log: str, client_cpu: float) -> Outcome:
     """What ``h2load`` said; its log has a line for each answer: since when, status, µs that it took."""
     ended, good = _SUCCEEDED.search(said), _STATUSES.search(said)
     rate, data = _RATE.search(said), _DATA.search(said)
@@ -77,13 +77,5 @@ def outcome_of(flood: Flood, said: str, log: str, client_cpu: float) -> Outcome:
             "answers of another size": int(int(data[1]) != flood.requests * flood.answer),
         }
     )
-    latencies = [int(line.split("\t")[2]) / 1e3 for line in log.splitlines()]
-    return Outcome(
-        requests=flood.requests,
-        rate=float(rate[1]),
-        p50_ms=percentile(latencies, 50),
-        p99_ms=percentile(latencies, 99),
-        failures=dict(+failures),
-        client="h2load",
-        client_cpu=client_cpu,
-    )
+    latencies = [int(line.split("\t")[2]) / 1e6 for line in log.splitlines()]
+    return outcome_of(latencies, float(rate[1]), failures, "h2load", client_cpu, requests=flood.requests)

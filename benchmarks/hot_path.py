@@ -12,11 +12,9 @@ steadier: valgrind counts what a request takes.
 from __future__ import annotations
 
 import asyncio
-import cProfile
 import gc
 import itertools
 import os
-import pstats
 import re
 import subprocess
 import sys
@@ -110,7 +108,7 @@ class Transport(asyncio.Transport):
 
 
 class Echo:
-    """uvicorn as it is, with the application that :mod:`benchmarks.frontend` compares with."""
+    """uvicorn as it is, with the application that :mod:`benchmarks.compare` compares with."""
 
     def __init__(self, width: int = 32) -> None:
         self.width = width
@@ -120,7 +118,7 @@ class Echo:
         for connection, transport in zip(self._connections, self._transports, strict=True):
             connection.connection_made(transport)
 
-    async def turn(self) -> None:
+    async def turn(self) -> float:
         for connection in self._connections:
             connection.data_received(REQUEST)
         await asyncio.sleep(0)
@@ -358,41 +356,23 @@ def instructions(name: str, requests: int) -> int:
     return (counts[1] - counts[0]) // (2 * requests)
 
 
-def _profile(requests: int) -> None:
-    async def run() -> None:
-        subject = Server(1)
-        await cost(subject, requests)
-        profile = cProfile.Profile()
-        profile.enable()
-        for _ in range(requests // subject.width):
-            await subject.turn()
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
-
-    uvloop.run(run())
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program."""
     parser = options.common_parser("python -m benchmarks.hot_path", __doc__, duration=0.0)
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement (default: 1000)")
     parser.set_defaults(reps=60)
-    parser.add_argument("--profile", action="store_true", help="where the time of batches of one goes")
     parser.add_argument(
         "--instructions", action="store_true", help="count them, by valgrind; takes some minutes"
     )
-    given = parser.parse_args(arguments)
-    if given.dry_run:
-        print(f"{', '.join(SUBJECTS)}: {given.requests} requests each, {given.reps} times")
+    chosen = parser.parse_args(arguments)
+    if chosen.dry_run:
+        print(", ".join(SUBJECTS))
         return 0
-    if given.profile:
-        _profile(given.requests * given.reps)
-        return 0
-    if given.instructions:
-        rows = [[name, f"{instructions(name, given.requests):,}"] for name in SUBJECTS]
+    if chosen.instructions:
+        rows = [[name, f"{instructions(name, chosen.requests):,}"] for name in SUBJECTS]
         print(report.table(["subject", "instructions/request"], rows))
         return 0
-    seconds = uvloop.run(measure(given.requests, given.reps))
+    seconds = uvloop.run(measure(chosen.requests, chosen.reps))
     to_echo = ratios(seconds)
     rows = [[name, f"{min(values) * 1e6:.1f}", f"{to_echo[name]:.2f}"] for name, values in seconds.items()]
     print(report.table(["subject", "CPU-µs/request", "to echo"], rows))

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Client = Literal["auto", "wrk", "asyncio"]
 CLIENTS: tuple[Client, ...] = ("auto", "wrk", "asyncio")
@@ -109,24 +109,17 @@ def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
     if line is None:
         raise RuntimeError(f"wrk gave no outcome: {stdout}{stderr}")
     said = json.loads(line.group(1))
-    failures = {reason: count for reason, count in said["failures"].items() if count}
-    if not said["requests"]:
-        failures["nothing answered"] = 1
+    failures = dict(said["failures"]) | ({} if said["requests"] else {"nothing answered": 1})
     return Outcome(
-        requests=said["requests"],
-        rate=said["requests"] / said["seconds"],
-        p50_ms=said["p50_us"] / 1e3,
-        p99_ms=said["p99_us"] / 1e3,
-        failures=failures,
-        client="wrk",
-        client_cpu=cpu,
-    )
+        said["requests"], said["requests"] / said["seconds"], said["p50_us"] / 1e3, said["p99_us"] / 1e3,
+        {reason: count for reason, count in failures.items() if count}, "wrk", cpu,
+    )  # fmt: skip
 
 
 def run_asyncio(load: Load) -> Outcome:
     """By our client, in this process."""
     before = cpu_of(resource.RUSAGE_SELF)
-    crowd = Crowd(load)
+    crowd = Crowd(load, [load.body])
     uvloop.run(crowd.run())
     return crowd.outcome(cpu_of(resource.RUSAGE_SELF) - before)
 
@@ -149,6 +142,24 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
+def outcome_of(
+    latencies: Sequence[float],
+    rate: float,
+    failures: Mapping[str, int],
+    client: str,
+    cpu: float,
+    *,
+    requests: int | None = None,
+) -> Outcome:
+    """An outcome by its latencies in seconds; ``requests`` are as many where nothing else is given."""
+    reasons = {reason: count for reason, count in failures.items() if count}
+    if not latencies:
+        reasons["nothing answered"] = 1
+    answered = len(latencies) if requests is None else requests
+    p50, p99 = (1e3 * percentile(latencies, percent) for percent in (50, 99))
+    return Outcome(answered, rate, p50, p99, reasons, client, cpu)
+
+
 def cpu_of(whom: int) -> float:
     """Processor seconds, user and system, of ``resource.RUSAGE_SELF`` or ``RUSAGE_CHILDREN`` so far."""
     usage = resource.getrusage(whom)
@@ -158,7 +169,7 @@ def cpu_of(whom: int) -> float:
 class Crowd:
     """All connections of a load, and what they saw."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, bodies: Sequence[bytes]) -> None:
         self.load = load
         parts = urlsplit(load.url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
@@ -166,9 +177,9 @@ class Crowd:
         further = "".join(f"{name}: {value}\r\n" for name, value in load.headers)
         head = (
             f"POST {target} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n{further}"
-            f"Content-Type: {load.content_type}\r\nContent-Length: {len(load.body)}\r\n\r\n"
+            f"Content-Type: {load.content_type}\r\nContent-Length: "
         )
-        self.request = head.encode() + load.body
+        self.requests = [b"%s%d\r\n\r\n%s" % (head.encode(), len(each), each) for each in bodies]
         self.failures: Counter[str] = Counter()
         self.answers: list[tuple[float, float]] = []  # time of the answer since the start, latency
         self.late = 0  # answers after the end
@@ -226,7 +237,7 @@ class Crowd:
         else:
             connection.close()
 
-    def answered(self, connection: Connection, status: int) -> None:
+    def answered(self, connection: Connection, status: int, _head: bytes, _content: bytes) -> None:
         self.waiting.discard(connection)
         now = time.perf_counter()
         if not 200 <= status < 300:
@@ -251,18 +262,10 @@ class Crowd:
 
     def outcome(self, cpu: float) -> Outcome:
         which, seconds = counted([end for end, _ in self.answers], self.load.settle)
-        latencies = [latency * 1e3 for _, latency in self.answers[which]]
-        if not latencies:
-            self.failures["nothing answered"] += 1
-        return Outcome(
-            requests=len(self.answers) + self.late,
-            rate=len(latencies) / seconds if latencies else 0.0,
-            p50_ms=percentile(latencies, 50),
-            p99_ms=percentile(latencies, 99),
-            failures={reason: count for reason, count in self.failures.items() if count},
-            client="asyncio",
-            client_cpu=cpu,
-        )
+        latencies = [latency for _, latency in self.answers[which]]
+        rate = len(latencies) / seconds if latencies else 0.0
+        requests = len(self.answers) + self.late
+        return outcome_of(latencies, rate, self.failures, "asyncio", cpu, requests=requests)
 
 
 class Connection(asyncio.Protocol):
@@ -271,6 +274,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
         self.asked = 0.0
+        self.number = 0
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -291,30 +295,36 @@ class Connection(asyncio.Protocol):
             # Nothing follows it, as nothing else has been asked.
             complete = self._received.endswith(_LAST_CHUNK)
         else:
-            self._answered(0, keep=False)
+            self._answered(0, head, keep=False)
             return
         if complete:
-            self._answered(int(head[9:12]), keep=_CLOSE.search(head) is None)
+            self._answered(int(head[9:12]), head, keep=_CLOSE.search(head) is None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.crowd.lost(self)
 
-    def ask(self, due: float | None = None) -> None:
-        """Send a request; its latency counts from ``due``, a time of ``perf_counter``, or from now."""
+    def ask(self, number: int = 0) -> None:
+        """Send the request, or of several the one whose turn it is; its latency counts from now."""
         assert self._transport is not None
         self.crowd.waiting.add(self)
-        self.asked = time.perf_counter() if due is None else due
-        self._transport.write(self.crowd.request)
+        self.number, self.asked = number, time.perf_counter()
+        requests = self.crowd.requests
+        self._transport.write(requests[number % len(requests)])
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
         """Hang up."""
         assert self._transport is not None
         self._transport.close()
 
-    def _answered(self, status: int, *, keep: bool) -> None:
+    def _answered(self, status: int, head: bytes, *, keep: bool) -> None:
         assert self._transport is not None
+        content = bytes(self._received[len(head) + 4 :])
         self._received.clear()
-        self.crowd.answered(self, status)
+        self.crowd.answered(self, status, head, content)
         if keep:
             self.crowd.free(self)
         else:

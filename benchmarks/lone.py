@@ -1,4 +1,4 @@
-"""One client that asks again and again when nobody else does, and a server that nobody asks."""
+"""One client that sends one request after another while nobody else does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import http.client
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from benchmarks.load import percentile
-from benchmarks.servers import HOST, CpuMeter, Running
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from benchmarks.servers import HOST, Running
 
 _INFERENCE = re.compile(r"\binference;dur=([0-9.]+)")
 
@@ -21,13 +17,11 @@ _INFERENCE = re.compile(r"\binference;dur=([0-9.]+)")
 class Lone:
     """What a sequential client sees, in ms; ``added_ms`` is its median less the handler's.
 
-    ``pause_ms`` lies between an answer and the next request. A failure makes the figure void.
+    A failure makes the figure void.
     """
 
     handler: str
-    pause_ms: float
     client_p50_ms: float
-    client_p99_ms: float
     handler_p50_ms: float
     failures: int
 
@@ -43,17 +37,15 @@ def measure_lone(
     body: bytes,
     requests: int,
     *,
-    pause: float = 0.0,
     warmup: int = 10,
     content_type: str = "application/octet-stream",
 ) -> Lone:
-    """Ask one after another over one connection; ``pause`` in seconds. The first ``warmup`` do not count."""
+    """Ask one after another over one connection. The first ``warmup`` do not count."""
     seen: list[float] = []
     handler: list[float] = []
     failures = 0
     connection = http.client.HTTPConnection(HOST, server.port, timeout=60)
     for number in range(warmup + requests):
-        time.sleep(pause)
         try:
             waited, inside = _ask(connection, f"/predictions/{name}", body, content_type)
         except (OSError, http.client.HTTPException, ValueError):
@@ -66,9 +58,7 @@ def measure_lone(
     connection.close()
     return Lone(
         handler=name,
-        pause_ms=pause * 1e3,
         client_p50_ms=percentile(seen, 50),
-        client_p99_ms=percentile(seen, 99),
         handler_p50_ms=percentile(handler, 50),
         failures=failures,
     )
@@ -80,20 +70,6 @@ def handler_ms(server_timing: str | None) -> float:
     if found is None:
         raise ValueError(f"no inference;dur in server-timing: {server_timing}")
     return float(found.group(1))
-
-
-def idle_share(server: Running, seconds: float) -> float:
-    """The part of one core, in percent, that the server uses while nobody asks."""
-    meter, began = CpuMeter(server.pid), time.perf_counter()
-    time.sleep(seconds)
-    return meter.used() / (time.perf_counter() - began) * 100
-
-
-def worst_added(figures: Sequence[Lone]) -> float | None:
-    """The largest added time; None if one is void or there is none."""
-    added = [figure.added_ms for figure in figures]
-    known = [value for value in added if value is not None]
-    return max(known) if known and len(known) == len(added) else None
 
 
 def _ask(

@@ -28,18 +28,18 @@ import statistics
 import sys
 import tempfile
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from benchmarks.load import percentile
+from benchmarks.archives import build_handler
+from benchmarks.load import Load, percentile
+from benchmarks.open_loop import poisson, run_open_loop
 from benchmarks.options import DRY_RUN, OUT, numbers, run, tells_failures
 from benchmarks.peers.launch import Job, torchserve
 from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import Mark, heading, machine, number, table, write_json
 from benchmarks.servers import (
-    HOST,
     QUEUE_SIZE,
     BenchmarkError,
     ModelServer,
@@ -47,16 +47,13 @@ from benchmarks.servers import (
     process,
     wait_until_it_answers,
 )
-from benchmarks.simulation.arrivals import poisson
-from benchmarks.simulation.open_loop import run_open_loop
-from benchmarks.simulation.single_queue import Served, idle_before, passed_over, single_queue
+from benchmarks.single_queue import Served, idle_before, passed_over, single_queue
 from benchmarks.works import WORKS
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.simulation.open_loop import Answer, Seen
+    from benchmarks.open_loop import Answer, Seen
 
 NAME = "sleeper"
 PATH = f"/predictions/{NAME}"
@@ -211,7 +208,7 @@ def measure_all(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as stack:
         store = Path(folder) / "store"
         store.mkdir()
-        archive = build_sleeper(store)
+        archive = build_handler(store, NAME, _HANDLER)
         servers = {OURS: stack.enter_context(model_server(store, Path(folder) / "server"))}
         if options.peers is not None:
             there = torchserve_server(options.peers, store, archive, Path(folder) / "torchserve")
@@ -259,21 +256,14 @@ def registered(server: ModelServer, archive: str, workers: int, batch_size: int)
         server.unregister(NAME)
 
 
-def build_sleeper(store: Path) -> str:
-    """An archive of the handler; returns its name."""
-    source = store / f"{NAME}_handler.py"
-    source.write_text(_HANDLER, "utf-8")
-    config = ArchiveConfig(model_name=NAME, handler=str(source), version="1.0", export_path=store, force=True)
-    return build_archive(config).name
-
-
 def measure(name: str, server: ModelServer, case: Case, seconds: float, seed: int) -> Row:
     """One load on a registered model. Raises BenchmarkError for no answers."""
     chance = Random(seed)
-    arrivals = list(takewhile(lambda at: at < seconds, poisson(case.rate, chance)))
+    arrivals = poisson(case.rate, seconds, chance)
     durations = KINDS[case.kind](len(arrivals), chance)
-    lone = run_open_loop(HOST, server.port, PATH, [place * 0.03 for place in range(20)], _PROBES)
-    seen = run_open_loop(HOST, server.port, PATH, arrivals, [b"%.6f" % each for each in durations])
+    load = Load(server.url(PATH), b"", "application/octet-stream", 64, seconds)
+    lone = run_open_loop(load, [place * 0.03 for place in range(20)], _PROBES)
+    seen = run_open_loop(load, arrivals, [b"%.6f" % each for each in durations])
     if not seen.answers or not lone.answers:
         raise BenchmarkError(f"nothing was answered: {seen.failures or lone.failures}")
     return row_of(name, case, seen, durations, way_of(lone))

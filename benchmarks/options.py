@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.load import CLIENTS
-from benchmarks.report import number
+from benchmarks.measure import figures
+from benchmarks.report import failure_lines, heading, machine, noise_lines, number, write_json
 from benchmarks.servers import BenchmarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.measure import Sample
+    from benchmarks.report import Mark
 
 ARCHS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -40,6 +42,31 @@ def common_parser(
     add("--out", type=Path, help=out)
     add("--dry-run", action="store_true", help=dry_run)
     return parser
+
+
+def perform(
+    options: argparse.Namespace,
+    title: str,
+    facts: Mapping[str, str],
+    plan: Sequence[object],
+    measure: Callable[[], tuple[Sequence[Sample], str, Sequence[Mark]]],
+) -> int:
+    """The course of most programs: print the heading, measure, print text and marks, and write all of it.
+
+    ``--dry-run`` prints the plan instead. Returns 1 if a figure is void.
+    """
+    facts = machine() | dict(facts)
+    print(heading(title, facts))
+    if options.dry_run:
+        print("\n".join(map(str, plan)))
+        return 0
+    samples, text, marks = measure()
+    summary = figures(samples)
+    print(text)
+    print("\n".join([*map(str, marks), *failure_lines(summary), *noise_lines(summary)]))
+    document = {"machine": facts, "figures": summary, "marks": marks, "samples": samples}
+    write_json(options.out, document)
+    return 1 if any(figure.void for figure in summary) else 0
 
 
 def run(program: Callable[[], int]) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
-import struct
 import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import perf_analyzer
+import numpy
+
+from benchmarks import measure as measuring
+from benchmarks.archives import build_handler
 from benchmarks.grpc_load import Calls, call_once, grpc_echo_server, run_grpc
 from benchmarks.load import Client, Load, Outcome, chosen, run_load
-from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, measured, named, ratio
-from benchmarks.options import common_parser, run, tell, tells_failures
-from benchmarks.report import failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.measure import Sample, cpu_ratio, figures, interleaved, named, ratio
+from benchmarks.options import common_parser, perform, run, tell, tells_failures
+from benchmarks.report import number, table
 from benchmarks.servers import (
     HOST,
     QUEUE_SIZE,
@@ -34,12 +35,13 @@ from benchmarks.servers import (
     model_server,
 )
 from modelserver.ext.grpc.messages import message
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.report import Mark
 
 HANDLER = '''"""Answers at once; rows of numbers are arrays, as numpy is there."""
 
@@ -50,8 +52,6 @@ def handle(data, context):
     return None if data is None else [{"ok": 1} for _ in data]
 '''
 MODEL = "noop"
-# The same with a signature, for perf_analyzer.
-TYPED = "typed-noop"
 CONTENTS = {"noop": (1, 16), "tensor": (1, 3, 224, 224)}
 TITLES = {"noop": "No-op: 16 numbers", "tensor": "Tensor: 1x3x224x224 of FP32"}
 PREDICTIONS = "/predictions"
@@ -94,36 +94,19 @@ class Servers:
     grpc_echo: Running
 
 
-def numbers(shape: Sequence[int]) -> list[float]:
-    """So many numbers as a tensor of this shape has, the same each time."""
-    chance = random.Random(0)
-    count = 1
-    for size in shape:
-        count *= size
-    return [round(chance.uniform(-2, 2), 4) for _ in range(count)]
-
-
 def askings(shape: tuple[int, ...]) -> list[Asking]:
     """All protocols, for a tensor of this shape with one row."""
-    values = numbers(shape)
-    raw = struct.pack(f"<{len(values)}f", *values)
+    tensor = numpy.random.default_rng(0).uniform(-2, 2, shape).round(4)
+    values, raw = tensor.ravel().tolist(), tensor.astype("<f4").tobytes()
     return [
         Asking(PREDICTIONS, f"/predictions/{MODEL}", raw, content_type="application/octet-stream"),
-        _json("V1", f"/v1/models/{MODEL}:predict", {"instances": [nested(values, shape[1:])]}),
+        _json("V1", f"/v1/models/{MODEL}:predict", {"instances": tensor.tolist()}),
         _json("V2, JSON", f"/v2/models/{MODEL}/infer", {"inputs": [{**_input(shape), "data": values}]}),
         _binary(shape, raw),
         _typed(shape, values),
         _raw(shape, raw),
         _torchserve(raw),
     ]
-
-
-def nested(values: list[float], shape: Sequence[int]) -> list[object]:
-    """Flat values as lists of this shape."""
-    if len(shape) < 2:
-        return list(values)
-    width = len(values) // shape[0]
-    return [nested(values[n * width : (n + 1) * width], shape[1:]) for n in range(shape[0])]
 
 
 def _input(shape: Sequence[int]) -> dict[str, object]:
@@ -173,8 +156,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--contents", nargs="+", choices=tuple(CONTENTS), default=tuple(CONTENTS), help="default: both")
     add("--connections", type=int, default=8, help="default: 8")
     add("--batch", type=int, default=8, help="batch_size of the model, adaptive; default: 8")
-    about = "also measure with this program, of PyPI's tritonclient 2.44.0"
-    add("--perf-analyzer", type=Path, metavar="PATH", help=about)
     return parser.parse_args(arguments)
 
 
@@ -188,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for asking in askings(CONTENTS[content])
         for echo in (True, False)
     ]
-    facts = machine() | {
+    facts = {
         "client": f"{chosen(options.client)}; for gRPC grpc.aio, which computes more than the servers do",
         "model": f"no-op, one worker, batches of {options.batch}, adaptive",
         "connections": str(options.connections),
@@ -196,37 +177,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "access log and metrics": "on, as shipped (the echoes have neither)",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
-    print(heading("Protocols", facts))
-    if options.dry_run:
-        print("\n".join(map(str, points)))
-        return 0
-    samples, rows = measure(points, options)
-    for content in options.contents:
-        print(report(content, [point for point in points if point.content == content], samples))
-    if rows:
-        print(perf_analyzer.report(rows))
-    summary = figures(samples)
-    write_json(options.out, {"machine": facts, "figures": summary, "samples": samples, "perf_analyzer": rows})
-    return 1 if any(figure.void for figure in summary) else 0
+
+    def measured() -> tuple[list[Sample], str, list[Mark]]:
+        samples = measure(points, options)
+        return samples, "\n".join(report(each, points, samples) for each in options.contents), []
+
+    return perform(options, "Protocols", facts, points, measured)
 
 
-def measure(points: Sequence[Point], options: argparse.Namespace) -> tuple[list[Sample], list[list[str]]]:
-    """All points in turns, and what perf_analyzer finds, if it is given.
-
-    Raises BenchmarkError if one of them is not answered as it should be.
-    """
+def measure(points: Sequence[Point], options: argparse.Namespace) -> list[Sample]:
+    """All points in turns. Raises BenchmarkError if one of them is not answered as it should be."""
     with started(options.batch) as servers:
         for point in points:
             check(servers, point)
             load(servers, point, options.connections, options.warmup / 4, options.client)
         takers: list[Callable[[int], Sample]] = [partial(take, servers, point, options) for point in points]
-        samples = interleaved(options.reps, takers, tell)
-        if options.perf_analyzer is None:
-            return samples, []
-        servers.ours.register(f"{TYPED}.mar", TYPED, batch_size=options.batch, batch_policy="adaptive")
-        ports = {"http": servers.ours.port, "grpc": servers.grpc_port}
-        asked = options.perf_analyzer, TYPED, ports, options.connections, options.duration
-        return samples, list(perf_analyzer.measure(*asked))
+        return interleaved(options.reps, takers, tell)
 
 
 @contextlib.contextmanager
@@ -236,18 +202,12 @@ def started(batch: int) -> Iterator[Servers]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         store = folder / "store"
         store.mkdir()
-        (folder / "noop.py").write_text(HANDLER, "utf-8")
-        build_archive(ArchiveConfig(MODEL, str(folder / "noop.py"), "1.0", export_path=store))
-        (signature := folder / "model-config.yaml").write_text(perf_analyzer.SIGNATURE)
-        build_archive(
-            ArchiveConfig(TYPED, str(folder / "noop.py"), "1", export_path=store, config_file=signature)
-        )
+        build_handler(store, MODEL, HANDLER)
         inference, management = free_ports(2)
         settings: dict[str, str | int] = {
             "enable_grpc_api": "true",
             "grpc_inference_port": inference,
             "grpc_management_port": management,
-            "shared_memory_prefix": "/",
         }
         ours = stack.enter_context(model_server(store, folder / "server", settings))
         ours.register(f"{MODEL}.mar", MODEL, batch_size=batch, batch_policy="adaptive")
@@ -271,18 +231,13 @@ def check(servers: Servers, point: Point) -> None:
     """Raises BenchmarkError unless the point is answered, and with what the model says."""
     _, port = server_of(servers, point)
     asking = point.asking
-    answer = call_once(port, asking.to, asking.body) if asking.grpc else _post_once(port, asking)
+    if asking.grpc:
+        answer = call_once(port, asking.to, asking.body)
+    else:
+        kind, headers = asking.content_type, asking.headers
+        _, answer = call(port, "POST", asking.to, asking.body, content_type=kind, headers=headers)
     if b"ok" not in answer:
-        raise BenchmarkError(f"{point} was answered {answer[:200]!r}")
-
-
-def _post_once(port: int, asking: Asking) -> bytes:
-    status, content = call(
-        port, "POST", asking.to, asking.body, content_type=asking.content_type, headers=asking.headers
-    )
-    if status != 200:
-        raise BenchmarkError(f"{asking.to} was answered {status}: {content[:500]!r}")
-    return content
+        raise BenchmarkError(f"{point} was answered {answer[:500]!r}")
 
 
 def load(servers: Servers, point: Point, connections: int, seconds: float, client: Client) -> Outcome:
@@ -301,14 +256,15 @@ def take(servers: Servers, point: Point, options: argparse.Namespace, repetition
     """One measurement of one point."""
     server, _ = server_of(servers, point)
     running = partial(load, servers, point, options.connections, options.duration, options.client)
-    return measured(server, running, str(point), options.connections, repetition)
+    return measuring.measured(server, running, str(point), options.connections, repetition)
 
 
 def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> str:
-    """A Markdown table of one content, and what is wrong with it."""
+    """A Markdown table of one content."""
     summary = {each.subject: each for each in figures(samples)}
-    echoes = {point.asking.protocol: point for point in points if point.echo}
-    ours = [point for point in points if not point.echo]
+    mine = [point for point in points if point.content == content]
+    echoes = {point.asking.protocol: point for point in mine if point.echo}
+    ours = [point for point in mine if not point.echo]
     rows = []
     for point in ours:
         echo = echoes[point.asking.protocol]
@@ -334,9 +290,7 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
         "to echo",
     ]
     headers.append(f"to {ours[0].asking.protocol}")
-    used = [summary[str(point)] for point in points]
-    remarks = [*failure_lines(used), *noise_lines(used)]
-    return "\n".join([f"## {TITLES[content]}", "", table(headers, rows), "", *remarks, ""])
+    return "\n".join([f"## {TITLES[content]}", "", table(headers, rows), ""])
 
 
 if __name__ == "__main__":

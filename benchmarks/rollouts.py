@@ -21,11 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks import measure as measuring
 from benchmarks.archives import build_noop
 from benchmarks.load import Load, chosen, run_load
-from benchmarks.measure import Sample, cpu_ratio, figures, measured, named, ratio
-from benchmarks.options import common_parser, run, tell, tells_failures
-from benchmarks.report import Mark, failure_lines, heading, machine, noise_lines, number, table, write_json
+from benchmarks.measure import Sample, cpu_ratio, figures, named, ratio
+from benchmarks.options import common_parser, perform, run, tell, tells_failures
+from benchmarks.report import Mark, number, table
 from benchmarks.servers import (
     HOST,
     BenchmarkError,
@@ -144,36 +145,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if requests failed or the server does not start. A missed mark is told."""
     options = parse(arguments)
     pairs = [pair for pair in PAIRS if options.only in (None, pair.what)]
-    facts = machine() | {
+    facts = {
         "client": chosen(options.client),
         "handler": f"no-op, and one that sleeps {SLEEP * 1e3:g} ms; one worker for each version",
         "measurements": f"{options.reps} x {options.duration:g} s, interleaved",
     }
-    print(heading("Recordings, weights and shadows", facts))
-    if options.dry_run:
-        print("\n".join(f"{pair}, {pair.connections} connections" for pair in pairs))
-        return 0
-    samples = measure(pairs, options)
-    print(report(pairs, samples))
-    write_json(
-        options.out,
-        {
-            "machine": facts,
-            "figures": figures(samples),
-            "marks": marks(pairs, samples),
-            "samples": samples,
-        },
-    )
-    return 1 if any(figure.void for figure in figures(samples)) else 0
+
+    def measured() -> tuple[list[Sample], str, list[Mark]]:
+        samples = measure(pairs, options)
+        return samples, report(pairs, samples), marks(pairs, samples)
+
+    return perform(options, "Recordings, weights and shadows", facts, pairs, measured)
 
 
 def measure(pairs: Sequence[Pair], options: argparse.Namespace) -> list[Sample]:
     """Each pair in turns, the order changing from one to the next. Raises BenchmarkError."""
     samples = []
-    with (
-        tempfile.TemporaryDirectory(prefix="benchmark-") as name,
-        started(Path(name)) as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name, started(Path(name)) as server:
         for pair in pairs:
             run_load(load_of(server, pair, options.warmup), options.client)
         for repetition in range(options.reps):
@@ -215,7 +203,7 @@ def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: ar
     client: Client = options.client
     load = load_of(server, pair, options.duration)
     with pair.on(server) if way == ON else contextlib.nullcontext():
-        return measured(
+        return measuring.measured(
             server,
             partial(run_load, load, client),
             f"{pair}: {way}",
@@ -238,7 +226,7 @@ def marks(pairs: Sequence[Pair], samples: Sequence[Sample]) -> list[Mark]:
 
 
 def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
-    """A Markdown table, the marks, and what is wrong with the figures."""
+    """A Markdown table."""
     summary = {each.subject: each for each in figures(samples)}
     rows = []
     for pair in pairs:
@@ -256,8 +244,7 @@ def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:
                 ]
             )
     heads = ["what, model", "turn", "requests/s", "to off", "CPU-µs/request", "to off"]
-    remarks = [*failure_lines([*summary.values()]), *noise_lines([*summary.values()])]
-    return "\n".join([table(heads, rows), "", *map(str, marks(pairs, samples)), "", *remarks])
+    return table(heads, rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import http.client
 import json
 import os
 import re
-import subprocess
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import psutil
@@ -20,13 +20,14 @@ import psutil
 from modelserver.tools.tune.own_server import family, free_ports, start_process, stop_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    import subprocess
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 QUEUE_SIZE = 1000  # job_queue_size, as the peers were measured with
 START_TIMEOUT = 120.0
-STOP_TIMEOUT = 40.0
+PAUSE = 0.005  # seconds between looks
 
 
 class BenchmarkError(Exception):
@@ -149,14 +150,18 @@ def call(
         connection.close()
 
 
-@contextlib.contextmanager
-def echo_server(folder: Path) -> Iterator[Running]:
-    """Bare uvicorn (uvloop, httptools, no access log) with the echo application; ``folder`` is its own."""
-    (port,) = free_ports(1)
+def echo_command(port: int) -> tuple[str, ...]:
+    """What starts bare uvicorn (uvloop, httptools, no access log) with the echo application."""
     command = [sys.executable, "-m", "uvicorn", "benchmarks.echo:app", "--app-dir", str(ROOT)]
     command += ["--host", HOST, "--port", str(port), "--loop", "uvloop", "--http", "httptools"]
-    command += ["--no-access-log", "--log-level", "warning"]
-    with process(command, folder, {}) as child:
+    return (*command, "--no-access-log", "--log-level", "warning")
+
+
+@contextlib.contextmanager
+def echo_server(folder: Path) -> Iterator[Running]:
+    """That server; ``folder`` is its own."""
+    (port,) = free_ports(1)
+    with process(echo_command(port), folder, {}) as child:
         wait_until_it_answers(child, port, "/", folder)
         yield Running(child.pid, port, folder)
 
@@ -223,51 +228,6 @@ def process(
         stop_process(child)
 
 
-@contextlib.contextmanager
-def talking(module: str, arguments: Sequence[str], threads: int | None) -> Iterator[subprocess.Popen[str]]:
-    """A module of the benchmarks that runs until the block ends, and answers lines with lines of JSON."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=inherited_environment() | thread_variables(threads),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def answer_of(child: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line of such a process. Raises BenchmarkError if there is none."""
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"the PyTorch loop ended with status {child.wait()}")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
-
-
-@contextlib.contextmanager
-def running_first(folder: Path, code: str) -> Iterator[None]:
-    """Python processes that are started within run this code first; it lies in ``folder``."""
-    site = folder / "site"
-    site.mkdir(parents=True)
-    (site / "sitecustomize.py").write_text(code, "utf-8")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
 def inherited_environment() -> dict[str, str]:
     """This process's environment without what configures the server, import paths made absolute."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
@@ -277,16 +237,39 @@ def inherited_environment() -> dict[str, str]:
     return kept
 
 
+def wait_until(
+    child: subprocess.Popen[bytes], done: Callable[[], bool], otherwise: str, timeout: float
+) -> None:
+    """Returns when it is done. Raises TimeoutError, or BenchmarkError where the process has ended."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if done():
+            return
+        if child.poll() is not None:
+            raise BenchmarkError(f"it ended with status {child.returncode}")
+        time.sleep(PAUSE)
+    raise TimeoutError(f"{otherwise} within {timeout:g} s")
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
 def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, folder: Path) -> None:
     """Returns at the first answer below 500. Raises BenchmarkError with the output if none comes."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while child.poll() is None and time.monotonic() < deadline:
+
+    def answers() -> bool:
         with contextlib.suppress(OSError):
-            if call(port, "GET", path, timeout=5)[0] < 500:
-                return
-        time.sleep(0.02)
-    said = (folder / "output").read_text("utf-8", "replace")[-3000:]
-    raise BenchmarkError(f"{' '.join(map(str, child.args))} does not answer:\n{said}")  # type: ignore[arg-type]
+            return call(port, "GET", path, timeout=5)[0] < 500
+        return False
+
+    try:
+        wait_until(child, answers, "no answer", START_TIMEOUT)
+    except (TimeoutError, BenchmarkError) as error:
+        said = (folder / "output").read_text("utf-8", "replace")[-3000:]
+        raise BenchmarkError(f"{' '.join(map(str, child.args))}: {error}\n{said}") from None  # type: ignore[arg-type]
 
 
 def sample_answer(server: Running, path: str, body: bytes) -> dict[str, object]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.servers import HOST, START_TIMEOUT, BenchmarkError, Running, call, process
+from benchmarks.servers import START_TIMEOUT, BenchmarkError, Running, accepts, call, process, wait_until
 from benchmarks.works import Question
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.peers.launch import Launch
 LOAD_TIMEOUT = 900.0  # seconds for a model: it may be compiled before it is ready
 _WRONG = (400, 405, 415, 422)  # what waiting does not mend
-_PAUSE = 0.005  # seconds between looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def served(launch: Launch, folder: Path) -> Iterator[Served]:
 
 
 def _started(child: subprocess.Popen[bytes], launch: Launch, began: float) -> Start:
-    _until(child, lambda: _accepts(launch.port), "it does not listen", START_TIMEOUT)
+    wait_until(child, lambda: accepts(launch.port), "it does not listen", START_TIMEOUT)
     listening = time.perf_counter() - began
     _until_ok(child, launch.port, Question(launch.health, b"", ""), START_TIMEOUT)
     if launch.registration is not None:
@@ -99,23 +97,6 @@ def _until_ok(child: subprocess.Popen[bytes], port: int, question: Question, tim
         return 200 <= status < 300
 
     try:
-        _until(child, ok, f"no 2xx from {question.path}", timeout)
+        wait_until(child, ok, f"no 2xx from {question.path}", timeout)
     except TimeoutError as error:
         raise BenchmarkError(f"{error}, but {said}") from None
-
-
-def _until(child: subprocess.Popen[bytes], done: Callable[[], bool], otherwise: str, timeout: float) -> None:
-    """Raises TimeoutError, or BenchmarkError where the process has ended."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if done():
-            return
-        if child.poll() is not None:
-            raise BenchmarkError(f"it ended with status {child.returncode}")
-        time.sleep(_PAUSE)
-    raise TimeoutError(f"{otherwise} within {timeout:g} s")
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import statistics
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks import paced
-from benchmarks.eager_loop import EagerLoop, eager_loop
 from benchmarks.load import Client, Load, run_load
 from benchmarks.lone import Lone, measure_lone
+from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, sample
 from benchmarks.options import tell
 from benchmarks.peers.launch import Job, Launch, Subject
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from benchmarks.works import Work
 
+Sizes = TypeVar("Sizes", Start, Memory)
 LOOP = "loop"
 MLP = "mlp"
 EAGER_LOOPS = ("decode", "plain", "channels_last", "folded", "folded, channels_last")
@@ -216,7 +217,7 @@ def _loop_takers(stack: contextlib.ExitStack, result: Result, plan: Plan) -> lis
     if not plan.loops or max(work.connections) < work.batch:
         return []
     takers: list[Callable[[int], Sample]] = []
-    loop: EagerLoop | None = None
+    loop: Loops | None = None
     for kind in LOOPS[work.kind]:
         try:
             loop = loop or stack.enter_context(_loop(work, plan))
@@ -229,19 +230,20 @@ def _loop_takers(stack: contextlib.ExitStack, result: Result, plan: Plan) -> lis
     return takers
 
 
-def _take_loop(loop: EagerLoop, kind: str, seconds: float, repetition: int) -> Sample:
+def _take_loop(loop: Loops, kind: str, seconds: float, repetition: int) -> Sample:
     try:
-        return loop.run(kind, seconds, repetition)
+        return loop.run(kind, seconds, f"{LOOP}, {kind}", repetition)
     except BenchmarkError as error:
         return Sample(f"{LOOP}, {kind}", 0, repetition, rate=0.0, failures={str(error)[:200]: 1})
 
 
-def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[EagerLoop]:
+def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[Loops]:
     body = plan.folder / f"{work.name}-body"
     body.write_bytes(raw_body(work.kind, plan.picture)[0])
-    archive = plan.store / plan.archives[work.kind]
-    threads = plan.threads if work.kind == "resnet" else 1
-    return eager_loop(archive, plan.arch if work.kind == "resnet" else MLP, body, work.batch, threads)
+    resnet, threads = work.kind == "resnet", plan.threads if work.kind == "resnet" else 1
+    files = [(plan.store / plan.archives[work.kind]).resolve(), plan.arch if resnet else MLP, body.resolve()]
+    arguments = [*map(str, files), "--batch", str(work.batch), "--threads", str(threads)]
+    return loops("benchmarks.eager_loop", arguments, threads)
 
 
 # Latency at half of the largest rate, and of a lone request
@@ -286,21 +288,11 @@ def _lone_figures(
     }
 
 
-def median_start(starts: Sequence[Start]) -> Start:
-    """Each time's median. Raises StatisticsError for none."""
-    return Start(
-        listening_s=statistics.median(each.listening_s for each in starts),
-        ready_s=statistics.median(each.ready_s for each in starts),
-        answer_s=statistics.median(each.answer_s for each in starts),
-    )
-
-
-def median_memory(taken: Sequence[Memory]) -> Memory:
-    """Each size's median. Raises StatisticsError for none."""
-    return Memory(
-        rss_mb=statistics.median(each.rss_mb for each in taken),
-        pss_mb=statistics.median(each.pss_mb for each in taken),
-        processes=round(statistics.median(each.processes for each in taken)),
+def medians(taken: Sequence[Sizes]) -> Sizes:
+    """The median of each time or size. Raises StatisticsError for none."""
+    names = [field.name for field in fields(taken[0])]
+    return replace(
+        taken[0], **{name: statistics.median(getattr(each, name) for each in taken) for name in names}
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.measure import figures, of, quotient, ratio
 from benchmarks.peers.packages import PEERS
 from benchmarks.report import VOID, Mark
-from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, median_memory, median_start
+from benchmarks.side_by_side import EAGER_LOOPS, LOOP, Result, medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,60 +16,50 @@ if TYPE_CHECKING:
 
 NOT_RUN = "not run"
 TITLES = {
-    "window": "window",
-    "adaptive": "adaptive",
-    "compile": "compile",
-    "bf16": "bf16",
     "bf16-compile": "bf16, compile",
-    "int8": "int8",
-    "echo": "echo",
     "torchserve": "TorchServe",
     "torchserve-quiet": "TorchServe with logs off",
 }
 RIVALS = tuple(PEERS)
 
 
+# Rates beside those of plain HTTP and TorchServe: ours, another's, the least ratio.
+NOOP_B32 = [
+    (ours, base, least)
+    for ours in ("window", "adaptive")
+    for base, least in (("echo", 0.7), ("torchserve", 4.0), ("torchserve-quiet", 2.0))
+]
+NOOP_B1 = [("window", "echo", 0.45), ("window", "torchserve", 8.0)]
+RESNET = [
+    *((ours, "torchserve", 1.3) for ours in ("window", "adaptive")),
+    *(("compile", "torchserve", 1.5), ("bf16", "torchserve", 2.2), ("bf16-compile", "torchserve", 2.8)),
+    *(("int8", "torchserve", 4.5), ("int8", "bf16", 1.6)),
+]
+
+
 def marks(results: Mapping[str, Result]) -> list[Mark]:
     """All of them, in the order of the works."""
     return [
         *start_marks(results),
-        *noop_marks(results),
+        *(rate_mark(results, "noop_b32", *row, at=at) for at in (32, 128) for row in NOOP_B32),
+        *(rate_mark(results, "noop_b1", *row, at=at) for at in (32, 128) for row in NOOP_B1),
         *mlp_marks(results),
         *lone_marks(results),
         *kserve_marks(results),
-        *resnet_marks(results),
+        *loop_marks(results),
+        *(rate_mark(results, "resnet_b8", *row, at=at) for at in (8, 16, 32) for row in RESNET),
         *worker_marks(results),
     ]
-
-
-def noop_marks(results: Mapping[str, Result]) -> list[Mark]:
-    """What a request costs beside what HTTP costs, and beside TorchServe."""
-    found = []
-    for at in (32, 128):
-        for ours in ("window", "adaptive"):
-            for base, target in (("echo", 0.7), ("torchserve", 4.0), ("torchserve-quiet", 2.0)):
-                found.append(rate_mark(results, "noop_b32", ours, base, at=at, target=target))
-        found += [
-            rate_mark(results, "noop_b1", "window", base, at=at, target=target)
-            for base, target in (("echo", 0.45), ("torchserve", 8.0))
-        ]
-    return found
 
 
 def mlp_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Throughput against all peers at 128 connections, and the latency at half of each one's largest rate."""
     found = []
     for ours in ("window", "adaptive"):
-        found += [
-            rate_mark(results, "mlp_b32", ours, "torchserve", at=128, target=3.0),
-            rate_mark(results, "mlp_b32", ours, "torchserve-quiet", at=128, target=2.0),
-        ]
-        others = [peer for peer in RIVALS if peer != "torchserve"]
-        found += [
-            rate_mark(results, "mlp_b32", ours, peer, at=128, target=1.0, relation=">") for peer in others
-        ]
-    found += [_half_mark(results, peer) for peer in ("torchserve", "torchserve-quiet", *RIVALS[1:])]
-    return found
+        for base, least in (("torchserve", 3.0), ("torchserve-quiet", 2.0)):
+            found.append(rate_mark(results, "mlp_b32", ours, base, least, at=128))
+        found += [rate_mark(results, "mlp_b32", ours, peer, 1.0, at=128, relation=">") for peer in RIVALS[1:]]
+    return found + [_half_mark(results, peer) for peer in ("torchserve", "torchserve-quiet", *RIVALS[1:])]
 
 
 def lone_marks(results: Mapping[str, Result]) -> list[Mark]:
@@ -94,21 +84,17 @@ def kserve_marks(results: Mapping[str, Result]) -> list[Mark]:
     ]
 
 
-def resnet_marks(results: Mapping[str, Result]) -> list[Mark]:
-    """Against the best loops without a server, and against TorchServe."""
+def loop_marks(results: Mapping[str, Result]) -> list[Mark]:
+    """Against the best loops without a server."""
     result = results.get("resnet_b8")
     eager, any_fp32 = best_loop(result, EAGER_LOOPS), best_loop(result, (*EAGER_LOOPS, "compiled"))
     found = []
     for at in (8, 16, 32):
-        for ours in ("window", "adaptive"):
-            found.append(_loop_mark(results, ours, eager, "best eager fp32 loop", at))
-            found.append(rate_mark(results, "resnet_b8", ours, "torchserve", at=at, target=1.3))
-        found.append(_loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at))
         found += [
-            rate_mark(results, "resnet_b8", ours, "torchserve", at=at, target=target)
-            for ours, target in (("compile", 1.5), ("bf16", 2.2), ("bf16-compile", 2.8), ("int8", 4.5))
+            _loop_mark(results, "window", eager, "best eager fp32 loop", at),
+            _loop_mark(results, "adaptive", eager, "best eager fp32 loop", at),
+            _loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at),
         ]
-        found.append(rate_mark(results, "resnet_b8", "int8", "bf16", at=at, target=1.6))
     return found
 
 
@@ -116,10 +102,10 @@ def start_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Quick to listen, no slower than TorchServe to answer, and half of its memory at most."""
     starts = results["start"].starts if "start" in results else {}
     memory = results["start"].memory if "start" in results else {}
-    ours = median_start(starts["window"]) if starts.get("window") else None
-    theirs = median_start(starts["torchserve"]) if starts.get("torchserve") else None
+    ours = medians(starts["window"]) if starts.get("window") else None
+    theirs = medians(starts["torchserve"]) if starts.get("torchserve") else None
     both = [memory.get("window"), memory.get("torchserve")]
-    rss = [median_memory(taken).rss_mb if taken else None for taken in both]
+    rss = [medians(taken).rss_mb if taken else None for taken in both]
     answers = (ours.answer_s if ours else None, theirs.answer_s if theirs else None)
     return [
         Mark("start to listening", ours.listening_s if ours else None, "<=", 0.6, " s", NOT_RUN),
@@ -131,7 +117,7 @@ def start_marks(results: Mapping[str, Result]) -> list[Mark]:
 def worker_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Workers share their memory."""
     sizes = [
-        median_memory(results[work].memory["window"]).pss_mb
+        medians(results[work].memory["window"]).pss_mb
         if work in results and results[work].memory.get("window")
         else None
         for work in ("workers_4", "workers_1")
@@ -153,9 +139,9 @@ def rate_mark(
     work: str,
     ours: str,
     base: str,
+    target: float,
     *,
     at: int,
-    target: float,
     relation: Literal[">=", ">"] = ">=",
 ) -> Mark:
     """Our rate by another's at the same number of connections."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from dataclasses import dataclass
@@ -104,15 +103,3 @@ def form_body(field: str, picture: bytes) -> tuple[bytes, str]:
 def json_body(kind: Kind, noop: object) -> tuple[bytes, str]:
     """A JSON body for servers that take no other; ``noop`` is what they are sent for nothing."""
     return json.dumps({"instances": [row()]} if kind == "mlp" else noop).encode(), "application/json"
-
-
-def open_inference_body(kind: Kind, picture: bytes) -> tuple[bytes, str]:
-    """A request of the Open Inference Protocol with one row; pictures in base64."""
-    tensor: dict[str, object] = {"name": "x", "shape": [1, 1], "datatype": "BYTES"}
-    if kind == "mlp":
-        tensor |= {"shape": [1, 64], "datatype": "FP32", "data": row()}
-    elif kind == "noop":
-        tensor |= {"data": ["x" * 64]}
-    else:
-        tensor |= {"data": [base64.b64encode(picture).decode()], "parameters": {"content_type": "base64"}}
-    return json.dumps({"inputs": [tensor]}).encode(), "application/json"

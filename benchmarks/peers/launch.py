@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -12,8 +11,8 @@ from urllib.parse import urlencode
 
 from benchmarks.peers.apps.task import Task, environment
 from benchmarks.peers.packages import PEERS, missing, python_of
-from benchmarks.servers import HOST, ROOT, thread_variables
-from benchmarks.works import Question, Work, form_body, json_body, open_inference_body, raw_body
+from benchmarks.servers import HOST, ROOT, echo_command, thread_variables
+from benchmarks.works import Question, Work, form_body, json_body, raw_body
 from modelserver.tools.tune.own_server import free_ports
 
 if TYPE_CHECKING:
@@ -171,21 +170,7 @@ def echo(_job: Job) -> Launch:
     """Bare uvicorn that answers a few bytes."""
     (port,) = free_ports(1)
     question = Question("/predictions/noop", *raw_body("noop", b""))
-    return Launch(_uvicorn(sys.executable, "benchmarks.echo:app", port), port, question, "none", "/")
-
-
-def fastapi(job: Job) -> Launch:
-    """A minimal FastAPI service."""
-    task = _task(job)
-    command = _uvicorn(sys.executable, "benchmarks.peers.apps.fastapi_app:app", task.port)
-    question = Question("/predict", *raw_body(job.work.kind, job.picture))
-    return Launch(command, task.port, question, "unbounded", "/ping", _variables(job, task))
-
-
-def _uvicorn(python: str, application: str, port: int) -> tuple[str, ...]:
-    command = [python, "-m", "uvicorn", application, "--app-dir", str(ROOT), "--host", HOST]
-    command += ["--port", str(port), "--loop", "uvloop", "--http", "httptools"]
-    return (*command, "--no-access-log", "--log-level", "warning")
+    return Launch(echo_command(port), port, question, "none", "/")
 
 
 # In environments of their own
@@ -215,47 +200,6 @@ def rayserve(job: Job) -> Launch:
     return Launch(_app(job, "rayserve"), task.port, question, queue, "/-/healthz", variables)
 
 
-def bentoml(job: Job) -> Launch:
-    """BentoML with one worker."""
-    task = _task(job)
-    if job.work.kind == "resnet":
-        body = form_body("images", job.picture)
-    else:
-        body = json_body(job.work.kind, {"x": ["x" * 52]})
-    program = _program(job, "bentoml")
-    command = [program, "serve", "benchmarks.peers.apps.bentoml_app:Service", "--working-dir", str(ROOT)]
-    command += ["--host", HOST, "--port", str(task.port)]
-    question = Question("/predict", *body)
-    variables = _variables(job, task) | {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(job.folder)}
-    return Launch(tuple(command), task.port, question, f"concurrency={job.queue}", "/readyz", variables)
-
-
-def mlserver(job: Job) -> Launch:
-    """MLServer with one worker process."""
-    task = _task(job)
-    grpc, metrics = free_ports(2)
-    settings = {"host": HOST, "http_port": task.port, "grpc_port": grpc, "metrics_port": metrics}
-    (job.folder / "settings.json").write_text(
-        json.dumps(settings | {"parallel_workers": 1, "debug": False}), "utf-8"
-    )
-    model = {
-        "name": job.work.kind,
-        "implementation": "benchmarks.peers.apps.mlserver_app.Runtime",
-        "max_batch_size": job.work.batch if job.work.batch > 1 else 0,
-        "max_batch_time": task.delay,
-        "parameters": {"version": "1"},
-    }
-    (job.folder / "model-settings.json").write_text(json.dumps(model), "utf-8")
-    return Launch(
-        (_program(job, "mlserver"), "start", str(job.folder)),
-        task.port,
-        Question(f"/v2/models/{job.work.kind}/infer", *open_inference_body(job.work.kind, job.picture)),
-        "unbounded",
-        "/v2/health/ready",
-        _variables(job, task),
-    )
-
-
 def _small(job: Job) -> tuple[bytes, str]:
     return json_body(job.work.kind, {"x": "x" * 56})
 
@@ -263,11 +207,6 @@ def _small(job: Job) -> tuple[bytes, str]:
 def _app(job: Job, name: str) -> tuple[str, ...]:
     assert job.peers is not None
     return (str(python_of(job.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
-
-
-def _program(job: Job, name: str) -> str:
-    assert job.peers is not None
-    return str(python_of(job.peers.resolve(), name).with_name(name))
 
 
 def _task(job: Job) -> Task:
@@ -311,7 +250,6 @@ SUBJECTS = {
     subject.name: subject
     for subject in (
         Subject("echo", "uvicorn echo", "echo", echo, _noop),
-        Subject("fastapi", "minimal FastAPI", "fastapi", fastapi, any_work),
         _modelserver("window", "modelserver, window", _archive_work),
         _modelserver("adaptive", "modelserver, adaptive", _batching, adaptive=True),
         _modelserver("plain", "modelserver, optimize off", _network, variant="plain"),
@@ -323,7 +261,5 @@ SUBJECTS = {
         Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", _quiet, any_work, "torchserve"),
         Subject("litserve", "LitServe", "litserve", litserve, any_work, "litserve"),
         Subject("rayserve", "Ray Serve", "rayserve", rayserve, any_work, "rayserve", asked_for=True),
-        Subject("bentoml", "BentoML", "bentoml", bentoml, any_work, "bentoml", asked_for=True),
-        Subject("mlserver", "MLServer", "mlserver", mlserver, any_work, "mlserver", asked_for=True),
     )
 }

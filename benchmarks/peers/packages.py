@@ -54,9 +54,6 @@ PEERS = {
         ),
         Peer("litserve", "LitServe", "litserve", ("litserve==0.2.19", "python-multipart", "pillow")),
         Peer("rayserve", "Ray Serve", "ray", ("ray[serve]==2.60.0", "pillow")),
-        Peer("bentoml", "BentoML", "bentoml", ("bentoml==1.4.39", "pillow")),
-        # A newer uvloop breaks its worker processes.
-        Peer("mlserver", "MLServer", "mlserver", ("mlserver==1.7.1", "uvloop<0.22", "pillow")),
     )
 }
 

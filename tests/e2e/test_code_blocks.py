@@ -73,7 +73,7 @@ NOT_HERE = {
     "git worktree ": "compares with an old commit",
     "grpcurl ": "is no package",
     "kubectl ": "there is no cluster here; tests/deploy reads the manifests",
-    "python -m benchmarks": "measures for minutes; tests/benchmarks runs each shortly",
+    "python -m benchmarks": "measures for minutes",
     "python3 -m pip ": "is for a machine without a package index",
     "ray start ": "starts a cluster; tests/e2e/test_ray.py starts its own",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import ray  # type: ignore[import-not-found, unused-ignore]
 from ray import serve  # type: ignore[import-not-found, unused-ignore]
 
-from benchmarks.peers.apps.task import PREFIX, told
+from benchmarks.peers.apps.task import VARIABLE, told
 
 TASK = told()
 
@@ -41,7 +41,7 @@ class Served:
 
 def main() -> None:
     """Serve until a signal comes."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith((PREFIX, "PYTHONPATH"))}
+    kept = {name: value for name, value in os.environ.items() if name in {VARIABLE, "PYTHONPATH"}}
     ray.init(
         include_dashboard=False,
         num_cpus=TASK.threads + 1,

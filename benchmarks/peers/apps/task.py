@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-PREFIX = "BENCHMARK_"
+VARIABLE = "BENCHMARK_TASK"
 
 
 class Computed(Protocol):
@@ -75,20 +76,10 @@ class Small:
 
 
 def environment(task: Task) -> dict[str, str]:
-    """The variables that tell a program its task."""
-    return {f"{PREFIX}{name.upper()}": str(getattr(task, name)) for name in Task.__slots__}
+    """The variable that tells a program its task."""
+    return {VARIABLE: json.dumps(asdict(task))}
 
 
 def told() -> Task:
-    """The task of this process. Raises KeyError where it was told none."""
-    value = {name: os.environ[f"{PREFIX}{name.upper()}"] for name in Task.__slots__}
-    return Task(
-        kind=value["kind"],
-        batch=int(value["batch"]),
-        delay=float(value["delay"]),
-        port=int(value["port"]),
-        queue=int(value["queue"]),
-        threads=int(value["threads"]),
-        archive=value["archive"],
-        arch=value["arch"],
-    )
+    """The task of this process. Raises KeyError where it has none."""
+    return Task(**json.loads(os.environ[VARIABLE]))

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.simulation.arrivals import OPEN, poisson
+from tests.engine.simulation.arrivals import OPEN, poisson
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
 from modelserver.engine.simulation.costs import Cost

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from random import Random
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
 
 Pattern = Literal["poisson", "bursty", "diurnal", "closed"]
-PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty", "diurnal", "closed")
-Arrivals = Callable[[float, Random], Iterator[float]]
 
 
 def poisson(rate: float, chance: Random) -> Iterator[float]:
@@ -43,4 +43,8 @@ def diurnal(rate: float, chance: Random) -> Iterator[float]:
             yield at
 
 
-OPEN: dict[Pattern, Arrivals] = {"poisson": poisson, "bursty": bursty, "diurnal": diurnal}
+OPEN: dict[Pattern, Callable[[float, Random], Iterator[float]]] = {
+    "poisson": poisson,
+    "bursty": bursty,
+    "diurnal": diurnal,
+}
