@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import uvloop
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+from uvicorn import Config
+from uvicorn import Server as Uvicorn
 
 from benchmarks import echo, options, report
 from modelserver.engine.pools.channel import Channel
@@ -112,8 +111,13 @@ class Echo:
 
     def __init__(self, width: int = 32) -> None:
         self.width = width
-        state, config = ServerState(), _config(echo.app)
-        self._connections = [HttpToolsProtocol(config, state, {}) for _ in range(width)]
+        config = Config(
+            echo.app, http="httptools", log_config=None, lifespan="off", ws="none", loop="none",
+            access_log=False,
+        )  # fmt: skip
+        config.load()
+        state, make = Uvicorn(config).server_state, cast("Any", config.http_protocol_class)
+        self._connections = [make(config, state, {}) for _ in range(width)]
         self._transports = [Transport() for _ in range(width)]
         for connection, transport in zip(self._connections, self._transports, strict=True):
             connection.connection_made(transport)
@@ -217,8 +221,8 @@ class Server:
             metrics.response(said[4])
             self._access.log(*said)
 
-        config, listener = _config(echo.app), Listener(hot, 1 << 20, on_response)
-        self._connections = [HttpProtocol(config, listener) for _ in range(width)]
+        app, listener = cast("Any", echo.app), Listener(hot, 1 << 20, on_response)
+        self._connections = [HttpProtocol(app, listener) for _ in range(width)]
         self._transports = [Transport() for _ in range(width)]
         for connection, transport in zip(self._connections, self._transports, strict=True):
             connection.connection_made(transport)
@@ -266,12 +270,6 @@ def _channel(worker: Worker) -> Any:
     channel = Channel(worker._on_message, lambda _: None, 1 << 30)
     channel.connection_made(Transport())
     return channel
-
-
-def _config(app: Any) -> Config:
-    config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
-    config.load()
-    return config
 
 
 async def cost(subject: Subject, requests: int) -> float:

@@ -361,19 +361,48 @@ def test_the_package_says_who_it_is() -> None:
     assert package.get_all("License-File") == ["LICENSE"]
 
 
-@pytest.mark.parametrize("name", ["httptools", "httpx", "uvicorn"])
-def test_what_we_reach_into_is_bounded(name: str) -> None:
+def test_what_we_reach_into_is_bounded() -> None:
     """A library whose inner parts are used has an upper bound, which admits what is installed and tested here
     but not the next release that may change anything; the page that lists it for pip says the same.
     """
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[project.optional")[0]
-    (requirement,) = (Requirement(found) for found in re.findall(rf'"({name}[^"]*)",', project))
-    installed = Version(version(name))
+    (requirement,) = (Requirement(line) for line in re.findall(r'"(httpx[^"]*)",', project))
+    installed = Version(version("httpx"))
     (most,) = (bound for bound in requirement.specifier if bound.operator == "<")
 
     assert installed in requirement.specifier
     assert f"{installed.major}.{installed.minor + 1}" not in requirement.specifier
-    assert f"'{name}{most}'" in (_ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert f"'httpx{most}'" in (_ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+
+
+# What uvicorn's and httptools' documents list.
+_PUBLIC_NAMES = {
+    "uvicorn": {"Config"},
+    "httptools": {
+        "HttpParserCallbackError",
+        "HttpParserError",
+        "HttpParserInvalidURLError",
+        "HttpParserUpgrade",
+        "HttpRequestParser",
+        "HttpResponseParser",
+        "parse_url",
+    },
+}
+
+
+def test_uvicorn_and_httptools_are_used_by_public_names() -> None:
+    """So they need no upper bounds: nothing is imported from their modules, and no other name is used."""
+    used: dict[str, set[str]] = {name: set() for name in _PUBLIC_NAMES}
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module in used:
+                used[node.module] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and (library := getattr(node.value, "id", None)) in used:
+                used[library].add(node.attr)
+        inner = {name for name in module.imports() if name.startswith(tuple(f"{each}." for each in used))}
+        assert inner <= {f"{library}.{name}" for library, names in _PUBLIC_NAMES.items() for name in names}
+
+    assert used == _PUBLIC_NAMES
 
 
 def test_the_commands_lead_to_functions() -> None:

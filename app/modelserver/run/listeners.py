@@ -7,11 +7,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from uvicorn.config import Config
-
 from modelserver.run.binding import roles_by_address
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
+from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpProtocol, check_regularly
 from modelserver.surface.http.connection import Listener as HttpListener
 from modelserver.surface.http.cors import Cors
@@ -67,9 +66,7 @@ class Listeners:
                 continue
             listener = self._make(roles)
             app = endpoints.edge(address)
-            config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
-            config.load()
-            make = partial(HttpProtocol, config, listener)
+            make = partial(HttpProtocol, prepared(app), listener)
             bound = endpoints.sockets[address]
             if bound.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
@@ -112,7 +109,7 @@ class Listeners:
         for server in self._servers:
             server.close()
         for listener in self._listeners:
-            for connection in list(listener.state.connections):
+            for connection in list(listener.connections):
                 connection.shutdown()
         for other in self._others:
             await other.refuse()
@@ -123,12 +120,12 @@ class Listeners:
         deadline = asyncio.get_running_loop().time() + grace
         for instead in self._instead.values():
             await instead.close(grace)
-        while any(listener.state.connections for listener in self._listeners):
+        while any(listener.connections for listener in self._listeners):
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.02)
         for listener in self._listeners:
-            for connection in list(listener.state.connections):
+            for connection in list(listener.connections):
                 connection.transport.abort()
         for other in self._others:
             await other.close(grace)

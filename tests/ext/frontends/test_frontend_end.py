@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.transports import Transport
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.wire.frontend import ToFrontend, to_frontend_decoder
@@ -20,6 +18,7 @@ from modelserver.ext.frontends import frontend_end, server_end
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link, make_pair
 from modelserver.ext.frontends.server_end import ServerEnd
+from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
 from modelserver.surface.http.edge import Edge
 from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, read_target
@@ -132,10 +131,8 @@ class Client:
                 count(status)
 
         app, hot_routes = endpoint
-        config = Config(app, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
-        config.load()
         self.listener = Listener(hot_routes, LIMIT, on_response)
-        self.protocol = HttpProtocol(config, self.listener)
+        self.protocol = HttpProtocol(app, self.listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -385,7 +382,7 @@ class Endless:
 
 async def test_the_application_waits_for_a_client_that_does_not_read(pair: Pair) -> None:
     """It sends little more than the client takes, and once the client has left, nothing holds it up."""
-    app, flow, taken = Endless(), pair.front.protocol.flow, 0
+    app, flow, taken = Endless(), pair.front.protocol, 0
     pair.end._app = app
 
     def write(data: bytes) -> None:
@@ -586,7 +583,7 @@ async def test_nothing_outlives_its_connection(
     """What both sides have of a connection and its requests is gone when it is, without the collector of
     circles, however it ended.
     """
-    kinds = (HttpProtocol, Exchange, RequestResponseCycle, frontend_end._Call, frontend_end._Stream,
+    kinds = (HttpProtocol, Exchange, AsgiCycle, frontend_end._Call, frontend_end._Stream,
              server_end._Call)  # fmt: skip
     gc.disable()
     gc.freeze()
@@ -594,7 +591,7 @@ async def test_nothing_outlives_its_connection(
         pair.front = pair.another()
         await happen(pair, path)
         await pair.front.settle()
-        if pair.front.protocol in pair.front.listener.state.connections:
+        if pair.front.protocol in pair.front.listener.connections:
             await pair.front.leave()
         pair.front.hot.exchanges.clear()
         del pair.front.protocol

@@ -4,134 +4,24 @@ import asyncio
 import contextlib
 import gc
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.transports import Transport
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from tests.surface.http.wire import LIMIT, Wire, head, settle
 
 from modelserver.errors import BadRequest
-from modelserver.surface.http import connection
-from modelserver.surface.http.connection import MIN_PROGRESS, HttpProtocol, Listener
-from modelserver.surface.http.exchange import Exchange, read_target
+from modelserver.surface.http.asgi_cycle import AsgiCycle
+from modelserver.surface.http.connection import MIN_PROGRESS, HttpProtocol
+from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from modelserver.surface.http.exchange import Target
-
-LIMIT = 1000
-
-
-class Hot:
-    """Routes under /hot; keeps the exchanges for the test to answer, or answers with their bodies at once."""
-
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.given_ids: list[str] = []
-        self.at_once = True
-
-    def find(self, url: bytes) -> Target | None:
-        target = read_target(url)
-        return target if target is not None and target.path.startswith(("/hot", "/v1")) else None
-
-    def serve(self, exchange: Exchange) -> None:
-        self.given_ids.append(exchange.request_id)
-        exchange.request_id = f"id-{len(self.exchanges)}"
-        self.exchanges.append(exchange)
-        if exchange.target.path == "/hot/bug":
-            raise ZeroDivisionError
-        if self.at_once:
-            exchange.reply(200, exchange.body)
-
-
-async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body it got; under /early and, with 404, /none before it has come."""
-    body, more = b"", scope["path"] not in {"/early", "/none"}
-    while more:
-        message = await receive()
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-    status, length = 404 if scope["path"] == "/none" else 200, (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [length]})
-    await send({"type": "http.response.body", "body": body})
-
-
-class Wire:
-    """A connection under test."""
-
-    def __init__(self, listener: Listener | None = None, *, half_closes: bool = True) -> None:
-        self.hot = Hot()
-        self.responses: list[tuple[str, str, bytes, str, int]] = []
-        self.listener = listener or Listener(
-            self.hot,
-            LIMIT,
-            lambda *said: self.responses.append(said[:5]),
-            receive_timeout=10.0,
-            send_timeout=20.0,
-            keep_alive=20.0,
-        )
-        config = Config(
-            application, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
-        )
-        config.load()
-        self.protocol = HttpProtocol(config, self.listener)
-        self.transport = Transport(half_closes=half_closes)
-        self.protocol.connection_made(self.transport)
-
-    def send(self, *pieces: bytes) -> bytes:
-        """Receives the pieces; returns what was written in answer to them."""
-        before = len(self.transport.written)
-        for piece in pieces:
-            self.protocol.data_received(piece)
-        return self.transport.written[before:]
-
 
 @pytest.fixture
 async def wire() -> Wire:
     return Wire()
-
-
-def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
-
-
-async def settle() -> None:
-    """Lets the tasks of the application run."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-def test_uvicorn_is_what_it_is_built_on() -> None:
-    """The attributes and methods of uvicorn that this protocol overrides or reads are there."""
-    for name in (
-        "connection_lost",
-        "data_received",
-        "on_message_begin",
-        "on_url",
-        "on_header",
-        "on_headers_complete",
-        "on_body",
-        "on_message_complete",
-        "_start_asgi_task",
-        "on_response_complete",
-        "shutdown",
-    ):
-        assert callable(getattr(HttpToolsProtocol, name)), name
-    wanted = {
-        "scope",
-        "keep_alive",
-        "more_body",
-        "body",
-        "response_started",
-        "response_complete",
-        "disconnected",
-        "waiting_for_100_continue",
-        "on_response",
-    }
-    cycle = RequestResponseCycle(*[None] * 11)  # type: ignore[arg-type]
-    assert wanted <= set(vars(cycle))
 
 
 async def test_short_way(wire: Wire) -> None:
@@ -141,7 +31,7 @@ async def test_short_way(wire: Wire) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK\r\nx-request-id: id-0\r\n")
     assert answer.endswith(b"content-length: 5\r\nconnection: keep-alive\r\n\r\nhello")
     assert not wire.transport.closed
-    assert wire.protocol.tasks == set()
+    assert wire.listener.tasks == set()
     assert wire.responses == [("127.0.0.1:5000", "POST", "/hot", "1.1", 200)]
 
 
@@ -557,7 +447,7 @@ async def test_no_more_is_read_behind_a_request_that_waits(wire: Wire, size: int
     wire.hot.at_once = False
     wire.send(head("Content-Length: 0") + head("Transfer-Encoding: chunked"))
     for _ in range(3):
-        wire.protocol.flow.resume_reading()
+        wire.protocol.resume_reading()
         wire.send(b"%x\r\n%b\r\n" % (size, b"x" * size))
         assert not wire.transport.reading
 
@@ -606,49 +496,6 @@ async def test_shutdown(wire: Wire) -> None:
     busy.hot.exchanges[0].reply(200, b"done")
     assert busy.transport.written.endswith(b"connection: close\r\n\r\ndone")
     assert busy.transport.closed
-
-
-async def test_an_answer_that_is_taken_slowly(wire: Wire) -> None:
-    """A client that takes a tenth of what waits in the time to send, and 4 KiB at least, gets its answer."""
-    wire.send(head("Content-Length: 1") + b"a")
-    wire.transport.unsent = 1_000_000
-    began = time.monotonic()
-    for moment in range(0, 1000, 5):
-        wire.protocol.check(began + moment)
-        wire.transport.unsent -= max(1024, wire.transport.unsent // 30)
-
-    assert not wire.transport.closed
-
-
-async def test_an_answer_of_which_little_is_taken(wire: Wire) -> None:
-    """A client that takes less than that in the time to send is cut off."""
-    wire.send(head("Content-Length: 1") + b"a")
-    wire.transport.unsent = 1_000_000
-    began = time.monotonic()
-    for moment in range(0, 30, 5):
-        assert not wire.transport.closed
-        wire.protocol.check(began + moment)
-        wire.transport.unsent -= 15_000
-
-    assert wire.transport.aborted
-
-
-async def test_an_answer_that_grows_is_taken(wire: Wire) -> None:
-    """Progress is what the client takes: a stream that adds as much as was taken is no standstill."""
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    exchange = wire.hot.exchanges[0]
-    exchange.begin(200)
-    wire.transport.unsent = 50_000
-    began = time.monotonic()
-    for moment in range(0, 100, 5):
-        exchange.send(b"x" * MIN_PROGRESS)
-        wire.protocol.check(began + moment)
-    assert not wire.transport.closed
-
-    for moment in range(100, 125, 5):
-        wire.protocol.check(began + moment)
-    assert wire.transport.aborted
 
 
 UPGRADES = [
@@ -777,7 +624,7 @@ async def test_who_must_name_a_host() -> None:
 @contextlib.contextmanager
 def uncollected() -> Iterator[Callable[[], list[object]]]:
     """Gives what was created since and is kept: connections and requests. Nobody collects circles."""
-    kinds = (HttpProtocol, Exchange, RequestResponseCycle)
+    kinds = (HttpProtocol, Exchange, AsgiCycle)
     gc.disable()
     gc.freeze()
     try:
@@ -852,8 +699,7 @@ async def reset_before_its_answer(wire: Wire, path: str) -> None:
     """A client that is gone when its answer is ready, with another request behind."""
     wire.hot.at_once = False
     wire.send((head("Content-Length: 5", path=path) + b"whole") * 2)
-    # uvicorn tells the last request only, and the first is answered nevertheless.
-    wire.transport.closed = path == "/hot"
+    wire.transport.closed = True
     wire.protocol.connection_lost(ConnectionResetError())
     await settle()
     for exchange in wire.hot.exchanges:
@@ -921,87 +767,22 @@ async def test_nothing_outlives_its_connection(
         await happen(wire, path)
         assert kept() != []
         await settle()
-        if wire.protocol in wire.listener.state.connections:
+        if wire.protocol in wire.listener.connections:
             wire.protocol.connection_lost(None)
         wire.hot.exchanges.clear()
         del wire.protocol
         await settle()
         assert kept() == []
-        assert wire.listener.state.connections == set()
+        assert wire.listener.connections == set()
         assert wire.listener.intake.held == 0
         assert wire.listener.outgoing.held == 0
-
-
-async def test_what_clients_do_not_take_is_bounded(wire: Wire) -> None:
-    """Answers count whole until they are taken whole; above the limit the connection that has waited longest
-    ends.
-    """
-    held = wire.listener.outgoing
-    held.limit = 250_000
-    others = [Wire(wire.listener), Wire(wire.listener)]
-    for each in (wire, *others):
-        each.transport.unsent = 60_000
-        each.hot.at_once = False
-        wire.listener.hot = each.hot
-        each.send(head("Content-Length: 0"))
-        each.hot.exchanges[0].reply(200, b"x" * 100_000)
-        if each is not others[1]:
-            each.protocol.check(time.monotonic() - len(each.transport.written) % 2)
-
-    assert wire.transport.aborted
-    assert not any(each.transport.closed for each in others)
-    assert held.held == 200_000
-    others[0].transport.unsent = 0
-    others[0].protocol.check(time.monotonic())
-    assert held.held == 100_000
-    others[1].transport.unsent = 5
-    others[1].protocol.resume_writing()
-    assert held.held == 100_000
-    others[1].transport.unsent = 0
-    others[1].protocol.resume_writing()
-    assert held.held == 0
-
-
-async def test_time_begins_with_an_answer_that_is_not_taken(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not when somebody looks for the first time."""
-    now = time.monotonic()
-    monkeypatch.setattr(connection, "monotonic", lambda: now)
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    wire.transport.unsent = 60_000
-    wire.hot.exchanges[0].reply(200, b"x" * 100_000)
-    now += 3
-
-    assert wire.protocol.waited() == 3
-
-
-async def test_parts_that_are_not_taken_count(wire: Wire) -> None:
-    """As those that wait for the client at the most, until it has taken all."""
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    exchange = wire.hot.exchanges[0]
-    exchange.begin(200)
-    exchange.send(b"x")
-    assert wire.listener.outgoing.held == 0
-    wire.transport.unsent = 70_000
-    wire.protocol.pause_writing()
-    wire.transport.unsent = 90_000
-    exchange.send(b"x")
-    wire.transport.unsent = 80_000
-    exchange.send(b"x")
-
-    assert wire.listener.outgoing.held == 90_000
-    wire.protocol.connection_lost(None)
-    assert wire.listener.outgoing.held == 0
 
 
 async def test_no_request_is_served_without_room_for_answers(wire: Wire) -> None:
     """It is refused with 503 on a hot route, and the application still answers."""
     wire.listener.outgoing.add(wire.listener.outgoing.limit)
     refused = wire.send(head("Content-Length: 1") + b"a")
-    other = Wire(wire.listener)
+    other = Wire(listener=wire.listener)
     other.send(head("Content-Length: 1", path="/cold") + b"a")
     await settle()
 
@@ -1023,7 +804,7 @@ async def test_bodies_end_with_their_answers(wire: Wire) -> None:
 async def test_what_comes_in_is_bounded_over_all_connections(wire: Wire, path: str) -> None:
     """The request that exceeds the bound is refused with 503; others go on, and room comes back (F31)."""
     wire.listener.intake.limit = 1500
-    other = Wire(wire.listener)
+    other = Wire(listener=wire.listener)
     begin = head("Content-Length: 1000", path=path)
     assert wire.send(begin, b"x" * 900) == b""
     await settle()
@@ -1036,7 +817,7 @@ async def test_what_comes_in_is_bounded_over_all_connections(wire: Wire, path: s
     await settle()
     assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
     assert wire.listener.intake.held == 0
-    third = Wire(wire.listener)
+    third = Wire(listener=wire.listener)
     third.send(begin, b"x" * 900)
     assert wire.listener.intake.held > 900
     third.protocol.connection_lost(None)
@@ -1080,7 +861,7 @@ async def test_thousands_of_requests_in_one_piece(wire: Wire, path: str) -> None
     sent = b"".join(head("Content-Length: 4", path=path) + b"%04d" % number for number in range(count))
     wire.hot.at_once = False
     wire.send(sent[:100_000], sent[100_000:])
-    assert len(wire.protocol.pipeline) < 500
+    assert len(wire.protocol._pipeline) < 500
     assert not wire.transport.reading
 
     for _ in range(20 * count):

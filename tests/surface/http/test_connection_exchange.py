@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.transports import Transport
-from uvicorn.config import Config
 
 from modelserver.surface.http.connection import HttpProtocol, Listener
 from modelserver.surface.http.exchange import MAX_UNSENT, read_target
@@ -14,16 +13,19 @@ if TYPE_CHECKING:
     from modelserver.surface.http.exchange import Exchange, Target
 
 
+async def never_called(*_: object) -> None:
+    """The application of a connection that only has hot requests."""
+    raise AssertionError
+
+
 class Wire:
     """A connection under test, whose exchanges the test answers."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.statuses: list[int] = []
-        config = Config(None, log_config=None, lifespan="off", ws="none", loop="none", access_log=False)
-        self.protocol = HttpProtocol(
-            config, Listener(self, 1000, lambda *said: self.statuses.append(said[4]))
-        )
+        listener = Listener(self, 1000, lambda *said: self.statuses.append(said[4]))
+        self.protocol = HttpProtocol(never_called, listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -69,7 +71,7 @@ async def test_a_whole_answer(wire: Wire, method: str, status: int, told: bool, 
     """A head and, where there may be one, the body; all that is written is counted."""
     body = bytes(size)
     wire.ask(method).reply(status, body)
-    counted = wire.protocol.written
+    counted = wire.protocol.delivery.written
     written = wire.transport.written
     head, content = wire.written()
 

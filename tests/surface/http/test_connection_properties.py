@@ -5,7 +5,7 @@ import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.surface.http.test_connection import Wire, head, settle
+from tests.surface.http.wire import Wire, head, settle
 
 REQUESTS = st.lists(
     st.tuples(st.sampled_from(["/hot", "/cold", "/hot/a%20b?q=1", "/other"]), st.binary(max_size=40)),

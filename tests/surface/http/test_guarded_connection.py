@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.transports import Transport
-from uvicorn.config import Config
 
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
@@ -32,20 +31,10 @@ class Wire:
         verifier = Verifier(lambda: 0.0)
         verifier.replace([Fingerprint.of(Scope.INFERENCE, "good-token")])
         guard = Guard(verifier, {"inference"}, ping_token=False)
-        config = Config(
-            self._app,
-            interface="asgi3",
-            log_config=None,
-            lifespan="off",
-            ws="none",
-            loop="none",
-            access_log=False,
-        )
-        config.load()
         listener = Listener(
             self, 1000, lambda *said: self.told.append((said[1], said[2], said[4])), guard=guard, cors=cors
         )
-        self.protocol = HttpProtocol(config, listener)
+        self.protocol = HttpProtocol(self._app, listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 

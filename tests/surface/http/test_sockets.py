@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.surface.http.sockets import bytes_in_system, is_reset, plain_address, shown_address
+from modelserver.surface.http.sockets import (
+    bytes_in_system,
+    is_reset,
+    local_address,
+    remote_address,
+    shown_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,16 +69,25 @@ async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "shown"),
+    ("name", "shown"),
     [
+        ("", "unix"),
         (None, "unix"),
         (("10.0.0.1", 5), "10.0.0.1:5"),
-        (("::1", 5), "[::1]:5"),
-        (("fe80::1%eth0", 5), "[fe80::1%eth0]:5"),
-        (plain_address(("::ffff:10.0.0.1", 5)), "10.0.0.1:5"),
-        (plain_address(("::ffff:a00:1", 5)), "[::ffff:a00:1]:5"),
+        (("::1", 5, 0, 0), "[::1]:5"),
+        (("fe80::1%eth0", 5, 0, 2), "[fe80::1%eth0]:5"),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1:5"),
+        (("::ffff:a00:1", 5, 0, 0), "[::ffff:a00:1]:5"),
     ],
 )
-def test_clients_in_logs(client: tuple[str, int] | None, shown: str) -> None:
+def test_client_is_shown_by_address_and_port(name: object, shown: str) -> None:
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
-    assert shown_address(client) == shown
+    assert shown_address(remote_address(asyncio.Transport({"peername": name}))) == shown
+
+
+def test_local_address_is_one_of_the_network_or_a_path() -> None:
+    """Other names of sockets, such as those of Linux's abstract ones, are none."""
+    names = [("::1", 80, 0, 0), "/run/s", b"\0abstract"]
+    addresses = [local_address(asyncio.Transport({"sockname": name})) for name in names]
+
+    assert addresses == [("::1", 80), ("/run/s", None), None]

@@ -16,7 +16,6 @@ import traceback
 from typing import TYPE_CHECKING
 
 import uvloop
-from uvicorn.config import Config
 
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER
@@ -31,6 +30,7 @@ from modelserver.ext.frontends.link import Link
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.http.asgi_cycle import prepared
 from modelserver.surface.http.connection import HttpProtocol, Listener, check_regularly
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
@@ -40,6 +40,8 @@ from modelserver.surface.tls.context import Certificate, renew, server_context
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
+
+    from starlette.types import ASGIApp
 
 _ENDING_CHECK = 0.02  # seconds
 
@@ -102,10 +104,7 @@ class Frontend:
             stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
         )
         access.start(self._loop)
-        config = Config(
-            self._forwarder, log_config=None, lifespan="off", ws="none", loop="none", access_log=False
-        )
-        config.load()
+        app = prepared(self._forwarder)
         guard = None
         if setup.guarded:
             guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
@@ -123,7 +122,7 @@ class Frontend:
         self._forwarder.on_much = intake.give_back
         context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
         acceptor = self._acceptor = Acceptor(
-            self._socket, self._counts, self._seat, lambda: _Connection(config, listener, acceptor), context
+            self._socket, self._counts, self._seat, lambda: _Connection(app, listener, acceptor), context
         )
         check_regularly(self._loop, [listener])
 
@@ -139,7 +138,7 @@ class Frontend:
         self._closing = True
         if self._acceptor is not None and self._listener is not None:
             self._acceptor.close()
-            for connection in list(self._listener.state.connections):
+            for connection in list(self._listener.connections):
                 connection.shutdown()
         self.link.send(messages.Closed())
         self._end_when_empty()
@@ -155,18 +154,20 @@ class Frontend:
     def _hurry(self) -> None:
         self._close()
         if self._listener is not None:
-            for connection in list(self._listener.state.connections):
+            for connection in list(self._listener.connections):
                 connection.transport.abort()
 
 
 class _Connection(HttpProtocol):
     """A connection that tells the acceptor when it ends."""
 
-    def __init__(self, config: Config, listener: Listener, acceptor: Acceptor) -> None:
-        super().__init__(config, listener)
+    __slots__ = ("_acceptor",)
+
+    def __init__(self, app: ASGIApp, listener: Listener, acceptor: Acceptor) -> None:
+        super().__init__(app, listener)
         self._acceptor = acceptor
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
         super().connection_made(transport)
         if self._acceptor.is_closed:
             # It was accepted just before.

@@ -1,6 +1,7 @@
-"""uvicorn's HTTP protocol, with a fast path for hot routes and firm limits for all.
+"""The protocol of HTTP connections: a fast path for hot routes, ASGI for all others, and firm limits.
 
-* Requests on hot routes become a :class:`ConnectionExchange` and never an ASGI task.
+* Requests on hot routes become a :class:`ConnectionExchange` and never an ASGI task; all others become an
+  :class:`AsgiCycle`.
 * A body over the limit is answered with 413 before it is read whole, a head over its limit with 431, and
   malformed HTTP with 400.
 * An answer that closes the connection reaches its client whole, also while the client still sends.
@@ -10,29 +11,26 @@
 * Large pieces are parsed in slices, so that thousands of requests in one do not block the event loop.
 * A request's memory is freed when it ends, however it ends, not when the garbage collector runs.
 * Header names keep the client's case for handlers that look them up by it (reference 7.3).
-
-It relies on the attributes of ``HttpToolsProtocol`` and ``RequestResponseCycle``;
-``tests/http/test_connection.py`` checks that uvicorn still has them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic, perf_counter
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from modelserver.errors import InternalError, ModelServerError
 from modelserver.surface.http.answers import is_kserve
+from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.cors import is_preflight
+from modelserver.surface.http.delivery import Delivery
 from modelserver.surface.http.exchange import UNREAD, HotRoutes, Target, read_target
 from modelserver.surface.http.head import (
     HEADER_LIMIT,
@@ -45,19 +43,21 @@ from modelserver.surface.http.head import (
 )
 from modelserver.surface.http.intake import Intake, IntakeFull, too_large
 from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
-from modelserver.surface.http.sockets import bytes_in_system, is_reset, plain_address, shown_address
+from modelserver.surface.http.sockets import (
+    is_reset,
+    local_address,
+    remote_address,
+    shown_address,
+)
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from uvicorn._types import ASGI3Application
-    from uvicorn.config import Config
+    from starlette.types import ASGIApp
 
     from modelserver.engine.telemetry.access import OnResponse
     from modelserver.surface.auth.guard import Guard
     from modelserver.surface.http.cors import Cors
 
+    Request = ConnectionExchange | AsgiCycle
 
 _log = logging.getLogger("modelserver.api")
 
@@ -65,8 +65,6 @@ _log = logging.getLogger("modelserver.api")
 _NEVER_HOT = frozenset({b"CONNECT", b"OPTIONS"})
 # Bytes that must come between two checks for the client to count as sending.
 MIN_PROGRESS = 4096
-# The share of its answer that a client must take per ``send_timeout``, and the least bytes of it.
-SHARE, LEAST_SHARE = 10, 4096
 # Bytes that are parsed in one go, and seconds after which the rest of a piece waits for the loop's next turn.
 _SLICE, _TURN = 1 << 14, 0.004
 # The size of a chunk at the end of a text, and the bytes in which it is looked for.
@@ -92,33 +90,42 @@ class Listener:
     keep_alive: float = KEEP_ALIVE
     intake: Intake = field(default_factory=lambda: Intake(1 << 29))
     outgoing: Outgoing = field(default_factory=lambda: Outgoing(1 << 29))
-    state: ServerState = field(default_factory=ServerState)
     guard: Guard | None = None
     cors: Cors | None = None
+    connections: set[HttpProtocol] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def check(self, now: float) -> None:
         """Closes connections that are too slow or idle for too long; to be called every few seconds."""
-        for protocol in list(self.state.connections):
-            if isinstance(protocol, HttpProtocol):
-                protocol.check(now)
+        for protocol in list(self.connections):
+            protocol.check(now)
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(asyncio.Protocol):
     """One connection."""
 
-    # Slots, for attributes of instances with more than thirty cost more at each access.
     __slots__ = (
-        "_came", "_chunk", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes", "_held",
-        "_in_head", "_incoming", "_last_piece", "_lingers", "_listener", "_looking", "_offer", "_peer",
-        "_raw_headers", "_receiving", "_refused", "_seen", "_share", "_stalled_since", "_tail", "_taken",
-        "_unparsed", "_untaken", "_waiting_since", "cors", "written",
+        "_app", "_came", "_chunk", "_counted", "_exchange", "_first_piece", "_framing", "_header_bytes",
+        "_held", "_in_head", "_incoming", "_last_piece", "_lingers", "_listener", "_looking", "_loop",
+        "_offer", "_parser", "_peer", "_pipeline", "_raw_headers", "_read_paused", "_receiving",
+        "_refused", "_running", "_seen", "_tail", "_unparsed", "_url", "_waiting_since", "_writable",
+        "client", "cors", "cycle", "delivery", "scheme", "server", "transport", "write_paused",
     )  # fmt: skip
 
-    def __init__(self, config: Config, listener: Listener) -> None:
-        super().__init__(config, listener.state, {})
+    transport: asyncio.Transport
+    delivery: Delivery
+
+    def __init__(self, app: ASGIApp, listener: Listener) -> None:
+        self._app = app
         self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._parser = _new_parser(self)
         self.cors = listener.cors
-        self.url = b""
+        # For the scope of the application.
+        self.server: tuple[str, int | None] | None = None
+        self.client: tuple[str, int] | None = None
+        self.scheme = "http"
+        self._url = b""
         self._raw_headers: list[tuple[bytes, bytes]] = []
         # Bytes of the pieces received within a head, of the piece that it began in, and of the last piece.
         self._header_bytes = self._first_piece = self._last_piece = 0
@@ -134,23 +141,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._unparsed: memoryview | None = None
         # What comes is dropped; the last answer is written, and the client may read it.
         self._refused = self._lingers = False
-        # The exchange whose request is being received, and the one whose turn it is.
+        # The newest request, and those that wait for their turn, the newest first.
+        self.cycle: Request | None = None
+        self._pipeline: deque[Request] = deque()
+        # The exchange whose request is being received, the one whose turn it is, and the request that the
+        # application responds to.
         self._incoming: ConnectionExchange | None = None
         self._exchange: ConnectionExchange | None = None
+        self._running: AsgiCycle | None = None
+        self._read_paused = self.write_paused = False
+        self._writable = asyncio.Event()
+        self._writable.set()
         # Since when we wait for the rest of a request (or, between requests, for a new one).
         self._waiting_since = monotonic()
         self._receiving = False
         self._seen = 0
         # Bytes of the request that is being received, and how many of them the intake counts.
-        self._came = 0
-        self._counted = 0
-        # Bytes of answers, how many of them the client had read at the last progress, when that was, and how
-        # many more are progress.
-        self.written = 0
-        self._taken = self._share = 0
-        self._stalled_since: float | None = None
-        # Bytes of answers that are counted: memory is freed when the client has taken the whole answer.
-        self._untaken = 0
+        self._came = self._counted = 0
         self._held = False
         # The client has closed its side: the timer of the next look whether it is there.
         self._looking: asyncio.TimerHandle | None = None
@@ -158,20 +165,23 @@ class HttpProtocol(HttpToolsProtocol):
 
     # -- from the transport
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        super().connection_made(transport)
-        if self.client:
-            self.client = plain_address(self.client)
-            self._peer = shown_address(self.client)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
+        self._listener.connections.add(self)
+        self.transport = transport
+        self.delivery = Delivery(transport, self._listener.outgoing)
+        self.server, self.client = local_address(transport), remote_address(transport)
+        if transport.get_extra_info("sslcontext"):
+            self.scheme = "https"
+        self._peer = shown_address(self.client)
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._refused:
             self._drop(len(data))
             return
         if self._unparsed is not None:
-            # uvicorn resumed reading.
+            # The application resumed reading.
             self._unparsed = memoryview(b"".join((self._unparsed, data)))
-            self.flow.pause_reading()
+            self.pause_reading()
             return
         size = len(data)
         if size > _SLICE and not self._is_of_one_body(size):
@@ -187,7 +197,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._waiting_since = monotonic()
         try:
             try:
-                self.parser.feed_data(data)
+                self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
                 self._decline_upgrade(memoryview(data)[offer.args[0] :])
         except httptools.HttpParserCallbackError:
@@ -213,20 +223,20 @@ class HttpProtocol(HttpToolsProtocol):
         while left and not self._refused:
             self.data_received(left[:_SLICE])
             left = left[_SLICE:]
-            if left and (self.pipeline or perf_counter() > until):
+            if left and (self._pipeline or perf_counter() > until):
                 # After the pipelined requests, or in the loop's next turn.
                 self._unparsed = left
-                self.flow.pause_reading()
-                if not self.pipeline:
-                    self.loop.call_soon(self._parse_rest)
+                self.pause_reading()
+                if not self._pipeline:
+                    self._loop.call_soon(self._parse_rest)
                 return
 
     def _parse_rest(self) -> None:
         rest, self._unparsed = self._unparsed, None
         if rest is not None and not self.transport.is_closing():
             self._parse_slices(rest)
-            if self._unparsed is None and not self.pipeline:
-                self.flow.resume_reading()
+            if self._unparsed is None and not self._pipeline:
+                self.resume_reading()
 
     def _decline_upgrade(self, rest: memoryview) -> None:
         """Handles a head that offers an upgrade, and the ``rest`` behind it, as an ordinary request.
@@ -236,15 +246,13 @@ class HttpProtocol(HttpToolsProtocol):
         """
         while not self._refused:
             self._offer = False
-            method, version = self.parser.get_method(), self.parser.get_http_version()
-            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+            method, version = self._parser.get_method(), self._parser.get_http_version()
+            lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
             lines += [b"%b: %b" % header for header in self._raw_headers if header[0].lower() != b"upgrade"]
-            self.parser = httptools.HttpRequestParser(self)
-            # As uvicorn's: data after a request that closes the connection must not prevent its answer.
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+            self._parser = _new_parser(self)
+            self._parser.feed_data(b"\r\n".join([*lines, b"", b""]))
             try:
-                self.parser.feed_data(rest)
+                self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as offer:
                 rest = rest[offer.args[0] :]
             else:
@@ -260,9 +268,9 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         answered = not self._in_head and cycle is not None and cycle.response_complete
         self._count(0 if answered else self._came)
-        if self.pipeline:
-            # The request waits for its turn; uvicorn may have resumed reading.
-            self.flow.pause_reading()
+        if self._pipeline:
+            # The request waits for its turn; the application may have resumed reading.
+            self.pause_reading()
             return
         listener = self._listener
         if (self._header_bytes if self._in_head else self._framing) > HEADER_LIMIT:
@@ -270,7 +278,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif answered:
             # The rest of a body after its answer is dropped, within the limit.
             if self._came > listener.max_body:
-                self._close_gently()
+                self.close_gently()
         elif listener.intake.is_over:
             self._refuse(IntakeFull(listener.intake.limit), self._incoming)
 
@@ -281,7 +289,7 @@ class HttpProtocol(HttpToolsProtocol):
             before = self._tail if start < _TAIL else b""
             size = _CHUNK_SIZE.search(before + bytes(data[max(0, start - _TAIL) : start]))
             if size is not None and int(size[1], 16) > self._listener.max_body:
-                self._refuse(too_large(self._listener.max_body), None if self.pipeline else self._incoming)
+                self._refuse(too_large(self._listener.max_body), None if self._pipeline else self._incoming)
         self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
 
     def _drop(self, size: int) -> None:
@@ -296,7 +304,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._listener.intake.add(held - self._counted)
         self._counted = held
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio's
+    def eof_received(self) -> bool:
         """The client closed its side; True keeps the connection for the pending answers."""
         cycle = self.cycle
         if self._refused or self._receiving or cycle is None or cycle.response_complete:
@@ -306,13 +314,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._look_for_client(_FIRST_LOOK)
         return True
 
-    def _ask_whether_there(self, cycle: ConnectionExchange | RequestResponseCycle) -> None:
+    def _ask_whether_there(self, cycle: Request) -> None:
         """A client that is gone looks like one that still reads until something is sent to it."""
-        if isinstance(cycle, ConnectionExchange):
-            asks = not cycle.begun and cycle.http_version == "1.1"
-        else:
-            asks = not cycle.response_started and cycle.scope["http_version"] == "1.1"
-        if asks and not self.pipeline:
+        if not cycle.begun and cycle.http_version == "1.1" and not self._pipeline:
             self.transport.write(_ARE_YOU_THERE)
 
     def _look_for_client(self, pause: float) -> None:
@@ -321,35 +325,36 @@ class HttpProtocol(HttpToolsProtocol):
         if is_reset(self.transport):
             self.transport.abort()
         else:
-            self._looking = self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
+            self._looking = self._loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_LOOK))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        self._listener.connections.discard(self)
         self._count(0)
-        self._forget_untaken()
-        exchange, self._exchange = self._exchange, None
+        self.delivery.forget()
+        exchange, running, newest = self._exchange, self._running, self.cycle
         # These refer to the connection: break the reference cycle.
-        self._incoming = self.cycle = None  # type: ignore[assignment]  # uvicorn starts without one
-        self.pipeline.clear()
+        self._exchange = self._running = self._incoming = self.cycle = None
+        del self._parser
+        self._pipeline.clear()
         self._unparsed = None
         if self._looking is not None:
             self._looking.cancel()
-        if exchange is not None and exchange.watcher is not None and not exchange.response_complete:
-            watcher, exchange.watcher = exchange.watcher, None
-            watcher.left()
-        if exchange is not None and exchange.on_disconnect is not None:
-            on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
-            on_disconnect()
+        for request in (running, exchange, newest):
+            if request is not None:
+                request.leave()
+        self._let_write()
 
     # -- from the parser
 
     def on_message_begin(self) -> None:
-        # For ASGI requests, _take_long_way does later what uvicorn does here.
-        self.url = b""
+        self._url = b""
         self._raw_headers = []
         self._first_piece = self._last_piece
         self._in_head = True
         self._incoming = None
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # After a body it is a trailer: it must not become a header, which nothing would check.
@@ -365,7 +370,7 @@ class HttpProtocol(HttpToolsProtocol):
         if most > HEADER_LIMIT and self._head_size() > HEADER_LIMIT:
             self._refuse(HeadersTooLarge())
             return
-        parser, hot = self.parser, self._listener.hot
+        parser, hot = self._parser, self._listener.hot
         method = parser.get_method()
         if parser.should_upgrade() and method != b"CONNECT":
             self._offer = True
@@ -376,11 +381,11 @@ class HttpProtocol(HttpToolsProtocol):
         if version not in SUPPORTED_VERSIONS:
             self._refuse(UnsupportedVersion(version))
             return
-        target = None if hot is None or method in _NEVER_HOT else hot.find(self.url)
+        target = None if hot is None or method in _NEVER_HOT else hot.find(self._url)
         if target is None:
             fault = fault_of(self._raw_headers, version)
             if fault is None:
-                self._take_long_way(method)
+                self._take_long_way(method, version)
             else:
                 self._refuse(fault)
             return
@@ -390,48 +395,48 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(fault)
             return
         before = self.cycle
-        self._incoming = exchange
-        self.cycle = exchange  # type: ignore[assignment]  # it has what uvicorn asks of a cycle
+        self._incoming = self.cycle = exchange
         if before is None or before.response_complete:
             self._begin(exchange)
         else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pause_reading()
+            self._pipeline.appendleft(exchange)
+
+    def _take_long_way(self, method: bytes, version: str) -> None:
+        """Leaves the request to the application."""
+        target = None if method == b"CONNECT" else read_target(self._url)
+        if target is None:
+            self._refuse(invalid_message())
+            return
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        before = self.cycle
+        self.cycle = cycle = AsgiCycle(self, target, method, version, self._raw_headers, keep_alive)
+        if before is None or before.response_complete:
+            self._begin_long_way(cycle)
+        else:
+            self.pause_reading()
+            self._pipeline.appendleft(cycle)
 
     def _stop(self, guard: Guard, method: bytes) -> bool:
         """Refuses a request that the guard rejects; preflight requests of browsers have no token."""
         if self.cors is not None and is_preflight(method.decode(), self._raw_headers):
             return False
-        error = guard.check(method, self.url, self._raw_headers)
+        error = guard.check(method, self._url, self._raw_headers)
         if error is None:
             return False
         before = self.cycle
         if before is not None and not before.response_complete:
             self._refuse(error)
             return True
-        target = read_target(self.url) or Target("/", b"", "-")
-        version = self.parser.get_http_version()
+        target = read_target(self._url) or Target("/", b"", "-")
+        version = self._parser.get_http_version()
         exchange = ConnectionExchange(self, target, method, version, self._raw_headers, keep_alive=False)
-        self.cycle = self._exchange = exchange  # type: ignore[assignment]  # see on_headers_complete
+        self.cycle = self._exchange = exchange
         self._refuse(error, exchange)
         return True
 
     def _head_size(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self._raw_headers)
-
-    def _take_long_way(self, method: bytes) -> None:
-        if method == b"CONNECT":
-            self._refuse(invalid_message())
-            return
-        url = self.url
-        super().on_message_begin()
-        super().on_url(url)
-        for name, value in self._raw_headers:
-            super().on_header(name, value)
-        try:
-            super().on_headers_complete()
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            self._refuse(invalid_message())
+        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._raw_headers)
 
     def on_chunk_header(self) -> None:
         self._chunk = 0
@@ -447,7 +452,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._chunk += len(body)
         exchange = self._incoming
         if exchange is None:
-            super().on_body(body)
+            if self.cycle is not None:
+                self.cycle.receive(body)
         elif exchange.receive(body) > self._listener.max_body and exchange is self._exchange:
             self._refuse(too_large(self._listener.max_body), exchange)
 
@@ -465,51 +471,50 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange, self._incoming = self._incoming, None
         if exchange is None:
-            super().on_message_complete()
+            if self.cycle is not None:
+                self.cycle.complete()
             return
         exchange.complete()
         if exchange is self._exchange:
             self._serve(exchange)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called when it is a request's turn: its headers are complete, its body may not be."""
-        if self._refused and cycle.more_body:
+    def _start(self, request: Request) -> None:
+        """It is a request's turn: its head is complete, its body may not be."""
+        if self._refused and request.more_body:
             self._refuse(invalid_message())
-        elif isinstance(cycle, ConnectionExchange):
-            self._begin(cycle)
-        elif announced_length(cycle.scope["headers"]) > self._listener.max_body:
-            self._refuse(too_large(self._listener.max_body), self._as_exchange(cycle))
-        elif self.flow.write_paused:
-            self.pipeline.append((cycle, app))
+        elif isinstance(request, ConnectionExchange):
+            self._begin(request)
+        else:
+            self._begin_long_way(request)
+
+    def _begin_long_way(self, cycle: AsgiCycle) -> None:
+        if announced_length(cycle.headers) > self._listener.max_body:
+            exchange = ConnectionExchange(
+                self, cycle.target, cycle.method, cycle.http_version, cycle.headers, keep_alive=False
+            )
+            self._refuse(too_large(self._listener.max_body), exchange)
+        elif self.write_paused:
+            self._pipeline.append(cycle)
             self._hold()
         else:
-            # The cycle closes it behind the last answer, whatever the client still sends.
-            transport = self.transport
-            cycle.transport = SimpleNamespace(  # type: ignore[assignment]  # all that it asks of a transport
-                write=transport.write, is_closing=transport.is_closing, close=self._close_gently
-            )
-            super()._start_asgi_task(cycle, partial(_run, app, cycle))
-
-    def _as_exchange(self, cycle: RequestResponseCycle) -> ConnectionExchange:
-        scope = cycle.scope
-        query = scope["query_string"]
-        text = scope["raw_path"] + (b"?" + query if query else b"")
-        target = Target(scope["path"], query, text.decode("latin-1"))
-        method, version = scope["method"].encode(), scope["http_version"]
-        return ConnectionExchange(self, target, method, version, list(scope["headers"]), keep_alive=False)
+            self._running = cycle
+            tasks = self._listener.tasks
+            task = self._loop.create_task(cycle.run(self._app))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     def _begin(self, exchange: ConnectionExchange) -> None:
         """Starts the exchange: it is its turn."""
         if exchange.announced > self._listener.max_body:
             self._refuse(too_large(self._listener.max_body), exchange)
             return
-        if self.flow.write_paused:
-            self.pipeline.append((exchange, self.app))  # type: ignore[arg-type]  # see above
+        if self.write_paused:
+            self._pipeline.append(exchange)
             self._hold()
             return
         self._exchange = exchange
         if exchange.expects_continue:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.transport.write(CONTINUE)
         if not exchange.more_body:
             # A pipelined request whose body arrived while the one before it was being answered.
             self._serve(exchange)
@@ -545,81 +550,93 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange.response_complete = True
         # Before it is written, which may begin the time that the client has.
-        self.written += len(answer) + len(body)
+        self.delivery.written += len(answer) + len(body)
         transport.write(answer)
         if body:
             transport.write(body)
             if transport.get_write_buffer_size():
-                self._count_untaken(len(body))
+                self.delivery.count(len(body))
         if not keep:
             exchange.keep_alive = False
-            self._close_gently()
+            self.close_gently()
             return
         self._answered(now)
 
     def wrote(self, size: int) -> None:
         """So many bytes of an answer in parts were written."""
-        self.written += size
-        if self.flow.write_paused:
-            self._count_untaken(self.transport.get_write_buffer_size())
+        self.delivery.written += size
+        if self.write_paused:
+            self.delivery.count(self.transport.get_write_buffer_size())
 
-    def _count_untaken(self, size: int) -> None:
-        if size > self._untaken:
-            begins, self._untaken = not self._untaken, size
-            if begins:
-                self.waited()
-            self._listener.outgoing.count(self, size)
+    def write(self, data: bytes) -> None:
+        """Writes a part of the application's response."""
+        self.delivery.written += len(data)
+        self.transport.write(data)
 
-    def _forget_untaken(self) -> None:
-        if self._untaken:
-            self._untaken = 0
-            self._listener.outgoing.count(self, 0)
-
-    def on_response_complete(self) -> None:
-        """As uvicorn's, without a timer per answer."""
+    def responded(self) -> None:
+        """The application's response is written."""
+        self._running = None
         self._answered(monotonic())
 
     def _answered(self, now: float) -> None:
-        self.server_state.total_requests += 1
         if self._lingers:
             return
         self._waiting_since = now
-        flow = self.flow
-        if self._looking is not None and not self.pipeline:
+        if self._looking is not None and not self._pipeline:
             self.transport.close()
-        elif flow.write_paused:
+        elif self.write_paused:
             if not self.transport.is_closing():
                 self._hold()
         elif (
-            self.pipeline or flow.read_paused or self._unparsed is not None
+            self._pipeline or self._read_paused or self._unparsed is not None
         ) and not self.transport.is_closing():
             self._next()
 
     def _hold(self) -> None:
         """The client does not read: it gets no further answers until it has read the earlier ones."""
         self._held = True
-        self.flow.pause_reading()
+        self.pause_reading()
+
+    # -- flow
+
+    def pause_reading(self) -> None:
+        if not self._read_paused:
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        self._count_untaken(self.transport.get_write_buffer_size())
+        self.write_paused = True
+        self._writable.clear()
+        self.delivery.count(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        self.waited()
+        self._let_write()
+        self.delivery.waited()
         if self._held:
             self._held = False
             self._next()
 
+    async def writable(self) -> None:
+        """Waits until the client has read enough of what was written."""
+        await self._writable.wait()
+
+    def _let_write(self) -> None:
+        self.write_paused = False
+        self._writable.set()
+
     def _next(self) -> None:
         if self._unparsed is None:
-            self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
-        if self._unparsed is not None and not self.pipeline:
+            self.resume_reading()
+        if self._pipeline:
+            self._start(self._pipeline.pop())
+        if self._unparsed is not None and not self._pipeline:
             # This may be the rest of the request whose turn it is now.
-            self.loop.call_soon(self._parse_rest)
+            self._loop.call_soon(self._parse_rest)
 
     def _refuse(self, error: ModelServerError, exchange: ConnectionExchange | None = None) -> None:
         """Answers a request that will not be read to its end, and closes the connection."""
@@ -636,29 +653,28 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
             return
         if cycle is not None and cycle.more_body:
-            if self.pipeline:
+            if self._pipeline:
                 # It is answered after those before it.
                 return
             if cycle.response_complete:
                 # It was answered before its body was complete.
-                self._close_gently()
+                self.close_gently()
                 return
             # Anything else that the application answers to this request is dropped.
-            cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.leave()
         unread = ConnectionExchange(self, UNREAD, b"-", "1.1", [], keep_alive=False)
-        unread.fail(error, kserve=is_kserve(self.url.decode("latin-1")))
+        unread.fail(error, kserve=is_kserve(self._url.decode("latin-1")))
 
-    def _close_gently(self) -> None:
+    def close_gently(self) -> None:
         """Closes after the client had a chance to read the answer.
 
         If the connection were closed while the client still sends, its system would drop the answer. So
         the rest is received and dropped, until the client closes its side or :meth:`check` finds that
         nothing comes any more.
         """
-        flow, cycle = self.flow, self.cycle
+        cycle = self.cycle
         within = self._receiving or self._in_head or (cycle is not None and cycle.more_body)
-        if not (within or self.pipeline or flow.read_paused or self._unparsed is not None):
+        if not (within or self._pipeline or self._read_paused or self._unparsed is not None):
             self.transport.close()
             return
         if self._lingers or self.transport.is_closing():
@@ -666,21 +682,28 @@ class HttpProtocol(HttpToolsProtocol):
         self._refused = self._lingers = True
         self._held = False
         # What belongs to the rest is not needed any more.
-        self._incoming = self._unparsed = self.cycle = None  # type: ignore[assignment]  # as uvicorn begins
-        self.pipeline.clear()
+        self._incoming = self._unparsed = self.cycle = None
+        self._pipeline.clear()
         self._count(0)
         self._waiting_since, self._seen = monotonic(), -1
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        flow.resume_reading()
+        self.resume_reading()
 
-    # -- timeouts
+    # -- timeouts and the end
+
+    def shutdown(self) -> None:
+        """Closes the connection now if it is idle, or behind the response to its newest request."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
 
     def check(self, now: float) -> None:
         """Closes the connection if the client is gone, or does not send or read for too long."""
         unsent = self.transport.get_write_buffer_size()
-        stalled = self._stalled(unsent, now) > self._listener.send_timeout
-        if stalled or (self.flow.read_paused and is_reset(self.transport)):
+        stalled = self.delivery.stalled(unsent, now) > self._listener.send_timeout
+        if stalled or (self._read_paused and is_reset(self.transport)):
             # A regular close would wait for a client that does not read.
             self.transport.abort()
             return
@@ -688,16 +711,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._check_rest(unsent, now)
             return
         cycle = self.cycle
-        if self.flow.read_paused or (unsent and not self._receiving):
+        if self._read_paused or (unsent and not self._receiving):
             # The rest of a request cannot arrive, or an answer is being read.
             self._waiting_since = now
-        elif cycle is not None and not cycle.response_complete and not self.flow.write_paused:
-            received = cycle.received if isinstance(cycle, ConnectionExchange) else len(cycle.body)
-            if self.pipeline or not cycle.more_body or received - self._seen >= MIN_PROGRESS:
+        elif cycle is not None and not cycle.response_complete and not self.write_paused:
+            if self._pipeline or not cycle.more_body or cycle.received - self._seen >= MIN_PROGRESS:
                 self._waiting_since = now
-            self._seen = received
+            self._seen = cycle.received
         if unsent:
-            self._count_untaken(unsent)
+            self.delivery.count(unsent)
         limit = self._listener.receive_timeout if self._receiving else self._listener.keep_alive
         if now - self._waiting_since <= limit:
             return
@@ -717,28 +739,6 @@ class HttpProtocol(HttpToolsProtocol):
         elif is_quiet or now - self._waiting_since > self._listener.receive_timeout:
             self.transport.close()
 
-    def waited(self) -> float:
-        """Seconds since the client last read a share of its answers; counts none that it has read whole."""
-        return self._stalled(self.transport.get_write_buffer_size(), monotonic())
-
-    def cut(self) -> None:
-        """Drops what the client has not read, and its connection."""
-        self.transport.abort()
-
-    def _stalled(self, unsent: int, now: float) -> float:
-        if not unsent:
-            self._stalled_since = None
-            self._forget_untaken()
-            return 0.0
-        # The system takes bytes from the transport in lumps of up to a megabyte: a steady reader would seem
-        # to stand still between two of them.
-        taken = self.written - unsent - bytes_in_system(self.transport)
-        # Answers written by uvicorn are not counted: any change is progress.
-        if self._stalled_since is None or abs(taken - self._taken) >= self._share:
-            self._taken, self._stalled_since = taken, now
-            self._share = max(LEAST_SHARE, unsent // SHARE)
-        return now - self._stalled_since
-
 
 def check_regularly(
     loop: asyncio.AbstractEventLoop, listeners: list[Listener], every: float = CHECK_SECONDS
@@ -750,16 +750,8 @@ def check_regularly(
     loop.call_later(every, check_regularly, loop, listeners, every)
 
 
-async def _run(
-    app: ASGI3Application, cycle: RequestResponseCycle, scope: Any, receive: Any, send: Callable[..., Any]
-) -> None:
-    """Runs the application for one request; its answer says whether the connection stays."""
-
-    async def answer(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            keep = cycle.keep_alive and message["status"] < 400
-            connection = (b"connection", b"keep-alive" if keep else b"close")
-            message = {**message, "headers": [*message.get("headers", ()), connection]}
-        await send(message)
-
-    await app(scope, receive, answer)
+def _new_parser(target: HttpProtocol) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(target)
+    # Data after a request that closes the connection must not prevent its answer.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -31,13 +31,6 @@ _NO_HOST = 1 << 20
 _SHORT_LENGTH = 12
 
 
-class _NoEvent:
-    """Replaces the event by which uvicorn wakes a task that reads the body."""
-
-    def set(self) -> None:
-        pass
-
-
 class Connection(Protocol):
     """A source of requests, one after the other, that takes their answers."""
 
@@ -59,7 +52,8 @@ class ConnectionExchange(Exchange):
     Headers that the server itself reads also become ``announced`` (content length, 0 without one) and
     ``doubt`` (0 if the head is unambiguous, see :mod:`modelserver.surface.http.head`).
 
-    While it is the connection's current request, it replaces uvicorn's ``RequestResponseCycle``.
+    For the connection, some members are also those of an :class:`AsgiCycle`: ``more_body``, ``received``,
+    ``keep_alive``, ``response_complete``, ``receive``, ``complete`` and ``leave``.
     """
 
     __slots__ = (
@@ -74,8 +68,6 @@ class ConnectionExchange(Exchange):
         "received",
         "response_complete",
     )
-
-    message_event: ClassVar[_NoEvent] = _NoEvent()
 
     def __init__(  # noqa: PLR0917 - called for each request
         self,
@@ -137,6 +129,18 @@ class ConnectionExchange(Exchange):
         # The first piece is never a bytearray.
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)  # type: ignore[assignment]
         self.pieces = []
+
+    def leave(self) -> None:
+        """The client has disconnected, or was refused."""
+        if self.disconnected or self.response_complete:
+            return
+        self.disconnected = True
+        if self.watcher is not None:
+            watcher, self.watcher = self.watcher, None
+            watcher.left()
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect is not None:
+            on_disconnect()
 
     def packed_headers(self) -> bytes:
         return _pack(self._headers)

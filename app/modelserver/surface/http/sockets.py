@@ -15,10 +15,21 @@ _INT = struct.Struct("i")
 _MAPPED = "::ffff:"
 
 
-def plain_address(client: tuple[str, int]) -> tuple[str, int]:
-    """A client's address and port, where IPv4 that comes to an IPv6 socket is written as IPv4."""
-    host, port = client
+def remote_address(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
+    """The client's address and port, IPv4 as such on an IPv6 socket too; None for a unix socket."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return None
+    host, port = str(name[0]), int(name[1])
     return (host.removeprefix(_MAPPED) if "." in host else host), port
+
+
+def local_address(transport: asyncio.BaseTransport) -> tuple[str, int | None] | None:
+    """The address and port of this side, or the path of a unix socket."""
+    name = transport.get_extra_info("sockname")
+    if isinstance(name, tuple):
+        return str(name[0]), int(name[1])
+    return (name, None) if isinstance(name, str) else None
 
 
 def shown_address(client: tuple[str, int] | None) -> str:

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.surface.http.wire import Wire, head, settle
+
+from modelserver.surface.http.asgi_cycle import prepared
+
+START = {"type": "http.response.start", "status": 200}
+
+
+def answering(*messages: dict[str, Any]) -> Any:
+    """An application that sends these messages; those without a type are bodies."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send({"type": "http.response.body", **message})
+
+    return app
+
+
+def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {**START, "status": status, "headers": headers}
+
+
+async def response(app: Any, method: str = "GET", *lines: str) -> tuple[bytes, bytes, Wire]:
+    """The head and body of the application's response, and the connection."""
+    wire = Wire(app)
+    wire.send(head(*lines, method=method, path="/cold"))
+    await settle()
+    lead, _, body = wire.transport.written.partition(b"\r\n\r\n")
+    return lead, body, wire
+
+
+async def test_scope_describes_the_request() -> None:
+    """The path is decoded, names of headers are in lower case, and both ends have their addresses."""
+    scopes: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+        await answering(start(), {})(scope, receive, send)
+
+    await response(app, "GET /a%20b?c=%20 HTTP/1.1\r\nX-A: B\r\nX-Rest:")
+
+    assert scopes == [
+        {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": ("127.0.0.1", 8080),
+            "client": ("127.0.0.1", 5000),
+            "scheme": "http",
+            "method": "GET",
+            "root_path": "",
+            "path": "/a b",
+            "raw_path": b"/a%20b",
+            "query_string": b"c=%20",
+            "headers": [(b"x-a", b"B"), (b"x-rest", b"/cold HTTP/1.1"), (b"host", b"x")],
+            "state": {},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "messages", "lines", "body"),
+    [
+        ("GET", [start(201, (b"X-A", b"b")), {"body": b"one", "more_body": True}, {"body": b"two"}],
+         b"HTTP/1.1 201 Created\r\nx-a: b\r\nconnection: keep-alive\r\ntransfer-encoding: chunked",
+         b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"),
+        ("GET", [start(), {"more_body": True}, {}],
+         b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ntransfer-encoding: chunked", b"0\r\n\r\n"),
+        ("GET", [start(200, (b"content-length", b"3")), {"body": b"one"}],
+         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: keep-alive", b"one"),
+        ("HEAD", [start(200, (b"content-length", b"3")), {"body": b"one"}],
+         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: keep-alive", b""),
+        ("HEAD", [start(), {"body": b"one"}], b"HTTP/1.1 200 OK\r\nconnection: keep-alive", b""),
+        ("GET", [start(204), {}], b"HTTP/1.1 204 No Content\r\nconnection: keep-alive", b""),
+        ("GET", [start(304), {}], b"HTTP/1.1 304 Not Modified\r\nconnection: keep-alive", b""),
+        ("GET", [start(404), {"body": b"x"}],
+         b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ntransfer-encoding: chunked",
+         b"1\r\nx\r\n0\r\n\r\n"),
+    ],
+    ids=["parts", "empty", "length", "HEAD with length", "HEAD", "204", "304", "404"],
+)  # fmt: skip
+async def test_response_is_framed(
+    method: str, messages: list[dict[str, Any]], lines: bytes, body: bytes
+) -> None:
+    """By its length where the application says it, otherwise in chunks; some have no body at all."""
+    lead, content, wire = await response(answering(*messages), method)
+
+    assert (lead, content) == (lines, body)
+    assert wire.transport.closed == (b"connection: close" in lines)
+    assert wire.listener.tasks == set()
+
+
+@pytest.mark.parametrize(
+    ("messages", "body"),
+    [
+        ([{}], b"Internal Server Error"),
+        ([], b"Internal Server Error"),
+        ([start(200, (b"x\r\ny", b"z"))], b"Internal Server Error"),
+        ([start(200, (b"x", b"y\r\nz"))], b"Internal Server Error"),
+        ([start(), start()], b""),
+        ([start(), {"body": b"x", "more_body": True}], b"1\r\nx\r\n"),
+        ([start(200, (b"content-length", b"1")), {"body": b"xx"}], b""),
+        ([start(200, (b"content-length", b"2")), {"body": b"x"}], b"x"),
+        ([start(204), {"body": b"x"}], b""),
+        ([start(), {}, {}], b"0\r\n\r\n"),
+    ],
+    ids=["no start", "nothing", "name", "value", "two starts", "no end", "longer", "shorter", "204", "two"],
+)
+async def test_failing_application_ends_the_connection(
+    messages: list[dict[str, Any]], body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With 500 where nothing is written yet, otherwise as it is; the log says why."""
+    lead, content, wire = await response(answering(*messages))
+
+    assert lead.startswith(b"HTTP/1.1 500 " if body.startswith(b"Internal") else b"HTTP/1.1 20")
+    assert content == body
+    assert wire.transport.closed
+    assert "ASGI" in caplog.text
+
+
+async def test_body_comes_as_it_is_taken() -> None:
+    """What has come is one message; while more than 64 KiB wait, no more is read."""
+    bodies: list[tuple[int, bool]] = []
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            await go.wait()
+            message = await receive()
+            more = message["more_body"]
+            bodies.append((len(message["body"]), more))
+        await answering(start(), {})(scope, receive, send)
+
+    wire = Wire(app)
+    wire.listener.max_body = 1 << 20
+    wire.send(head("Content-Length: 100000", path="/cold"), b"x" * 30_000, b"x" * 30_000)
+    assert wire.transport.reading
+    wire.send(b"x" * 10_000)
+    assert not wire.transport.reading
+    go.set()
+    await settle()
+    assert bodies == [(70_000, True)]
+    assert wire.transport.reading
+    wire.send(b"x" * 30_000)
+    await settle()
+
+    assert bodies[1:] == [(30_000, False)]
+    assert wire.transport.written.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_client_may_send_its_body_once_the_application_reads(reads: bool) -> None:
+    """One that waits for permission gets it then, once, and none where the response has come instead."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(2 if reads else 0):
+            await receive()
+        await answering(start(), {})(scope, receive, send)
+
+    wire = Wire(app)
+    wire.send(head("Content-Length: 2", "Expect: 100-Continue", path="/cold"))
+    await settle()
+    wire.send(b"a")
+    await settle()
+    wire.send(b"b")
+    await settle()
+
+    assert wire.transport.written.count(b"HTTP/1.1 100 Continue\r\n\r\n") == reads
+    assert b"HTTP/1.1 200 " in wire.transport.written
+
+
+async def test_application_learns_that_its_client_has_left() -> None:
+    """What it sends from then on is dropped, also where another request waits behind its own."""
+    events: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        events.extend([(await receive())["type"], (await receive())["type"]])
+        await answering(start(), {})(scope, receive, send)
+
+    for behind in (b"", head(path="/cold")):
+        events.clear()
+        wire = Wire(app)
+        wire.send(head("Content-Length: 0", path="/cold") + behind)
+        await settle()
+        assert events == []
+        wire.protocol.connection_lost(ConnectionResetError())
+        await settle()
+
+        assert events == ["http.request", "http.disconnect"]
+        assert wire.transport.written == b""
+        assert wire.listener.tasks == set()
+
+
+async def test_application_learns_that_its_response_is_complete() -> None:
+    """It may wait for its client to leave, and does so no longer than until then."""
+    events: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        waiting = asyncio.create_task(receive())
+        await answering(start(), {})(scope, receive, send)
+        events.append((await waiting)["type"])
+
+    await response(app)
+
+    assert events == ["http.disconnect"]
+
+
+async def test_application_waits_for_a_client_that_does_not_read() -> None:
+    """Nothing more is written until the client has read, or has left."""
+    wire = Wire(answering(start(), {"body": b"one", "more_body": True}, {"body": b"two"}))
+    wire.send(head(path="/cold", method="GET"))
+    wire.protocol.pause_writing()
+    await settle()
+    assert wire.transport.written == b""
+
+    wire.protocol.resume_writing()
+    await settle()
+    assert wire.transport.written.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+    assert wire.protocol.delivery.written == len(wire.transport.written)
+
+
+async def test_steady_body_of_the_application_is_received() -> None:
+    """A large body may take as long as it likes while it comes steadily, also where it is read at once."""
+    wire = Wire()
+    wire.listener.max_body = 1 << 20
+    wire.send(head("Content-Length: 1000000", path="/cold"))
+    moment = wire.protocol._waiting_since
+    for _ in range(20):
+        wire.send(b"x" * 5000)
+        await settle()
+        moment += 5
+        wire.listener.check(moment)
+
+    assert not wire.transport.closed
+
+
+async def test_proxies_of_this_machine_are_believed() -> None:
+    """uvicorn reads what they say of their client."""
+    scopes: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+        await answering(start(), {})(scope, receive, send)
+
+    await response(prepared(app), "GET", "X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https")
+
+    assert (scopes[0]["client"], scopes[0]["scheme"]) == (("192.0.2.7", 0), "https")

@@ -1,0 +1,90 @@
+"""A connection whose client and endpoint are a test."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.transports import Transport
+
+from modelserver.surface.http.connection import HttpProtocol, Listener
+from modelserver.surface.http.exchange import Exchange, read_target
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from modelserver.surface.http.exchange import Target
+
+LIMIT = 1000
+
+
+class Hot:
+    """Routes under /hot; keeps the exchanges for the test to answer, or answers with their bodies at once."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.given_ids: list[str] = []
+        self.at_once = True
+
+    def find(self, url: bytes) -> Target | None:
+        target = read_target(url)
+        return target if target is not None and target.path.startswith(("/hot", "/v1")) else None
+
+    def serve(self, exchange: Exchange) -> None:
+        self.given_ids.append(exchange.request_id)
+        exchange.request_id = f"id-{len(self.exchanges)}"
+        self.exchanges.append(exchange)
+        if exchange.target.path == "/hot/bug":
+            raise ZeroDivisionError
+        if self.at_once:
+            exchange.reply(200, exchange.body)
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body it got; under /early and, with 404, /none before it has come."""
+    body, more = b"", scope["path"] not in {"/early", "/none"}
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    status, length = 404 if scope["path"] == "/none" else 200, (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Wire:
+    """A connection under test, with the application and its listener's attributes."""
+
+    def __init__(
+        self,
+        app: ASGIApp = application,
+        *,
+        listener: Listener | None = None,
+        half_closes: bool = True,
+        **attributes: Any,
+    ) -> None:
+        self.hot = Hot()
+        self.responses: list[tuple[str, str, bytes, str, int]] = []
+        times = {"receive_timeout": 10.0, "send_timeout": 20.0, "keep_alive": 20.0}
+        self.listener = listener or Listener(
+            self.hot, LIMIT, lambda *response: self.responses.append(response[:5]), **times, **attributes
+        )
+        self.protocol = HttpProtocol(app, self.listener)
+        self.transport = Transport(half_closes=half_closes)
+        self.protocol.connection_made(self.transport)
+
+    def send(self, *pieces: bytes) -> bytes:
+        """Receives the pieces; returns what was written in answer to them."""
+        before = len(self.transport.written)
+        for piece in pieces:
+            self.protocol.data_received(piece)
+        return self.transport.written[before:]
+
+
+def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+async def settle() -> None:
+    """Lets the tasks of the application run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
