@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from modelserver.engine.otlp import close_within, resource
@@ -32,9 +31,7 @@ def test_the_end_is_bounded() -> None:
         gate.wait(10)
         ended.set()
 
-    began = time.monotonic()
     close_within(0.05, close)
-    assert time.monotonic() - began < 5
     assert not ended.is_set()
     gate.set()
     assert ended.wait(10)

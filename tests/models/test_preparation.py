@@ -221,13 +221,6 @@ async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
     )
 
 
-async def test_config_with_tags(prepare: Any, store: Path) -> None:
-    """What would make Python build an object is refused by archive and line (F60)."""
-    write(store / "tagged", "a: 1\nb: !!python/object/apply:os.system [ls]\n")
-    with pytest.raises(InvalidModel, match=r"^tagged: model-config.yaml: line 2: .* only plain values"):
-        await prepare("tagged")
-
-
 @pytest.mark.parametrize("required", [False, True])
 async def test_workers_are_told_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
     """As `require_gpu` says."""
@@ -354,19 +347,6 @@ async def test_requirements_are_not_installed_unasked(
     ]
     assert model.pool.spec.python == sys.executable
     assert model.pool.spec.extra_environment == {}
-
-
-async def test_requirements_are_installed(
-    prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the server was told to install is on the path of this model's workers."""
-    monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
-    write(store / "needy", requirementsFile="requirements.txt")
-    (store / "needy" / "requirements.txt").write_text("# nothing, in fact\n")
-    spec = (await prepare("needy", install_py_dep_per_model=True)).pool.spec
-
-    assert spec.extra_environment["PYTHONPATH"].startswith(str(tmp_path / "cache" / "environments"))
-    assert spec.python == sys.executable
 
 
 async def test_a_virtual_environment(

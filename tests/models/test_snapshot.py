@@ -11,7 +11,14 @@ from modelserver.errors import ConfigError
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.manifest import Manifest
-from modelserver.models.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.models.options.resolve import (
+    REGISTER,
+    SNAPSHOT,
+    YAML,
+    BatchPolicy,
+    ModelOptions,
+    Registration,
+)
 from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import mar_name
 
@@ -117,6 +124,15 @@ def test_what_was_registered_is_kept() -> None:
 
     assert (back.handler, back.batch_policy, back.split_instances) == ("mine.py:f", "greedy", "true")
     assert (back.batch_size, back.max_batch_delay, back.min_workers, back.max_workers) == (8, 50, 2, 3)
+
+
+@pytest.mark.parametrize(("source", "is_kept"), [(REGISTER, True), (SNAPSHOT, True), (YAML, False)])
+def test_own_options_are_kept_if_they_were_registered(source: str, is_kept: bool) -> None:
+    """What the archive says is not written down: it may change there."""
+    own = {"autoscale": False, "autoscale_up_pause": 600, "max_worker_memory": 1 << 33}
+    (back,) = restored(version(sources=dict.fromkeys(own, source), **own))
+
+    assert {name: getattr(back, name) for name in own} == (own if is_kept else dict.fromkeys(own))
 
 
 def test_words_of_kserve_are_kept() -> None:

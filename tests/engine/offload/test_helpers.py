@@ -30,7 +30,9 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     made.close()
 
 
-@pytest.mark.parametrize("module", ["inference.v1", "inference.v2", "grpc.reading", "models.reading"])
+@pytest.mark.parametrize(
+    "module", ["surface.inference.v1", "surface.inference.v2", "ext.grpc.reading", "models.reading"]
+)
 def test_helpers_start_quickly(module: str) -> None:
     """What they import for their work brings nothing of the server that they do not need."""
     code = f"import sys, modelserver.engine.offload.process, modelserver.{module}; print(*sys.modules)"

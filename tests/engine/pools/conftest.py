@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from tests.simulated_time import Clock
 from tests.waiting import until
 
 from modelserver.engine.pools import worker as worker_module
+from modelserver.engine.pools.process import launch
 from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
-from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Stop
+from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
     from modelserver.engine.pools.pool import Pool
+    from modelserver.engine.pools.process import WorkerProcess
+    from modelserver.engine.pools.spawner import Spawner
 
 
 class PlayedProcess:
@@ -132,7 +139,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.processes: list[PlayedProcess] = []
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.sleeps: list[float] = []
         self.away = 0.0
         self.specs: list[WorkerSpec] = []
@@ -172,10 +179,58 @@ class Counts:
         return self.calls.get(name, [])
 
 
+class Conversation:
+    """A real worker process and what it says."""
+
+    def __init__(self, spawner: Spawner | None = None) -> None:
+        self.spawner = spawner
+        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.process: WorkerProcess
+
+    async def start(self, model_dir: Path, handler: str = "h.py", **fields: Any) -> Conversation:
+        """Starts it; it has still to load."""
+        load = Load("m", "1.0", str(model_dir), handler, 2)
+        options = {"threads": 1, "frame_limit": 1 << 20, "spawner": self.spawner, **fields}
+        self.process = await launch(
+            WorkerSpec(load=load, **options),
+            "W-1-m",
+            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
+            self.lost.set_result,
+        )
+        return self
+
+    async def next(self) -> tuple[Any, bytes]:
+        """Its next message, with the bytes that came with it."""
+        return await asyncio.wait_for(self.messages.get(), 20)
+
+    async def described(self) -> dict[str, Any]:
+        """What a handler answers that describes its process in JSON."""
+        self.process.send(Predict(0, [Row("a", 1)]), [b"x"])
+        _, tail = await self.next()
+        answer: dict[str, Any] = json.loads(tail)
+        return answer
+
+    def parent(self) -> int:
+        """The process that it is a child of."""
+        return psutil.Process(self.process.pid).ppid()
+
+
 async def settle() -> None:
     """Lets everything happen that can happen now."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def simulated_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the test's event loop, on which time passes only as timers ask for it."""
+    loop = asyncio.get_running_loop()
+    clock = Clock()
+    clock.now = loop.time()
+    monkeypatch.setattr(loop, "_selector", clock)
+    monkeypatch.setattr(loop, "time", lambda: clock.now)
+    return clock
 
 
 @pytest.fixture

@@ -193,21 +193,6 @@ async def test_up_and_down(
     assert (pool.autoscaling.event.before, pool.autoscaling.event.after) == (2, 1)
 
 
-async def test_who_goes_finishes(make: Any, stage: Any, autoscaler: Autoscaler) -> None:
-    """A worker that is taken away answers what it has; the others answer what waits."""
-    pool = await make(fewest=2)
-    requests = submit(pool, 4)
-    pool.min_workers = 1
-    pool.resize(1)
-    await stage.settle()
-    stage.processes[1].answer()
-    for _ in range(3):
-        stage.processes[0].answer()
-
-    assert [request.error for request in requests] == [None] * 4
-    assert all(request.done for request in requests)
-
-
 async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts) -> None:
     """Scaling by hand changes the bounds: equal ones end it, and zero workers start none."""
     pool = await make()
@@ -270,18 +255,6 @@ async def test_failed_start(
     assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1
     look(autoscaler, now, 12.0)
     assert len(pool.workers) == 2
-
-
-async def test_worker_that_restarts(make: Any, stage: Any, autoscaler: Autoscaler) -> None:
-    """While a worker that died starts again no other is started, and none is taken away."""
-    pool = await make()
-    submit(pool, 6)
-    stage.processes[0].kill()
-    await until(lambda: len(stage.processes) == 2)
-    look(autoscaler, 0.0, 20.0)
-
-    assert len(pool.workers) == 1
-    assert pool.autoscaling.decision.reason == "loading"
 
 
 # -- memory
@@ -427,13 +400,6 @@ async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
         pool.resize(3)
 
     assert [worker.gpu_id for worker in pool.workers] == before
-
-
-async def test_cores_are_shared_by_all_there_may_be(make: Any, stage: Any) -> None:
-    """Workers that come and go get the share of cores that each has when all are there."""
-    await make(most=4, special={"threads": 8})
-
-    assert stage.specs[-1].threads == 2
 
 
 # -- what is seen

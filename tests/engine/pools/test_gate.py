@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, available_memory, need_of
+from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate, need_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,22 +106,6 @@ def test_need(tmp_path: Path) -> None:
     (tmp_path / "sub" / "more").write_bytes(b"x" * 24)
 
     assert need_of(tmp_path) == BASE_NEED + COPIES * 1024
-
-
-def test_available_memory(tmp_path: Path) -> None:
-    """The container's limit counts where it is tighter than the machine; cached files can be given back."""
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:       8 kB\n")
-    assert available_memory(meminfo, tmp_path) == 8192
-
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("4000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500\n")
-    assert available_memory(meminfo, tmp_path) == 1500
-
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(meminfo, tmp_path) == 8192
-    assert available_memory(tmp_path / "none", tmp_path) == float("inf")
 
 
 async def test_one_leaves_as_its_turn_comes() -> None:

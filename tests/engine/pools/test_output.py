@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
+import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from modelserver.engine.pools.output import (
     Capture,
     LineReader,
 )
+from modelserver.engine.pools.printed_metrics import PrintedMetric, parse_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,15 +150,22 @@ async def test_what_comes_at_once_is_taken_in_pieces(
 
 
 async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str]) -> None:
-    """Lines beyond the bound are counted, not taken: a million of them take no time to speak of (F44)."""
+    """Lines beyond the bound are counted, not taken: a million of them cost a few calls (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"x\n" * LINES_A_SECOND)
     flood = b"y\n" * 32_000 + b"last\n"
-    began = time.thread_time()
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
     for _ in range(30):
         reader.data_received(flood)
+    sys.setprofile(None)
 
-    assert time.thread_time() - began < 0.2
+    assert calls < 30 * 100
     assert reader._left_out == 30 * 32_001
     assert tail[-1] == "last"
 
@@ -187,3 +195,57 @@ async def test_what_an_agent_has_read(reader: LineReader, caplog: pytest.LogCapt
     assert len(caplog.messages) < len(lines)
     reader.finish()
     assert caplog.messages == lines
+
+
+# Lines in which TorchServe's workers report metrics
+
+
+HOST = "#hostname:h,1700000000"
+
+
+@pytest.mark.parametrize(
+    ("line", "metric"),
+    [
+        (
+            f"[METRICS]Words.Count:2|#Kind:a,Level:Model|#type:COUNTER|{HOST},one,two",
+            PrintedMetric("Words", 2.0, "Count", "counter", (("Kind", "a"), ("Level", "Model")), "one,two"),
+        ),
+        (
+            f"INFO > [METRICS]Time taken.ms:-1.5e-3|#|#type:GAUGE|{HOST}",
+            PrintedMetric("Time taken", -0.0015, "ms", "gauge", (), ""),
+        ),
+        (
+            f"[METRICS]a.b.Count:1|#Url:http://x|#type:HISTOGRAM|{HOST},",
+            PrintedMetric("a.b", 1.0, "Count", "histogram", (("Url", "http://x"),), ""),
+        ),
+        (f"[METRICS]n.:3|#a|#type:COUNTER|{HOST}", PrintedMetric("n", 3.0, "", "counter", (("a", ""),), "")),
+    ],
+)
+def test_metrics(line: str, metric: PrintedMetric) -> None:
+    """Name, unit, value, dimensions, type and request are those of the line (reference 15.4)."""
+    assert parse_metric(line) == metric
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "[METRICS]",
+        "words",
+        f"see [METRICS]n.Count:1|#|#type:COUNTER|{HOST}",
+        f"[METRICS]n.Count:1|#Kind:a|{HOST}",
+        f"[METRICS]n.Count:1|#Kind:a|#type:SUMMARY|{HOST}",
+        f"[METRICS]n.Count:1|#Kind:a|#type:counter|{HOST}",
+        "[METRICS]n.Count:1|#Kind:a|#type:COUNTER",
+        f"[METRICS]n.Count:word|#Kind:a|#type:COUNTER|{HOST}",
+        f"[METRICS]n.Count:nan|#Kind:a|#type:COUNTER|{HOST}",
+        f"[METRICS]n.Count:inf|#Kind:a|#type:COUNTER|{HOST}",
+        f"[METRICS].Count:1|#Kind:a|#type:COUNTER|{HOST}",
+        "[METRICS]Failed to update metric with name:n and dimensions: a with value: 1: why",
+        "[METRICS]" + "a." * 4000,
+        "[METRICS]" + "a" * 8000 + ".b:" * 50,
+    ],
+)
+def test_other_lines(line: str) -> None:
+    """What is no metric, to TorchServe neither, is left to the log."""
+    assert parse_metric(line) is None

@@ -7,16 +7,16 @@ import signal
 import sys
 import venv
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from tests.waiting import is_alive
+from tests.engine.pools.conftest import Conversation
+from tests.waiting import is_alive, until
 
-from modelserver.engine.pools.process import describe_exit, launch
+from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
+from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spawner import Spawner
-from modelserver.engine.pools.spec import WorkerSpec
-from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
+from modelserver.engine.wire.messages import Answer, Loaded, LoadFailed, Predict, Result, Row, Stop
 from modelserver.engine.worker.elsewhere import NEEDED
 
 
@@ -33,28 +33,6 @@ from modelserver.engine.worker.elsewhere import NEEDED
 def test_describe_exit(code: int, words: str) -> None:
     """An exit code is told in words (design 6)."""
     assert describe_exit(code) == words
-
-
-class Conversation:
-    """A real worker process and what it says."""
-
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
-        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-
-    async def start(self, model_dir: Path, handler: str, **fields: Any) -> Conversation:
-        load = Load("m", "1.0", str(model_dir), handler, 2)
-        worker_spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 20, **fields)
-        self.process = await launch(
-            worker_spec,
-            "W-1-m",
-            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
-            self.lost.set_result,
-        )
-        return self
-
-    async def next(self) -> tuple[Any, bytes]:
-        return await asyncio.wait_for(self.messages.get(), 20)
 
 
 async def test_conversation(tmp_path: Path) -> None:
@@ -132,10 +110,7 @@ async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
     await talk.next()
     for sequence in (8, 9):
         talk.process.send(Predict(sequence, [Row("a", 1)]), [b"s"])
-    for _ in range(1000):
-        await asyncio.sleep(0.01)
-        if "begun" in talk.process.last_output():
-            break
+    await until(lambda: "begun" in talk.process.last_output())
     before = talk.process.begun
     talk.process.kill()
     await talk.process.wait()
@@ -183,8 +158,9 @@ def handle(data, context):
 """
 
 
-@pytest.mark.parametrize("forked", [False, True])
-@pytest.mark.parametrize("way", LEAVINGS)
+@pytest.mark.parametrize(
+    ("way", "forked"), [("group", False), ("session", False), ("daemon", True), ("fork", True)]
+)
 async def test_what_a_handler_left_ends_with_its_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, forked: bool
 ) -> None:
@@ -258,3 +234,57 @@ async def test_conversation_under_another_python(tmp_path: Path, monkeypatch: py
 
     assert isinstance(loaded, Loaded)
     assert tail == str(tmp_path / "other").encode()
+
+
+# Kills for memory
+
+
+class Group:
+    """A control group that counts, and a clock."""
+
+    def __init__(self, count: int | None = 7) -> None:
+        self.count = count
+        self.now = 0.0
+        self.kills = MemoryKills(lambda: self.count, lambda: self.now)
+
+    def kill(self) -> None:
+        """Some process is killed for memory."""
+        assert self.count is not None
+        self.count += 1
+
+
+def test_a_kill_is_claimed_once() -> None:
+    """One kill explains the end of one worker; those before the server do not count (F43)."""
+    group = Group()
+    assert group.kills.claim() is False
+    group.kill()
+
+    assert [group.kills.claim(), group.kills.claim()] == [True, False]
+
+
+def test_an_old_kill_is_no_explanation() -> None:
+    """A kill that no worker ended by is not taken for the end of a worker much later (F43)."""
+    group = Group()
+    group.kill()
+    for _ in range(2):
+        group.now += NOTICED
+        group.kills.look()
+
+    assert group.kills.claim() is False
+
+
+def test_a_kill_may_be_noticed_late() -> None:
+    """Somebody may look between a kill and the moment when the end of its worker is seen."""
+    group = Group()
+    group.now += NOTICED + 1
+    group.kill()
+    group.kills.look()
+    group.now += NOTICED - 1
+    group.kills.look()
+
+    assert group.kills.claim() is True
+
+
+def test_nobody_counts() -> None:
+    """Where the kernel does not count for the group, nothing is known."""
+    assert Group(None).kills.claim() is None

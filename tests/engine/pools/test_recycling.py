@@ -12,12 +12,15 @@ from tests.engine.pools.test_pool import contents, request
 from modelserver.engine.pools import recycling
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
+from modelserver.engine.pools.recycling import LOOKS
 from modelserver.engine.pools.spec import PoolLimits, WorkerState
 
 if TYPE_CHECKING:
     from tests.engine.pools.conftest import Counts, Stage
 
     from modelserver.engine.pools.spec import WorkerSpec, WorkerTimes
+
+pytestmark = pytest.mark.usefixtures("simulated_time")
 
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 
@@ -36,7 +39,6 @@ class Sizes:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
     made = Sizes()
     monkeypatch.setattr(recycling, "resident_bytes", made)
-    monkeypatch.setattr(recycling, "LOOKS", 0.002)
     return made
 
 
@@ -48,6 +50,7 @@ def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts:
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
         one = Pool("m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts)
+        one.clock = asyncio.get_running_loop().time
         await begin(one, workers)
         return one
 
@@ -107,8 +110,7 @@ async def test_one_that_is_too_large_from_the_start(
     """It is left alone: a fresh one would be no smaller. The log says so."""
     sizes.of = {1000: 151}
     pool = await make(max_worker_memory=150)
-    for _ in range(10):
-        await asyncio.sleep(0.002)
+    await asyncio.sleep(10 * LOOKS)
 
     assert len(stage.processes) == 1
     assert pool.ready
@@ -156,8 +158,7 @@ async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: W
     await stage.settle()
     sizes.of = {1001: 1000}
     pool.reconfigure(LIMITS, times, batch_size=1, frame_limit=99)
-    for _ in range(10):
-        await asyncio.sleep(0.002)
+    await asyncio.sleep(10 * LOOKS)
 
     assert len(stage.processes) == 2
     assert [worker.state for worker in pool.workers] == [WorkerState.READY]
@@ -184,9 +185,9 @@ async def test_sizes_told_from_other_machines(
     node = stage.processes[0].node
     assert node is not None
     node.resident, node.told = 10, 1
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(10 * LOOKS)
     node.resident, node.told = 200, 2
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(10 * LOOKS)
     assert "has 200 bytes right after loading" in caplog.text
     assert len(stage.processes) == 1
     pool.reconfigure(replace(pool.limits, max_worker_memory=180), pool._times, batch_size=1, frame_limit=1)

@@ -10,7 +10,7 @@ import pytest
 
 from modelserver.engine.pools import spec as spec_module
 from modelserver.engine.pools.spec import Ports, WorkerSpec
-from modelserver.engine.pools.variables import THREAD_VARIABLES
+from modelserver.engine.pools.variables import ALLOCATOR, worker_variables
 from modelserver.engine.wire.messages import Load
 
 
@@ -67,13 +67,6 @@ def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         Ports(29500).next()
 
 
-def test_threads_of_the_models_own() -> None:
-    """They count whatever the server's environment says of all models."""
-    environment = spec(own_threads=2).environment({"OMP_NUM_THREADS": "7"})
-
-    assert {environment[name] for name in THREAD_VARIABLES} == {"2"}
-
-
 def test_what_a_worker_has_beside_its_machines_variables() -> None:
     """Its own alone go to another machine: nothing of the server's environment does."""
     own = spec(own_threads=2, extra_environment={"A": "1", "MKL_NUM_THREADS": "4"}).own_environment()
@@ -88,3 +81,26 @@ def test_what_a_worker_has_beside_its_machines_variables() -> None:
         "A": "1",
     }
     assert "OMP_NUM_THREADS" not in spec().own_environment()
+
+
+# The variables of workers
+
+
+OURS = {ALLOCATOR: "expandable_segments:True"}
+
+
+def allocators(machine: dict[str, str], own: dict[str, str], hidden: str = "") -> dict[str, str]:
+    """Those about memory of GPUs."""
+    found = worker_variables(machine, re.compile(hidden), own, 1)
+    return {name: value for name, value in found.items() if "ALLOC_CONF" in name}
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+def test_memory_of_gpus_is_in_expandable_segments(name: str) -> None:
+    """Unless the machine's variables, or the model's, say anything by any name; hidden ones do not count."""
+    said = {name: "max_split_size_mb:64"}
+
+    assert allocators({}, {}) == OURS
+    assert allocators(said, {}) == said
+    assert allocators({}, said) == said
+    assert allocators(said, {}, hidden="PYTORCH_.*") == OURS

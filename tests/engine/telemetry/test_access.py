@@ -6,6 +6,7 @@ import re
 import pytest
 
 from modelserver.engine.telemetry.access import FLUSH_ENTRIES, FLUSH_SECONDS, AccessLog
+from modelserver.engine.telemetry.probes import probe_path
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,625"
 
@@ -168,13 +169,6 @@ def test_lines_before_the_start_are_kept(logger, loop, recorder):
     assert len(recorder.records) == 1
 
 
-def test_empty_flush_writes_nothing(logger, loop, recorder):
-    """Flushing nothing writes nothing."""
-    access_log(logger, loop).close()
-
-    assert recorder.records == []
-
-
 def test_silenced_logger(logger, loop, recorder):
     """A logger above INFO costs no formatting and writes nothing."""
     logger.setLevel(logging.WARNING)
@@ -250,3 +244,50 @@ def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
         on_response("c", method, "/ping", "1.1", 200, 0.0, "")
 
     assert counted == [(200,), (200, "/ping"), (200, "/ping")]
+
+
+# Which requests are health checks
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/ping", "/ping"),
+        ("/livez/", "/livez"),
+        ("/readyz?verbose", "/readyz"),
+        ("/v2/health/live", "/v2/health/live"),
+        ("/v2/health/ready", "/v2/health/ready"),
+        ("/v1/models/m", "/v1/models/{name}"),
+        ("/v2/models/m/ready", "/v2/models/{name}/ready"),
+        ("/v2/models/m/versions/1.0/ready", "/v2/models/{name}/versions/{version}/ready"),
+        ("grpc.health.v1.Health/Check", "grpc.health.v1.Health/Check"),
+        ("inference.GRPCInferenceService/ServerReady", "inference.GRPCInferenceService/ServerReady"),
+        (
+            "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping",
+            "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping",
+        ),
+    ],
+)
+def test_health_checks_have_a_path_without_names(target: str, path: str) -> None:
+    """So that clients cannot make series by asking for names."""
+    assert probe_path(target) == path
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/",
+        "",
+        "/predictions/ping",
+        "/predictions/ready",
+        "/predictions/v2/models/m/ready",
+        "/v1/models",
+        "/v1/models/m:predict",
+        "/v2/models/m",
+        "/metrics",
+        "inference.GRPCInferenceService/ModelInfer",
+    ],
+)
+def test_other_requests_are_none(target: str) -> None:
+    """Predictions, also those of models with such names, metadata, and scrapes."""
+    assert probe_path(target) == ""

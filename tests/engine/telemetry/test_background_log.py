@@ -10,10 +10,12 @@ import pytest
 from modelserver.engine.telemetry import background_log
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
 from modelserver.engine.telemetry.logs import setup_logging
+from modelserver.engine.telemetry.repeated import LOGGERS, MOST, SECONDS, FewTracebacks, limit_tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 
@@ -104,3 +106,79 @@ def test_files_are_as_they_are_without(tmp_path: Path) -> None:
     assert re.fullmatch(rf"{STAMP} \[ERROR\] MainThread modelserver - Failed here", server[0])
     assert server[1] == "    Traceback (most recent call last):"
     assert all(line.startswith("    ") for line in server[1:])
+
+
+# Tracebacks that are repeated
+
+
+class Log:
+    """What a logger with the filter lets through, by a clock that stands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.messages: list[str] = []
+        self._filter = FewTracebacks(lambda: self.now)
+
+    def add(self, message: str, *arguments: object, error: Exception | None = None) -> None:
+        record = logging.LogRecord(
+            "x",
+            logging.ERROR,
+            "",
+            0,
+            message,
+            arguments,
+            (type(error), error, error.__traceback__) if error else None,
+        )
+        if self._filter.filter(record):
+            self.messages.append(record.getMessage())
+
+
+def divide() -> Exception:
+    """A caught error, always from the same line."""
+    try:
+        return Exception(1 / 0)
+    except ZeroDivisionError as error:
+        return error
+
+
+def look_up() -> Exception:
+    """An error from another line."""
+    try:
+        return Exception({}["x"])
+    except KeyError as error:
+        return error
+
+
+def test_few_tracebacks_from_one_place() -> None:
+    """From each place a few tracebacks are logged in a time; the next one after it says how many were not."""
+    log = Log()
+    for number in range(MOST + 7):
+        log.add("connection %d", number, error=divide())
+    log.add("other", error=look_up())
+    assert log.messages == [*(f"connection {number}" for number in range(MOST)), "other"]
+
+    log.now = SECONDS
+    log.add("connection %s", "%s", error=divide())
+    log.add("connection %s", "b", error=divide())
+    assert log.messages[-2:] == ["connection %s (7 more of these were not logged)", "connection b"]
+
+
+def test_lines_without_tracebacks() -> None:
+    """All records without a traceback are logged."""
+    log = Log()
+    for _ in range(MOST + 7):
+        log.add("a line")
+
+    assert len(log.messages) == MOST + 7
+
+
+def test_loggers_of_connections() -> None:
+    """The limit is on the loggers themselves, whatever handles their records, and there once."""
+    for _ in range(2):
+        limit_tracebacks()
+
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        [limit] = logger.filters
+        assert isinstance(limit, FewTracebacks)
+        logger.removeFilter(limit)

@@ -3,13 +3,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelserver.engine.telemetry.access import AccessLog
-from modelserver.engine.telemetry.logs import MULTILINE, JsonFormatter, Logs, setup_logging
+from modelserver.engine.telemetry.logs import MULTILINE, Logs, setup_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,11 +85,3 @@ def test_access_lines(tmp_path: Path, logs: Logs) -> None:
         '/127.0.0.1:5000 "GET /ping HTTP/1.1" 200 2',
     )
     assert second["message"].endswith("404 0")
-
-
-def test_long_messages_are_cut() -> None:
-    """A message of a handler cannot fill the disk with one line."""
-    record = logging.LogRecord("modelserver.model", logging.INFO, "", 0, "x" * 100_000, (), None)
-
-    assert len(JsonFormatter().format(record)) < 70_000
-    assert sys.getsizeof(record.msg) > 100_000

@@ -119,19 +119,6 @@ def test_metrics_may_change_between_pieces():
     assert 'calls{m="0"} 1000.0' in lines
 
 
-def test_histogram_without_labels():
-    """A histogram without labels still labels its buckets."""
-    registry = Registry()
-    registry.add(Histogram("size", "Sizes.", bounds=(1,))).labels().observe(0.5)
-
-    assert rendered(registry)[2:] == [
-        'size_bucket{le="1.0"} 1.0',
-        'size_bucket{le="+Inf"} 1.0',
-        "size_count 1.0",
-        "size_sum 0.5",
-    ]
-
-
 def test_family_without_samples_is_announced():
     """A metric without samples shows HELP and TYPE, unless names were asked for."""
     registry = Registry()

@@ -1,79 +1,92 @@
-"""How long the event loop was held."""
+"""How long the event loop was held, on a loop and a clock of the test."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from modelserver.engine.telemetry import stalls
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.stalls import TOLD, LoopWatch, served
+from modelserver.engine.telemetry.stalls import EVERY, TOLD, LoopWatch, served
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
-def hold(seconds: float) -> None:
-    """Uses so much processor time."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
+class Loop:
+    """One timer, and how much time has passed, on the clock and on the processor."""
+
+    def __init__(self) -> None:
+        self.now = self.used = self.due = 0.0
+        self.fire: Callable[[], None]
+
+    def call_later(self, pause: float, callback: Callable[[], None]) -> Any:
+        self.due, self.fire = self.now + pause, callback
+        return SimpleNamespace(cancel=lambda: None)
+
+    def hold(self, seconds: float, used: float = 0.0, since_timer: float = 0.0) -> None:
+        """Is held from so long before the timer is due, and computes for a part of it; then looks."""
+        self.now = max(self.due, self.due - since_timer + seconds)
+        self.used += used
+        self.fire()
 
 
-def stalls(metrics: ServerMetrics) -> dict[str, float]:
-    """Count and sum of those that were seen."""
-    lines = metrics.render().decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if line.startswith("modelserver_loop_stall_seconds_"))
-    return {name.removeprefix("modelserver_loop_stall_seconds_"): float(value) for name, _, value in pairs}
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    made = Loop()
+    clock = SimpleNamespace(monotonic=lambda: made.now, thread_time=lambda: made.used)
+    monkeypatch.setattr(stalls, "time", clock)
+    monkeypatch.setattr(stalls, "asyncio", SimpleNamespace(get_running_loop=lambda: made))
+    return made
 
 
-async def test_a_held_loop_is_noted(caplog: pytest.LogCaptureFixture) -> None:
-    """What holds the loop is counted with its processor time; the log names the route of a long one."""
+def seen(metrics: ServerMetrics) -> tuple[float, float]:
+    """Count and sum of the stalls."""
+    name = "modelserver_loop_stall_seconds"
+    lines = [line.split() for line in metrics.render([name]).decode().splitlines()]
+    values = {line[0]: float(line[1]) for line in lines if line[0] != "#"}
+    return values[f"{name}_count"], values[f"{name}_sum"]
+
+
+def test_what_holds_the_loop_is_counted_with_its_processor_time(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the route of a long one."""
     caplog.set_level(logging.WARNING, "modelserver.telemetry")
     metrics = ServerMetrics(hostname="h")
-    watch = LoopWatch(metrics.stalled)
-    await asyncio.sleep(0.05)
+    LoopWatch(metrics.stalled)
     served.request = "POST /route"
-    hold(TOLD + 0.05)
-    await asyncio.sleep(0.05)
-    watch.close()
+    loop.hold(TOLD + 0.1, used=TOLD + 0.05)
 
-    seen = stalls(metrics)
-    assert seen["sum"] >= TOLD
-    assert seen["count"] >= 1
-    assert "The event loop of the server was blocked for " in caplog.text
+    assert seen(metrics) == (1, pytest.approx(TOLD + 0.05))
+    assert "The event loop of the server was blocked for 150 ms" in caplog.text
     assert "the last request was POST /route" in caplog.text
 
 
-async def test_a_short_stall_is_seen_wherever_it_begins() -> None:
+@pytest.mark.parametrize("since_timer", [0.0, EVERY / 2, EVERY])
+def test_a_short_stall_is_seen_wherever_it_begins(loop: Loop, since_timer: float) -> None:
     """One of 25 ms is counted under load, however long ago the loop was looked at."""
     metrics = ServerMetrics(hostname="h")
-    watch = LoopWatch(metrics.stalled)
-    for number in range(20):
-        served.request = "GET /livez"
-        await asyncio.sleep(0.03 + number * 0.001)
-        hold(0.025)
-    await asyncio.sleep(0.02)
-    watch.close()
+    LoopWatch(metrics.stalled)
+    served.request = "GET /livez"
+    loop.hold(0.025, used=0.025, since_timer=since_timer)
 
-    assert stalls(metrics)["count"] >= 20
+    assert seen(metrics) == (1, pytest.approx(0.025))
 
 
-async def test_waiting_is_no_stall() -> None:
+def test_waiting_is_no_stall(loop: Loop) -> None:
     """A timer that comes late because the machine is busy with others is no stall of ours."""
     metrics = ServerMetrics(hostname="h")
-    watch = LoopWatch(metrics.stalled)
-    await asyncio.sleep(0.05)
-    before = stalls(metrics)["sum"]
-    time.sleep(0.3)  # noqa: ASYNC251 - the loop is held without using the processor
-    await asyncio.sleep(0.05)
-    watch.close()
+    LoopWatch(metrics.stalled)
+    loop.hold(0.3)
 
-    assert stalls(metrics)["sum"] - before < 0.1
+    assert seen(metrics) == (0, 0)
 
 
-async def test_what_is_due_each_second_needs_no_timer_of_its_own() -> None:
+def test_what_is_due_each_second_needs_no_timer_of_its_own(loop: Loop) -> None:
     """It is called at once, then a second later; a failure of it does not end the watch."""
     called: list[float] = []
 
@@ -81,14 +94,12 @@ async def test_what_is_due_each_second_needs_no_timer_of_its_own() -> None:
         called.append(now)
         raise ValueError("once more")
 
-    failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-    watch = LoopWatch(lambda _: None, each_second=fail)
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        if len(called) == 2:
-            break
-    watch.close()
+    LoopWatch(lambda _: None, each_second=fail)
+    with pytest.raises(ValueError, match="once more"):
+        loop.hold(0.0)
+    while loop.now < 1.0:
+        loop.hold(0.0)
+    with pytest.raises(ValueError, match="once more"):
+        loop.hold(0.03)
 
-    assert len(failures) == 2
-    assert 1.0 <= called[1] - called[0] < 3.0
+    assert called == pytest.approx([EVERY, 1.0 + EVERY], abs=0.06)

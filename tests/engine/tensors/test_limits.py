@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import timeit
 
 import pytest
 
+from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import MAX_REPEATED, RequestLimits
 from modelserver.engine.tensors.rest import decode_request, encode_request
 from modelserver.errors import BadRequest, PayloadTooLarge
@@ -62,3 +64,32 @@ def test_requests_are_held_to_them(what: str, count: int) -> None:
         decode_request(more, None, limits=limits)
     with pytest.raises(BadRequest, match=told):
         encode_request(more, str(len(more)), limits)
+
+
+# What is light enough for the event loop
+
+
+@pytest.mark.parametrize("mark", [b",", b"[", b"{"])
+def test_elements_make_json_heavy(mark: bytes) -> None:
+    """Many elements, however they begin, are heavy; a few in a long text are not."""
+    assert weight.is_heavy_json(mark * 20_000)
+    assert not weight.is_heavy_json(mark * 4_000 + b"a" * 100_000)
+
+
+def test_small_bodies_are_light() -> None:
+    """Nobody looks into a small body; a very long text is heavy whatever it is."""
+    assert not weight.is_heavy_json(b"," * weight.LIGHT_BYTES)
+    assert weight.is_heavy_json(b"a" * (weight.LIGHT_TEXT + 1))
+
+
+@pytest.mark.alone
+def test_a_heavy_body_is_known_by_its_beginning() -> None:
+    """To look at one takes a part of the time that a light one of the same length takes."""
+    heavy, light = b"," * weight.LIGHT_TEXT, b"a" * weight.LIGHT_TEXT
+
+    def fastest(body: bytes) -> float:
+        return min(timeit.repeat(lambda: weight.is_heavy_json(body), number=3, repeat=7))
+
+    assert weight.is_heavy_json(heavy)
+    assert not weight.is_heavy_json(light)
+    assert fastest(heavy) < fastest(light)

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.pools.test_spawner import _HEAVY, Conversation, preloaded
+from tests.engine.pools.conftest import Conversation
+from tests.engine.pools.test_spawner import _HEAVY, preloaded
 
 from modelserver.engine.pools import spawner as spawner_module
 from modelserver.engine.pools.spawner import Spawner, can_fork, why_not

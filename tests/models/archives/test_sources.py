@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +11,6 @@ from tests.models.archives.conftest import allowing
 
 from modelserver.errors import (
     BadRequest,
-    Conflict,
-    DownloadFailed,
     InternalError,
     ModelNotFound,
 )
@@ -24,15 +19,10 @@ from modelserver.models.archives.sources import Located, locate
 from modelserver.models.archives.urls import UrlPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 DEFAULT = UrlPolicy()
 ANY = allowing(".*")
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -41,21 +31,6 @@ def store(tmp_path: Path) -> Path:
     (folder / "mine" / "MAR-INF").mkdir(parents=True)
     (folder / "x.mar").write_bytes(b"x")
     return folder
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "new.mar").write_bytes(b"new")
-    (tmp_path / "site" / "x.mar").write_bytes(b"other")
-    handler = partial(Quiet, directory=str(tmp_path / "site"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> str:
@@ -104,7 +79,8 @@ async def test_texts_of_the_reference(store: Path) -> None:
         "Relative path is not allowed in url: https://h/a/../x.mar"
     )
     assert await message("none.mar", store) == "Model not found at: none.mar"
-    assert await message("x.mar", None) == "Model store has not been configured."
+    for url in ("x.mar", "https://h/x.mar"):
+        assert await message(url, None, ANY) == "Model store has not been configured."
     assert await message("abfs://bucket/x.mar", store) == "Model not found at: abfs://bucket/x.mar"
     assert await message("gopher://h/x.mar", store, ANY) == "Model not found at: gopher://h/x.mar"
     only = allowing("https://good.com/.*")
@@ -202,29 +178,6 @@ async def test_special_files_are_not_models(store: Path) -> None:
     assert await message("file:///dev/zero", store, ANY) == "Model not found at: file:///dev/zero"
 
 
-async def test_download(site: str, store: Path) -> None:
-    """An http URL that the operator listed is fetched into the store, and remembered as a download."""
-    steps: list[int] = []
-
-    located = await locate(
-        f"{site}/new.mar", store, ANY, store, Transfer(progress=lambda done, _: steps.append(done))
-    )
-
-    assert located == Located(f"{site}/new.mar", store / "new.mar", downloaded=store / "new.mar")
-    assert located.path.read_bytes() == b"new"
-    assert steps == [3]
-
-
-async def test_download_conflicts_and_failures(site: str, store: Path) -> None:
-    """A taken file name is a 409, a missing page a 400, a missing store a 404."""
-    with pytest.raises(Conflict, match=r"^Model file already exists x\.mar$"):
-        await locate(f"{site}/x.mar", store, ANY, store)
-    with pytest.raises(DownloadFailed, match=r"^Failed to download archive from: .*/none\.mar$"):
-        await locate(f"{site}/none.mar", store, ANY, store)
-    assert await message(f"{site}/new.mar", None, ANY) == "Model store has not been configured."
-    assert (store / "x.mar").read_bytes() == b"x"
-
-
 async def test_public_hosts_by_default(store: Path) -> None:
     """F62: without allowed_urls a public host is reached and a private one is not."""
 
@@ -241,6 +194,7 @@ async def test_public_hosts_by_default(store: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not match any allowed URL"):
         await locate("https://private.example/other.mar", store, DEFAULT, store, network)
 
+    assert located == Located(located.url, store / "new.mar", downloaded=store / "new.mar")
     assert located.path.read_bytes() == b"new"
     assert not (store / "other.mar").exists()
 

@@ -1,51 +1,31 @@
-"""Autoscaling as it is asked for: where from, what wins, what is kept, and what it makes of a pool."""
+"""Autoscaling: off unless somebody wants it, within bounds, and what it makes of a pool."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.models.options.conftest import resolve
 
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.scaling import ScalingRule
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel
-from modelserver.models.archives.archive import ModelArchive
-from modelserver.models.archives.manifest import Manifest
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import (
-    CONFIG_FILE,
     DEFAULT,
-    REGISTER,
-    SNAPSHOT,
-    YAML,
     ModelOptions,
     Registration,
-    resolve_options,
 )
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.preparation import Preparation
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
-from modelserver.models.snapshot import parse_snapshot, registry_document
 
-
-def resolve(yaml: str = "", settings: dict[str, Any] | None = None, **registration: Any) -> ModelOptions:
-    config = parse_model_config(yaml)[0] if yaml else None
-    return resolve_options(
-        "m",
-        "1.0",
-        Registration(**registration),
-        config,
-        Settings(**(settings or {})),
-        at_startup=False,
-        device_count=0,
-        cpu_count=2,
-    )
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_off_by_default(tmp_path: Path) -> None:
@@ -54,38 +34,6 @@ def test_off_by_default(tmp_path: Path) -> None:
     theirs = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
     assert theirs.as_torchserve
     assert theirs.autoscale is False
-
-
-@pytest.mark.parametrize(
-    ("yaml", "settings", "registration", "expected"),
-    [
-        ("autoscale: true", {}, {}, (True, YAML)),
-        ("autoscale: false", {"autoscale": True}, {}, (False, YAML)),
-        ("autoscale: false", {}, {"autoscale": True}, (True, REGISTER)),
-        ("autoscale: true", {}, {"autoscale": False}, (False, REGISTER)),
-        ("", {"autoscale": True}, {}, (True, CONFIG_FILE)),
-        ("", {}, {}, (False, DEFAULT)),
-    ],
-)
-def test_who_wins(
-    yaml: str, settings: dict[str, Any], registration: dict[str, Any], expected: tuple[bool, str]
-) -> None:
-    """The registration, then the archive, then the server."""
-    options = resolve(yaml, settings, **registration)
-
-    assert (options.autoscale, options.sources["autoscale"]) == expected
-
-
-def test_times() -> None:
-    """Each time has its own source."""
-    options = resolve(
-        "autoscaleUpPause: 300", {"autoscale_down_pause": 9000}, autoscale=True, autoscale_target_wait=7
-    )
-
-    found = [options.autoscale_target_wait, options.autoscale_up_pause, options.autoscale_down_pause]
-    assert found == [7, 300, 9000]
-    names = ("autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
-    assert [options.sources[name] for name in names] == [REGISTER, YAML, CONFIG_FILE]
 
 
 @pytest.mark.parametrize(
@@ -107,16 +55,16 @@ def test_wrong_in_the_archive(wrong: str) -> None:
 
 
 def test_sequences() -> None:
-    """Models whose workers hold sequences are not scaled by load, with a warning where it was asked for."""
+    """Models whose workers hold sequences are not scaled by load, with a warning where a file has it."""
     yaml = "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\n"
-    asked = resolve(yaml + "autoscale: true")
-    assert asked.autoscale is False
-    assert "autoscale has no effect on a model with sequenceBatching" in asked.warnings
-    everywhere = resolve(yaml, {"autoscale": True})
+    by_file = resolve(yaml=yaml + "autoscale: true")
+    assert by_file.autoscale is False
+    assert "autoscale has no effect on a model with sequenceBatching" in by_file.warnings
+    everywhere = resolve(yaml=yaml, autoscale=True)
     assert (everywhere.autoscale, everywhere.warnings) == (False, ())
 
     with pytest.raises(BadRequest, match="autoscale=true is not possible"):
-        Change.of(autoscale=True).applied_to(asked)
+        Change.of(autoscale=True).applied_to(by_file)
 
 
 def test_change() -> None:
@@ -134,50 +82,6 @@ def test_change() -> None:
     assert off
     assert str(off) == "autoscale=false"
     assert off.applied_to(options).autoscale is False
-
-
-@pytest.mark.parametrize("source", [REGISTER, SNAPSHOT])
-@pytest.mark.parametrize("on", [True, False])
-def test_snapshot_keeps_it(source: str, on: bool) -> None:
-    """Bounds and what was asked for come back from a snapshot."""
-    names = ("autoscale", "autoscale_target_wait", "autoscale_up_pause", "autoscale_down_pause")
-    options = ModelOptions(
-        autoscale=on,
-        autoscale_target_wait=5,
-        autoscale_up_pause=600,
-        autoscale_down_pause=7000,
-        sources=dict.fromkeys(names, source),
-    )
-    (saved,) = parse_snapshot(json.dumps(document(options))).models
-    found = saved.registration
-
-    assert [getattr(found, name) for name in names] == [on, 5, 600, 7000]
-    assert (found.min_workers, found.max_workers) == (1, 4)
-
-
-def test_snapshot_leaves_the_archive_its_say() -> None:
-    """What came from elsewhere is not written down: it may change there."""
-    (saved,) = parse_snapshot(
-        json.dumps(document(ModelOptions(autoscale=True, sources={"autoscale": YAML})))
-    ).models
-
-    assert saved.registration.autoscale is None
-
-
-def document(options: ModelOptions) -> dict[str, Any]:
-    model = SimpleNamespace(
-        name="m",
-        version="1.0",
-        url="m.mar",
-        archive=ModelArchive("m.mar", Path("nowhere"), Manifest()),
-        options=options,
-        registration=Registration(url="m.mar"),
-        runtime="python",
-        pool=SimpleNamespace(min_workers=1, max_workers=4),
-        traffic=None,
-    )
-    registry = SimpleNamespace(versions=lambda: [model], is_default=lambda _: True, workflows={})
-    return registry_document(cast("Any", registry))
 
 
 async def test_pool(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.models.options.conftest import resolve
 
 from modelserver.models.options.resolve import (
     BATCHER_DEFAULT,
@@ -17,12 +18,9 @@ from modelserver.models.options.resolve import (
     BatchPolicy,
     ModelOptions,
     Registration,
-    resolve_options,
 )
-from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
-from modelserver.models.settings.settings import Settings
 
 _ASPECTS = ("batcher", "batch_policy", "batch_size", "max_batch_delay", "request_timeout")
 _SERVER: dict[str, Any] = {
@@ -33,35 +31,15 @@ _SERVER: dict[str, Any] = {
 }
 
 
-def _resolve(
-    registration: Registration | None = None,
-    yaml: str = "",
-    fallback: ModelDefaults | None = None,
-    sources: dict[str, str] | None = None,
-    **settings: Any,
-) -> ModelOptions:
-    return resolve_options(
-        "noop",
-        "1.0",
-        registration or Registration(),
-        parse_model_config(yaml)[0] if yaml else None,
-        Settings(models={"noop": {"1.0": fallback}} if fallback else {}, **settings),
-        at_startup=False,
-        device_count=0,
-        cpu_count=4,
-        setting_sources=sources,
-    )
-
-
 def _found(options: ModelOptions) -> dict[str, tuple[object, str]]:
     return {name: (getattr(options, name), options.sources[name]) for name in _ASPECTS}
 
 
 def test_it_is_off_unless_enabled() -> None:
     """The numbers alone switch nothing on, as with the agent's flags."""
-    off = _resolve(**{**_SERVER, "enable_batcher": False})
+    off = resolve(**{**_SERVER, "enable_batcher": False})
 
-    assert _found(off) == _found(_resolve())
+    assert _found(off) == _found(resolve())
     assert off.batcher is False
 
 
@@ -69,14 +47,14 @@ def test_it_is_a_block_for_every_model() -> None:
     """A model that says nothing is batched as by a block with the server's numbers; the documented ones are
     32, 500 ms and 60 s (kserve reference 2.1).
     """
-    assert _found(_resolve(**_SERVER)) == {
+    assert _found(resolve(**_SERVER)) == {
         "batcher": (True, CONFIG_FILE),
         "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
         "batch_size": (16, CONFIG_FILE),
         "max_batch_delay": (250, CONFIG_FILE),
         "request_timeout": (30, CONFIG_FILE),
     }
-    assert _found(_resolve(enable_batcher=True)) == {
+    assert _found(resolve(enable_batcher=True)) == {
         "batcher": (True, CONFIG_FILE),
         "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
         "batch_size": (32, BATCHER_DEFAULT),
@@ -89,7 +67,7 @@ def test_its_source_is_told() -> None:
     """Descriptions name where the numbers came from."""
     sources = {**dict.fromkeys(KEYS, "default"), "enable_batcher": "flag --enable-batcher"}
     sources["batcher_max_latency"] = "flag --max-latency"
-    options = _resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
+    options = resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
 
     assert _found(options) == {
         "batcher": (True, COMMAND_LINE),
@@ -119,7 +97,7 @@ def test_what_a_model_says_wins(
     delay: tuple[int, str],
 ) -> None:
     """Registration, model-config.yaml and models= come first, number by number; the server fills in."""
-    found = _found(_resolve(registration, yaml, fallback, **_SERVER))
+    found = _found(resolve(registration, yaml, fallback, **_SERVER))
 
     assert (found["batch_size"], found["max_batch_delay"]) == (size, delay)
     assert found["batch_policy"][0] is BatchPolicy.WINDOW
@@ -127,13 +105,13 @@ def test_what_a_model_says_wins(
 
 def test_a_policy_that_is_named_wins() -> None:
     """A policy is not the batcher's to say, whoever names it."""
-    assert _resolve(None, "batchPolicy: greedy", **_SERVER).batch_policy is BatchPolicy.GREEDY
-    assert _resolve(**_SERVER, batch_policy="adaptive").batch_policy is BatchPolicy.ADAPTIVE
+    assert resolve(None, "batchPolicy: greedy", **_SERVER).batch_policy is BatchPolicy.GREEDY
+    assert resolve(**_SERVER, batch_policy="adaptive").batch_policy is BatchPolicy.ADAPTIVE
 
 
 def test_a_block_without_it() -> None:
     """A model's own block needs no server that batches."""
-    found = _found(_resolve(None, "batcher: {}", batcher_max_batch_size=16))
+    found = _found(resolve(None, "batcher: {}", batcher_max_batch_size=16))
 
     assert found["batch_size"] == (32, BATCHER_DEFAULT)
-    assert _resolve().sources["batch_size"] == DEFAULT
+    assert resolve().sources["batch_size"] == DEFAULT

@@ -6,19 +6,11 @@ import json
 
 import pytest
 
-from modelserver.errors import BadRequest, InvalidModel
+from modelserver.errors import BadRequest
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import ModelOptions, Registration
-from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.preparation import _limits
 from modelserver.models.snapshot import parse_snapshot
-
-
-def test_off_by_default() -> None:
-    """Nobody's workers are recycled unasked."""
-    limits = _limits(ModelOptions())
-
-    assert (limits.max_worker_memory, limits.max_worker_requests) == (0, 0)
 
 
 def test_the_pool_gets_them() -> None:
@@ -35,22 +27,6 @@ def test_values_out_of_range(name: str, value: int) -> None:
     for refused in (Registration, Change.of):
         with pytest.raises(BadRequest, match=name):
             refused(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "line", ["maxWorkerMemory: 2GB", "maxWorkerRequests: -1", "maxWorkerRequests: 3000000000"]
-)
-def test_values_of_the_archive_out_of_range(line: str) -> None:
-    """A limit that cannot be meant is not passed over."""
-    with pytest.raises(InvalidModel, match=line.partition(":")[0]):
-        parse_model_config(line)
-
-
-def test_a_change() -> None:
-    """What is named changes, the rest stays."""
-    options = Change.of(max_worker_requests=5).applied_to(ModelOptions(max_worker_memory=9))
-
-    assert (options.max_worker_memory, options.max_worker_requests) == (9, 5)
 
 
 def test_a_snapshot_keeps_them() -> None:

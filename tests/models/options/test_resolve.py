@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.models.options.conftest import resolve
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.tensors.tensor import TensorSpec
@@ -25,36 +26,9 @@ from modelserver.models.options.resolve import (
 )
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.table import CONFIG_KEYS, ModelConfig
-from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
-
-
-def _resolve(
-    registration: Registration | None = None,
-    yaml: str = "",
-    fallback: ModelDefaults | None = None,
-    *,
-    at_startup: bool = False,
-    devices: int = 0,
-    cpus: int = 4,
-    sources: dict[str, str] | None = None,
-    **settings: Any,
-) -> ModelOptions:
-    config, _ = parse_model_config(yaml)
-    models = {"noop": {"1.0": fallback}} if fallback else {}
-    return resolve_options(
-        "noop",
-        "1.0",
-        registration or Registration(),
-        config if yaml else None,
-        Settings(models=models, **settings),
-        at_startup=at_startup,
-        device_count=devices,
-        cpu_count=cpus,
-        setting_sources=sources,
-    )
 
 
 def _found(options: ModelOptions, name: str) -> tuple[object, str]:
@@ -63,7 +37,7 @@ def _found(options: ModelOptions, name: str) -> tuple[object, str]:
 
 def test_nothing_given_is_the_defaults() -> None:
     """One instance per batch, adaptive, no workers, and every source is the default."""
-    options = _resolve()
+    options = resolve()
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
     assert set(options.sources) == set(ModelOptions.__slots__) - {"sources", "warnings"}
 
@@ -96,7 +70,7 @@ def test_batch_size_and_delay(
 ) -> None:
     """Register parameter, yaml, models=, default; a batcher block brings 32 and 500 ms (reference 8.6)."""
     given = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
-    options = _resolve(registration, yaml, given)
+    options = resolve(registration, yaml, given)
     assert _found(options, "batch_size") == size
     assert _found(options, "max_batch_delay") == delay
 
@@ -131,22 +105,8 @@ def test_batch_policy(
     expected: tuple[str, str],
 ) -> None:
     """A policy asked for wins, a delay or a batcher means window, else adaptive (design 9)."""
-    options = _resolve(registration, yaml, fallback, batch_policy=setting)
+    options = resolve(registration, yaml, fallback, batch_policy=setting)
     assert _found(options, "batch_policy") == (BatchPolicy(expected[0]), expected[1])
-
-
-@pytest.mark.parametrize("name", ["response_timeout", "startup_timeout"])
-def test_a_silent_yaml_hides_no_timeout(name: str) -> None:
-    """Register parameter, yaml, models=, setting: TorchServe's quirk of reference 8.5 is gone."""
-    setting: dict[str, Any] = {f"default_{name}": 5}
-    fallback = ModelDefaults(**{name: 4})  # type: ignore[arg-type]
-    key = {"response_timeout": "responseTimeout", "startup_timeout": "startupTimeout"}[name]
-    registered = Registration(**{name: 2})  # type: ignore[arg-type]
-    assert _found(_resolve(registered, f"{key}: 3", fallback, **setting), name) == (2, REGISTER)
-    assert _found(_resolve(None, f"{key}: 3", fallback, **setting), name) == (3, YAML)
-    assert _found(_resolve(None, "batchSize: 1", fallback, **setting), name) == (4, MODELS_KEY)
-    assert _found(_resolve(None, "batchSize: 1", **setting), name) == (5, CONFIG_FILE)
-    assert _found(_resolve(None, "batchSize: 1"), name) == (120, DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +122,7 @@ def test_a_silent_yaml_hides_no_timeout(name: str) -> None:
 )
 def test_request_timeout(registration: Registration, yaml: str, expected: tuple[float | None, str]) -> None:
     """The batcher's timeout or the client timeout of the yaml, in seconds; none without either."""
-    assert _found(_resolve(registration, yaml), "request_timeout") == expected
+    assert _found(resolve(registration, yaml), "request_timeout") == expected
 
 
 @pytest.mark.parametrize(
@@ -188,7 +148,7 @@ def test_workers_at_startup(
     source: str,
 ) -> None:
     """Yaml, models=, default_workers_per_model, GPUs, CPUs (reference 8.6)."""
-    options = _resolve(
+    options = resolve(
         None, yaml, fallback, at_startup=True, devices=devices, default_workers_per_model=setting
     )
     assert (options.min_workers, options.max_workers) == expected
@@ -214,19 +174,19 @@ def test_workers_at_registration(
     registration: Registration, yaml: str, setting: int, expected: tuple[int, int], source: str
 ) -> None:
     """The range asked for, yaml, initial_workers, default_workers_per_model, none; models= is not asked."""
-    options = _resolve(registration, yaml, ModelDefaults(7, 7), devices=8, default_workers_per_model=setting)
+    options = resolve(registration, yaml, ModelDefaults(7, 7), devices=8, default_workers_per_model=setting)
     assert (options.min_workers, options.max_workers) == expected
     assert options.sources["min_workers"] == source
 
 
 def test_ranges_that_are_none_are_warned_of() -> None:
     """TorchServe's line for the yaml, one of ours for models=."""
-    options = _resolve(None, "minWorkers: 2", ModelDefaults(3, 2), at_startup=True)
+    options = resolve(None, "minWorkers: 2", ModelDefaults(3, 2), at_startup=True)
     assert options.warnings == (
         "Invalid model config in mar, minWorkers:2, maxWorkers:0",
         "models=: minWorkers=3 is above maxWorkers=2, both are ignored",
     )
-    assert _resolve(None, "batchSize: 2").warnings == ()
+    assert resolve(None, "batchSize: 2").warnings == ()
 
 
 def test_models_values_belong_to_name_and_version() -> None:
@@ -242,11 +202,11 @@ def test_models_values_belong_to_name_and_version() -> None:
 
 def test_queue_and_retry_window() -> None:
     """The yaml's own numbers, 0 meaning none for the queue and never for retries."""
-    options = _resolve(None, "jobQueueSize: 7\nmaxRetryTimeoutInSec: 0", job_queue_size=9, job_queue_bytes=10)
+    options = resolve(None, "jobQueueSize: 7\nmaxRetryTimeoutInSec: 0", job_queue_size=9, job_queue_bytes=10)
     assert _found(options, "job_queue_size") == (7, YAML)
     assert _found(options, "job_queue_bytes") == (10, CONFIG_FILE)
     assert _found(options, "max_retry_timeout") == (0, YAML)
-    assert _found(_resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
+    assert _found(resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
 
 
 @pytest.mark.parametrize(
@@ -260,21 +220,21 @@ def test_queue_and_retry_window() -> None:
 )
 def test_split_instances(registration: Registration, yaml: str, expected: tuple[str, str]) -> None:
     """Register parameter, yaml, setting."""
-    assert _found(_resolve(registration, yaml, split_instances="false"), "split_instances") == expected
+    assert _found(resolve(registration, yaml, split_instances="false"), "split_instances") == expected
 
 
 def test_devices() -> None:
     """GPUs where there are any, within number_of_gpu."""
-    assert _found(_resolve(devices=2), "device_type") == ("gpu", DEFAULT)
-    assert _found(_resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
-    assert _found(_resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
-    assert _found(_resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
-    assert _resolve(at_startup=True, devices=8, number_of_gpu=3).min_workers == 3
+    assert _found(resolve(devices=2), "device_type") == ("gpu", DEFAULT)
+    assert _found(resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
+    assert _found(resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
+    assert _found(resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
+    assert resolve(at_startup=True, devices=8, number_of_gpu=3).min_workers == 3
 
 
 def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
     """As in TorchServe, but not silently."""
-    options = _resolve(None, "deviceType: gpu")
+    options = resolve(None, "deviceType: gpu")
     assert options.device_type == "cpu"
     assert options.warnings == (
         "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU",
@@ -284,7 +244,7 @@ def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
 @pytest.mark.parametrize(("ids", "devices"), [("[1, 2]", 2), ("[0]", 0), ("[0, 1]", 1)])
 def test_devices_that_are_not_there_leave_the_list_out(ids: str, devices: int) -> None:
     """All must be below the number of GPUs, else the list is ignored with a warning (reference 9)."""
-    options = _resolve(None, f"deviceIds: {ids}", devices=devices)
+    options = resolve(None, f"deviceIds: {ids}", devices=devices)
     assert _found(options, "device_ids") == ((), DEFAULT)
     reason = f"numbers below {devices}, that of the GPUs, are needed"
     assert options.warnings == (f"model-config.yaml: deviceIds={ids} is ignored: {reason}",)
@@ -292,7 +252,7 @@ def test_devices_that_are_not_there_leave_the_list_out(ids: str, devices: int) -
 
 def test_on_the_cpu_no_list_of_devices_counts() -> None:
     """``deviceType: cpu`` is not asked twice."""
-    options = _resolve(None, "deviceType: cpu\ndeviceIds: [7]", devices=2)
+    options = resolve(None, "deviceType: cpu\ndeviceIds: [7]", devices=2)
     assert (options.device_type, options.device_ids, options.warnings) == ("cpu", (), ())
 
 
@@ -313,7 +273,7 @@ def test_on_the_cpu_no_list_of_devices_counts() -> None:
 )
 def test_devices_and_processes_of_one_worker(yaml: str, level: int, processes: int, threads: int) -> None:
     """A level needs a type, or torchrun, which sets it; a custom type is one process (reference 9, 18.1)."""
-    options = _resolve(None, yaml)
+    options = resolve(None, yaml)
     assert (options.parallel_level, options.processes, options.rank_threads) == (level, processes, threads)
 
 
@@ -339,247 +299,131 @@ def test_devices_and_processes_of_one_worker(yaml: str, level: int, processes: i
 )
 def test_as_many_workers_as_groups_of_gpus(yaml: str, workers: tuple[int, int], warned: bool) -> None:
     """On four GPUs, workers of several are capped, at a start without a word (reference 18.3)."""
-    options = _resolve(None, yaml, at_startup=True, devices=4)
+    options = resolve(None, yaml, at_startup=True, devices=4)
     assert (options.min_workers, options.max_workers) == workers
     assert bool(options.warnings) == warned
 
 
 def test_torchrun_alone_is_told_to_have_no_effect() -> None:
     """TorchServe starts one process then, and does not say why."""
-    assert _resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
+    assert resolve(None, "torchrun: {nproc-per-node: 4}").warnings == (
         "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)",
     )
 
 
 # All keys and sources
 
-_ALL: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any], dict[str, object]]] = [
-    # option, registration, yaml, models=, config.properties, value by source
-    (
-        "batch_size",
-        {"batch_size": 9},
-        "batchSize: 8",
-        {"batch_size": 7},
-        {},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 1},
-    ),
-    (
-        "batch_size",
-        {"max_batch_size": 9},
-        "batcher: {maxBatchSize: 8}\nbatchSize: 6",
-        {"batch_size": 7},
-        {},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 1},
-    ),
-    (
-        "max_batch_delay",
-        {"max_batch_delay": 9},
-        "maxBatchDelay: 8",
-        {"max_batch_delay": 7},
-        {},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, DEFAULT: 100},
-    ),
-    (
-        "response_timeout",
-        {"response_timeout": 9},
-        "responseTimeout: 8",
-        {"response_timeout": 7},
-        {"default_response_timeout": 6},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 120},
-    ),
-    (
-        "startup_timeout",
-        {"startup_timeout": 9},
-        "startupTimeout: 8",
-        {"startup_timeout": 7},
-        {"default_startup_timeout": 6},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 120},
-    ),
-    (
-        "min_workers",
-        {"min_workers": 9},
-        "minWorkers: 8\nmaxWorkers: 8",
-        {"min_workers": 7},
-        {"default_workers_per_model": 6},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 4},
-    ),
-    (
-        "max_workers",
-        {"max_workers": 9},
-        "minWorkers: 8\nmaxWorkers: 8",
-        {"max_workers": 7},
-        {"default_workers_per_model": 6},
-        {REGISTER: 9, YAML: 8, MODELS_KEY: 7, CONFIG_FILE: 6, DEFAULT: 4},
-    ),
-    (
-        "batch_policy",
-        {"batch_policy": "greedy"},
-        "batchPolicy: window",
-        {},
-        {"batch_policy": "greedy"},
-        {REGISTER: "greedy", YAML: "window", CONFIG_FILE: "greedy", DEFAULT: "adaptive"},
-    ),
-    (
-        "split_instances",
-        {"split_instances": "true"},
-        "splitInstances: false",
-        {},
-        {"split_instances": "true"},
-        {REGISTER: "true", YAML: "false", CONFIG_FILE: "true", DEFAULT: "auto"},
-    ),
-    (
-        "request_timeout",
-        {"timeout": 9},
-        "clientTimeoutInMills: 8000",
-        {},
-        {},
-        {REGISTER: 9, YAML: 8.0},
-    ),
-    (
-        "job_queue_size",
-        {},
-        "jobQueueSize: 8",
-        {},
-        {"job_queue_size": 6},
-        {YAML: 8, CONFIG_FILE: 6, DEFAULT: 100},
-    ),
-    (
-        "service_envelope",
-        {},
-        "serviceEnvelope: json",
-        {},
-        {"service_envelope": "kserve"},
-        {YAML: "json", CONFIG_FILE: "kserve", DEFAULT: ""},
-    ),
-    (
-        "autoscale",
-        {"autoscale": False},
-        "autoscale: true",
-        {},
-        {"autoscale": True},
-        {REGISTER: False, YAML: True, CONFIG_FILE: True, DEFAULT: False},
+
+def _key(
+    option: str, yaml: str, in_yaml: object, default: object = None, **by: Any
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """An option: what each source says of it, and what its value then is.
+
+    ``by`` a registration, by ``models=`` and by config.properties: the value of a parameter of that
+    name, or of the one that is named.
+    """
+    named = {
+        source: value if isinstance(value, dict) else {option: value}
+        for source, value in (
+            (REGISTER, by.get("registered")),
+            (MODELS_KEY, by.get("models")),
+            (CONFIG_FILE, by.get("setting")),
+        )
+        if value is not None
+    }
+    values = {source: next(iter(value.values())) for source, value in named.items()}
+    if option == "resources":
+        values[CONFIG_FILE] = Demand(num_cpus=2)
+    return option, {**named, YAML: yaml}, {**values, YAML: in_yaml, DEFAULT: default}
+
+
+_BOTH = "minWorkers: 8\nmaxWorkers: 8"
+_WORKERS = {"default_workers_per_model": 6}
+_POLICY = {"registered": "greedy", "setting": "greedy"}
+_SPLIT = {"registered": "true", "setting": "true"}
+_FORMER = "batcher: {maxBatchSize: 8}\nbatchSize: 6"
+_RANKS = "parallelType: tp\ntorchrun: {nproc-per-node: 2}"
+_TENSOR = "signature: {inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]}"
+_ALL = [
+    _key("batch_size", "batchSize: 8", 8, 1, registered=9, models=7),
+    _key("batch_size", _FORMER, 8, 1, registered={"max_batch_size": 9}, models=7),
+    _key("max_batch_delay", "maxBatchDelay: 8", 8, 100, registered=9, models=7),
+    *(
+        _key(name, f"{key}: 8", 8, 120, registered=9, models=7, setting={f"default_{name}": 6})
+        for name, key in (("response_timeout", "responseTimeout"), ("startup_timeout", "startupTimeout"))
     ),
     *(
-        (
-            option,
-            {option: 100},
-            f"{key}: 101",
-            {},
-            {option: 102},
-            {REGISTER: 100, YAML: 101, CONFIG_FILE: 102, DEFAULT: default},
-        )
-        for option, key, default in (
-            ("autoscale_target_wait", "autoscaleTargetWait", 100),
-            ("autoscale_up_pause", "autoscaleUpPause", 2000),
-            ("autoscale_down_pause", "autoscaleDownPause", 60_000),
-            ("max_worker_memory", "maxWorkerMemory", 0),
-            ("max_worker_requests", "maxWorkerRequests", 0),
-        )
+        _key(name, _BOTH, 8, 4, registered=9, models=7, setting=_WORKERS)
+        for name in ("min_workers", "max_workers")
     ),
-    (
-        "worker_threads",
-        {"worker_threads": 100},
-        "workerThreads: 101",
-        {},
-        {},
-        {REGISTER: 100, YAML: 101, DEFAULT: 0},
+    _key("batch_policy", "batchPolicy: window", "window", "adaptive", **_POLICY),
+    _key("split_instances", "splitInstances: false", "false", "auto", **_SPLIT),
+    _key("request_timeout", "clientTimeoutInMills: 8000", 8.0, registered={"timeout": 9}),
+    _key("job_queue_size", "jobQueueSize: 8", 8, 100, setting=6),
+    _key("service_envelope", "serviceEnvelope: json", "json", "", setting="kserve"),
+    _key("autoscale", "autoscale: true", True, False, registered=False, setting=True),
+    _key("autoscale_target_wait", "autoscaleTargetWait: 101", 101, 100, registered=100, setting=102),
+    _key("autoscale_up_pause", "autoscaleUpPause: 101", 101, 2000, registered=100, setting=102),
+    _key("autoscale_down_pause", "autoscaleDownPause: 101", 101, 60_000, registered=100, setting=102),
+    _key("max_worker_memory", "maxWorkerMemory: 101", 101, 0, registered=100, setting=102),
+    _key("max_worker_requests", "maxWorkerRequests: 101", 101, 0, registered=100, setting=102),
+    _key("worker_threads", "workerThreads: 101", 101, 0, registered=100),
+    _key("max_retry_timeout", "maxRetryTimeoutInSec: 0", 0, 300),
+    _key("sequence_max_idle_ms", "sequenceMaxIdleMSec: 8", 8, 0),
+    _key("sequence_timeout_ms", "sequenceTimeoutMSec: 8", 8, 0),
+    _key("max_num_sequence", "maxNumSequence: 8", 8, 1),
+    _key("max_sequence_job_queue_size", "maxSequenceJobQueueSize: 8", 8, 1),
+    _key("use_job_ticket", "useJobTicket: true", True, False),
+    _key("use_venv", "useVenv: true", True, False),
+    _key("sequence_batching", "sequenceBatching: true", True, False),
+    _key("continuous_batching", "continuousBatching: true", True, False),
+    _key("async_communication", "asyncCommunication: true", True, False),
+    _key("signature", _TENSOR, Signature((TensorSpec("x", "FP32", (-1, 2)),)), Signature()),
+    _key("traffic", 'traffic: {"1.0": 90, "2.0": 10}', {"1.0": 90, "2.0": 10}),
+    _key(
+        *("resources", "resources: {num_gpus: 1}", Demand(num_gpus=1), Demand()),
+        setting={"worker_resources": '{"num_cpus": 2}'},
     ),
-    *(
-        (
-            option,
-            {},
-            f"{key}: {value}",
-            {},
-            {},
-            {YAML: value if isinstance(value, int) else True, DEFAULT: default},
-        )
-        for option, key, value, default in (
-            ("max_retry_timeout", "maxRetryTimeoutInSec", 0, 300),
-            ("sequence_max_idle_ms", "sequenceMaxIdleMSec", 8, 0),
-            ("sequence_timeout_ms", "sequenceTimeoutMSec", 8, 0),
-            ("max_num_sequence", "maxNumSequence", 8, 1),
-            ("max_sequence_job_queue_size", "maxSequenceJobQueueSize", 8, 1),
-            ("use_job_ticket", "useJobTicket", "true", False),
-            ("use_venv", "useVenv", "true", False),
-            ("sequence_batching", "sequenceBatching", "true", False),
-            ("continuous_batching", "continuousBatching", "true", False),
-            ("async_communication", "asyncCommunication", "true", False),
-        )
-    ),
-    (
-        "signature",
-        {},
-        "signature: {inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]}",
-        {},
-        {},
-        {YAML: Signature((TensorSpec("x", "FP32", (-1, 2)),)), DEFAULT: Signature()},
-    ),
-    (
-        "traffic",
-        {},
-        'traffic: {"1.0": 90, "2.0": 10}',
-        {},
-        {},
-        {YAML: {"1.0": 90, "2.0": 10}, DEFAULT: None},
-    ),
-    (
-        "resources",
-        {},
-        "resources: {num_gpus: 1}",
-        {},
-        {"worker_resources": '{"num_cpus": 2}'},
-        {YAML: Demand(num_gpus=1), CONFIG_FILE: Demand(num_cpus=2), DEFAULT: Demand()},
-    ),
-    ("placement", {}, "placement: pack", {}, {}, {YAML: "pack", DEFAULT: "spread"}),
-    ("idempotent", {}, "idempotent: true", {}, {}, {YAML: True, DEFAULT: False}),
-    ("device_type", {}, "deviceType: gpu", {}, {}, {YAML: "gpu", DEFAULT: "gpu"}),
-    ("device_ids", {}, "deviceIds: [1]", {}, {}, {YAML: (1,), DEFAULT: ()}),
-    ("parallel_type", {}, "parallelType: pp", {}, {}, {YAML: "pp", DEFAULT: ""}),
-    ("parallel_level", {}, "parallelType: pp\nparallelLevel: 2", {}, {}, {YAML: 2, DEFAULT: 0}),
-    ("processes", {}, "parallelType: tp\ntorchrun: {nproc-per-node: 2}", {}, {}, {YAML: 2, DEFAULT: 0}),
+    _key("placement", "placement: pack", "pack", "spread"),
+    _key("idempotent", "idempotent: true", True, False),
+    _key("device_type", "deviceType: gpu", "gpu", "gpu"),
+    _key("device_ids", "deviceIds: [1]", (1,), ()),
+    _key("parallel_type", "parallelType: pp", "pp", ""),
+    _key("parallel_level", "parallelType: pp\nparallelLevel: 2", 2, 0),
+    _key("processes", _RANKS, 2, 0),
 ]
 
 
 @pytest.mark.parametrize(
-    ("option", "registration", "yaml", "fallback", "settings", "values"),
+    ("option", "sources", "values"),
     _ALL,
-    ids=[f"{option}-{yaml.partition(':')[0]}" for option, _, yaml, *_ in _ALL],
+    ids=[f"{option}-{sources[YAML].partition(':')[0]}" for option, sources, _ in _ALL],
 )
-def test_each_key_by_rank(
-    option: str,
-    registration: dict[str, Any],
-    yaml: str,
-    fallback: dict[str, Any],
-    settings: dict[str, Any],
-    values: dict[str, object],
+def test_first_source_that_knows_a_key_counts(
+    option: str, sources: dict[str, Any], values: dict[str, object]
 ) -> None:
     """Registration, yaml, models=, config.properties, default: of those that know a key the first one
     counts (reference 8.5, 8.6, 9; a yaml that is silent on a timeout hides nothing).
     """
-    given = {
-        REGISTER: Registration(**registration),
-        YAML: yaml,
-        MODELS_KEY: ModelDefaults(**fallback),
-        CONFIG_FILE: settings,
-    }
     devices = 4 if option in {"device_type", "device_ids", "parallel_level", "processes"} else 0
+    left = dict(sources)
     for source in (REGISTER, YAML, MODELS_KEY, CONFIG_FILE, DEFAULT):
         if source in values:
-            options = _resolve(
-                given.get(REGISTER, Registration()),  # type: ignore[arg-type]
-                str(given.get(YAML, "")),
-                given.get(MODELS_KEY, ModelDefaults()),  # type: ignore[arg-type]
+            options = resolve(
+                Registration(**left.get(REGISTER, {})),
+                left.get(YAML, "useVenv: false" if source == MODELS_KEY else ""),
+                ModelDefaults(**left.get(MODELS_KEY, {})),
                 at_startup=True,
                 devices=devices,
-                **given.get(CONFIG_FILE, {}),  # type: ignore[arg-type]
+                **left.get(CONFIG_FILE, {}),
             )
             assert _found(options, option) == (values[source], source)
-        given.pop(source, None)
+        left.pop(source, None)
 
 
 def test_every_key_of_the_yaml_has_its_rank_tested() -> None:
     """The test above leaves no key out."""
-    tested = {line.partition(":")[0] for _, _, yaml, *_ in _ALL for line in yaml.splitlines()}
+    tested = {line.partition(":")[0] for _, sources, _ in _ALL for line in sources[YAML].splitlines()}
 
     assert tested == set(CONFIG_KEYS)
 
@@ -595,7 +439,7 @@ def test_every_key_of_the_yaml_has_its_rank_tested() -> None:
 )
 def test_settings_bring_their_source(source: str, expected: str) -> None:
     """With the loaded sources, a setting is traced to where it was set."""
-    options = _resolve(sources=dict.fromkeys(KEYS, source))
+    options = resolve(sources=dict.fromkeys(KEYS, source))
     assert options.sources["job_queue_size"] == expected
 
 
@@ -645,7 +489,7 @@ def test_torchserves_marks_for_not_given_are_understood() -> None:
         batch_policy="",
         split_instances="",
     )
-    options = _resolve(registration)
+    options = resolve(registration)
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
 
 
@@ -673,7 +517,7 @@ def test_no_config_is_an_empty_config() -> None:
 )
 def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned: bool) -> None:
     """Where sequences are kept and no idle time is given, it is a minute, with a warning (reference 8.9)."""
-    options = _resolve(yaml=yaml)
+    options = resolve(yaml=yaml)
 
     assert _found(options, "sequence_max_idle_ms") == expected
     assert bool(options.warnings) is warned
@@ -694,6 +538,6 @@ def test_devices_of_other_machines(yaml: str, settings: dict[str, Any], expected
     """A model for GPUs asks for one if nothing says how many; those of the server, and its cores, count for
     nothing there: by default one worker is started.
     """
-    options = _resolve(None, yaml, at_startup=True, worker_launcher="agents", **settings)
+    options = resolve(None, yaml, at_startup=True, worker_launcher="agents", **settings)
     assert (options.resources, options.device_type, options.min_workers) == expected
     assert options.warnings == ()

@@ -108,24 +108,6 @@ def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path: Path, name: st
                 assert told[0].endswith(f"; it is ignored, {name} has no effect here")
 
 
-@pytest.mark.parametrize(
-    ("line", "rest"),
-    [
-        ("number_of_netty_threads=many", ": a whole number of at least 0 is needed"),
-        ("certificate_file=nope.pem", ": an existing file is needed"),
-        ("keystore=nope.p12", ": an existing file is needed"),
-    ],
-)
-def test_what_has_no_effect_stops_no_start(tmp_path: Path, line: str, rest: str) -> None:
-    """A bad value of a key for Java, or for TLS that no address asks for, is one warning."""
-    loaded = load(tmp_path, line)
-    name = line.partition("=")[0]
-    assert getattr(loaded.settings, name) == getattr(Settings(), name)
-    (warning,) = loaded.warnings
-    assert warning.startswith(f"Invalid configuration: {line}{rest.replace(' of at least 0', '')}")
-    assert warning.endswith(f"; it is ignored, {name} has no effect here")
-
-
 def test_models_values_without_use_are_warned_of(tmp_path: Path) -> None:
     """A fallback that cannot be meant is named."""
     loaded = load(tmp_path, 'models={"m": {"1": {"batchSize": 0}}}')
