@@ -357,15 +357,6 @@ async def test_a_first_start_with_all_loads_all(
     assert registry.names() == ["a", "b"]
 
 
-async def test_named_at_start(store: Path) -> None:
-    """What the settings name is loaded, under the names they give."""
-    items = ModelToLoad("a.mar", "own"), ModelToLoad("b.mar")
-    found = await initial(Settings(model_store=store, load_models=items), ModelStore(store))
-
-    assert [(item.model_name, item.url) for item in found] == [("own", "a.mar"), (None, "b.mar")]
-    assert all(item.trusted for item in found)
-
-
 async def test_all_at_start(store: Path) -> None:
     """``all`` are the folders and archives of the store, without what is hidden or
     something else (reference 2.3).

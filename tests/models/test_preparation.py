@@ -14,7 +14,7 @@ from modelserver.engine.demand import Demand
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.telemetry.gpus import gpus
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.errors import BadRequest, InternalError, InvalidModel, ModelNotFound
+from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.models.environments.environment_store import prune
 from modelserver.models.options.resolve import Registration
@@ -245,11 +245,6 @@ async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch
 # Several processes or devices
 
 
-async def test_usual_workers_have_no_ranks(prepare: Any) -> None:
-    """One process, any device."""
-    assert (await prepare("m", gpus=4)).pool.spec.ranks is None
-
-
 @pytest.mark.parametrize(
     ("config", "processes", "broadcast", "groups"),
     [
@@ -366,12 +361,6 @@ async def test_a_virtual_environment(
     assert prune(environments, 0) == []
     model.archive.close()
     assert [str(place) for place in prune(environments, 0)] == [spec.python.removesuffix("/venv/bin/python")]
-
-
-async def test_not_found(prepare: Any) -> None:
-    """What is not in the store is told in TorchServe's words."""
-    with pytest.raises(ModelNotFound, match=r"^Model not found at: none$"):
-        await prepare("none")
 
 
 def test_steps_of_a_known_size() -> None:

@@ -143,17 +143,6 @@ async def test_refused_build(registry: Registry, preparation: Preparation) -> No
     assert registry.names() == ["m"]
 
 
-async def test_wait_loaded(registry: Registry) -> None:
-    """A registration is complete when its workers are loaded."""
-    model = await register(registry, "m.mar", workers=2)
-    waiting = asyncio.create_task(registry.wait_loaded(model))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    model.pool.loaded.set_result(None)
-
-    assert await waiting
-
-
 async def test_failure_is_rolled_back(registry: Registry, preparation: Preparation) -> None:
     """A synchronous registration whose workers fail is taken back before it is told (design, section 9)."""
     await register(registry, "m-1.0.mar")

@@ -13,7 +13,6 @@ from modelserver.models import replacing as replacing_module
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions, Registration
 from modelserver.models.replacing import (
-    check_replaceable,
     check_room,
     load_anew,
     replace_archive,
@@ -159,13 +158,6 @@ def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> No
     after = running(min_workers=bounds[0], max_workers=bounds[1])
 
     assert worker_count(running(workers=(3, 8)), after) == count
-
-
-def test_sequences() -> None:
-    """They live in the workers, so their model is not replaced."""
-    check_replaceable(running())
-    with pytest.raises(BadRequest, match="Register the archive as another version"):
-        check_replaceable(running(sequence_batching=True))
 
 
 # Taking the place

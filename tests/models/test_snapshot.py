@@ -201,9 +201,3 @@ def test_state_that_is_not_understood(text: str, problem: str) -> None:
         parse_snapshot(text)
 
     assert problem in str(raised.value)
-
-
-def test_nothing_registered() -> None:
-    """The state of an empty registry restores nothing."""
-    assert restored() == []
-    assert parse_snapshot("{}") == ((), {})

@@ -1,4 +1,4 @@
-"""Real worker processes, honest and hostile ones, and the memory that they share with the server."""
+"""Real worker processes, and the memory that they share with the server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ import pytest
 from modelserver.engine.pools import process as process_module
 from modelserver.engine.pools.process import launch
 from modelserver.engine.pools.spec import WorkerSpec
-from modelserver.engine.wire.arena import HALF, LARGE
+from modelserver.engine.wire.arena import LARGE
 from modelserver.engine.wire.messages import Load, Loaded, Predict, Row
 
 HANDLERS = '''
-import hashlib, mmap, os, struct, sys
-import msgspec
-from modelserver.engine.wire import frames
-from modelserver.engine.wire.messages import Answer, Result
-from modelserver.engine.worker import channel
+import hashlib, os
 
-kept = []
+bodies = []
 
 def served(handler):
     """A handler that is not called for nothing, as it is once when it is loaded."""
@@ -36,37 +32,8 @@ def same(data, context):
 @served
 def keep(data, context):
     """Answers with the digest of what came in the batch before."""
-    kept.append(data[0]["body"])
-    return [hashlib.sha256(kept[-2]).hexdigest() if len(kept) > 1 else "none" for _ in data]
-
-def memory():
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:modelserver"):
-                return int(name)
-        except OSError:
-            pass
-
-@served
-def punch(data, context):
-    """Takes all pages away, after its answer was put among them."""
-    everything = mmap.mmap(memory(), os.fstat(memory()).st_size)
-    encode = frames.encode
-    def encode_and_punch(*arguments):
-        pieces = encode(*arguments)
-        everything.madvise(mmap.MADV_REMOVE)
-        return pieces
-    channel.encode = encode_and_punch
-    return [bytes(data[0]["body"])]
-
-@served
-def forge(data, context):
-    """Answers by itself, as the first bytes of the body say: place and size."""
-    place, size = struct.unpack_from("<QQ", data[0]["body"])
-    head = msgspec.msgpack.encode(Result(0, [Answer(size)], 0.0))
-    frame = struct.pack("<II", len(head) + 12, len(head)) + head + struct.pack("<Q", place)
-    os.write(int(sys.argv[1]), frame)
-    return ["late"]
+    bodies.append(data[0]["body"])
+    return [hashlib.sha256(bodies[-2]).hexdigest() if len(bodies) > 1 else "none" for _ in data]
 
 @served
 def die(data, context):
@@ -172,33 +139,6 @@ async def test_worker_without_an_arena(start: Any, monkeypatch: pytest.MonkeyPat
 
     assert await talk.ask(body) == body
     assert arenas_held() <= before
-
-
-# Hostile workers
-
-
-async def test_memory_that_is_taken_away(start: Any) -> None:
-    """A worker that takes the pages away harms its own answers only."""
-    talk = await start("punch")
-
-    for _ in range(3):
-        assert await talk.ask(b"x" * LARGE) == bytes(LARGE)
-
-
-@pytest.mark.parametrize(
-    ("place", "size"),
-    [(HALF, LARGE), (0, 10)],  # others: tests/engine/wire/test_frames.py
-)
-async def test_forged_places(start: Any, place: int, size: int) -> None:
-    """What is no block ends this worker's connection with a reason, and is no answer (F70)."""
-    talk = await start("forge")
-    talk.send(place.to_bytes(8, "little") + size.to_bytes(8, "little"))
-
-    reason = await asyncio.wait_for(asyncio.shield(talk.lost), 20)
-
-    assert reason is not None
-    assert str(size) in reason
-    assert talk.answers.empty()
 
 
 @pytest.mark.parametrize("by_server", [True, False], ids=["killed", "exits"])

@@ -57,13 +57,6 @@ async def test_connection_goes_to_the_checked_address() -> None:
     assert inner.closed
 
 
-async def test_ipv6_address_is_connected_to() -> None:
-    """A host with an IPv6 address is reached."""
-    inner = await get(DEFAULT, "http://models.example/x.mar", "2606:4700::1111")
-
-    assert inner.requests[0].url.host == "2606:4700::1111"
-
-
 async def test_next_address_is_tried() -> None:
     """When the first address does not answer the second is tried."""
     inner = await get(DEFAULT, "http://models.example/x", "8.8.8.8", "8.8.4.4", dead=("8.8.8.8",))

@@ -11,7 +11,6 @@ from modelserver.models.options.resolve import (
     BATCHER_DEFAULT,
     COMMAND_LINE,
     CONFIG_FILE,
-    DEFAULT,
     MODELS_KEY,
     REGISTER,
     YAML,
@@ -107,11 +106,3 @@ def test_a_policy_that_is_named_wins() -> None:
     """A policy is not the batcher's to say, whoever names it."""
     assert resolve(None, "batchPolicy: greedy", **_SERVER).batch_policy is BatchPolicy.GREEDY
     assert resolve(**_SERVER, batch_policy="adaptive").batch_policy is BatchPolicy.ADAPTIVE
-
-
-def test_a_block_without_it() -> None:
-    """A model's own block needs no server that batches."""
-    found = _found(resolve(None, "batcher: {}", batcher_max_batch_size=16))
-
-    assert found["batch_size"] == (32, BATCHER_DEFAULT)
-    assert resolve().sources["batch_size"] == DEFAULT

@@ -209,20 +209,6 @@ def test_queue_and_retry_window() -> None:
     assert _found(resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
 
 
-@pytest.mark.parametrize(
-    ("registration", "yaml", "expected"),
-    [
-        (Registration(split_instances=True), "splitInstances: false", ("true", REGISTER)),
-        (Registration(split_instances="False"), "", ("false", REGISTER)),
-        (Registration(), "splitInstances: true", ("true", YAML)),
-        (Registration(), "splitInstances: auto", ("false", CONFIG_FILE)),
-    ],
-)
-def test_split_instances(registration: Registration, yaml: str, expected: tuple[str, str]) -> None:
-    """Register parameter, yaml, setting."""
-    assert _found(resolve(registration, yaml, split_instances="false"), "split_instances") == expected
-
-
 def test_devices() -> None:
     """GPUs where there are any, within number_of_gpu."""
     assert _found(resolve(devices=2), "device_type") == ("gpu", DEFAULT)

@@ -264,15 +264,6 @@ def test_a_batcher_is_a_mapping_of_single_keys() -> None:
     assert "given in two spellings" in _refusal("batcher: {maxLatency: 1, max_latency: 2}")
 
 
-def test_unknown_words_for_our_own_keys_are_refused() -> None:
-    """A policy that does not exist is not passed over."""
-    assert _refusal("batchPolicy: fast") == (
-        "model-config.yaml: batchPolicy=fast: one of adaptive, greedy, window is needed"
-    )
-    assert "true, false or auto" in _refusal("splitInstances: perhaps")
-    assert parse_model_config("splitInstances: auto")[0].split_instances is None
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -117,12 +117,6 @@ def test_management_may_be_open(tmp_path: Path, text: str) -> None:
     assert not load(tmp_path, text).settings.management_address.is_loopback
 
 
-def test_tokens_do_not_expire_unless_asked(tmp_path: Path) -> None:
-    """token_expiration_min is empty by default, and may be a fraction."""
-    assert load(tmp_path, "").settings.token_expiration_min is None
-    assert load(tmp_path, "token_expiration_min=0.25").settings.token_expiration_min == 0.25
-
-
 def test_a_workflow_store_need_not_exist(tmp_path: Path) -> None:
     """Registrations from it find nothing: TorchServe's own image names a folder that it does not have."""
     for flags, text in (({"workflow_store": "/no/wf-store"}, ""), ({}, "workflow_store=/no/wf-store")):
