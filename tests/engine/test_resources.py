@@ -94,15 +94,15 @@ def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
     """That of the machine or of the container; of neither, without end; never less than nothing."""
     _write(tmp_path / "own", "0::/pod\n")
     _write(tmp_path / "meminfo", "MemTotal: 9 kB\nMemAvailable:       8 kB\n")
-    asked = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
-    assert available_memory(*asked) == 8192
+    places = (tmp_path / "meminfo", tmp_path / "fs", tmp_path / "own")
+    assert available_memory(*places) == 8192
 
     _version_2(tmp_path / "fs/pod", "5000", 4000)
-    assert available_memory(*asked) == 1000
-    assert available_memory(tmp_path / "none", *asked[1:]) == 1000
+    assert available_memory(*places) == 1000
+    assert available_memory(tmp_path / "none", *places[1:]) == 1000
 
     _version_2(tmp_path / "fs/pod", "5000", 6000)
-    assert available_memory(*asked) == 0
+    assert available_memory(*places) == 0
     assert available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
 
 

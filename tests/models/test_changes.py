@@ -30,21 +30,21 @@ def test_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"batch_size": None}, {"batch_size": -1, "response_timeout": -1}, {"batch_policy": ""}]
+    "source", [{}, {"batch_size": None}, {"batch_size": -1, "response_timeout": -1}, {"batch_policy": ""}]
 )
-def test_nothing(given: dict[str, Any]) -> None:
+def test_nothing(source: dict[str, Any]) -> None:
     """TorchServe's marks for "not given" are no change."""
-    assert not Change.of(**given)
+    assert not Change.of(**source)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "source",
     [{"batch_size": -2}, {"max_batch_delay": -5}, {"response_timeout": 0}, {"batch_policy": "often"}],
 )
-def test_out_of_range(given: dict[str, Any]) -> None:
+def test_out_of_range(source: dict[str, Any]) -> None:
     """Values are checked as those of a registration."""
-    with pytest.raises(BadRequest, match=next(iter(given))):
-        Change.of(**given)
+    with pytest.raises(BadRequest, match=next(iter(source))):
+        Change.of(**source)
 
 
 @pytest.mark.parametrize(

@@ -123,12 +123,12 @@ async def test_the_traffic_of_a_snapshot(
     sticky = {"weights": {"1.0": 100}, "sticky": "x-user"}
     items = saved(a={"1.0": entry("a", traffic=sticky)}, b={"1.0": entry("b")})
     registry = await restore(new_registry(), items)
-    found = {model.name: model.traffic and model.traffic.plan.document() for model in registry.versions()}
+    result = {model.name: model.traffic and model.traffic.plan.document() for model in registry.versions()}
     await registry.close(0)
     other = await restore(new_registry(), saved(b={"1.0": entry("b", traffic={"7.0": 100})}))
     await other.close(0)
 
-    assert found == {"a": sticky, "b": None}
+    assert result == {"a": sticky, "b": None}
     assert "The traffic of b is not restored: weights: version 7.0 is not registered" in caplog.text
 
 
@@ -238,14 +238,17 @@ async def test_load_initial(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be loaded at start is logged and left out; progress is told (F55)."""
-    registry, told = new_registry(), list[str]()
+    registry, messages = new_registry(), list[str]()
     left_out = await load_initial(
-        registry, await initial(naming(store, "absent", "a"), ModelStore(store)), told.append, restored=False
+        registry,
+        await initial(naming(store, "absent", "a"), ModelStore(store)),
+        messages.append,
+        restored=False,
     )
 
     assert registry.get("a").loaded_at_startup
     assert left_out == ["Failed to load model: absent: Model not found at: absent"]
-    assert told == ["Loading absent", "Loading a"]
+    assert messages == ["Loading absent", "Loading a"]
     assert "Failed to load model: absent: Model not found at: absent" in caplog.text
 
 
@@ -268,10 +271,10 @@ async def test_a_start(new_registry: Callable[..., Registry], store: Path) -> No
     """First what a snapshot names, then what the settings name; of both is told what came of them."""
     notices: list[str] = []
     loaded: Any = SimpleNamespace(settings=naming(store, "absent"), sources={"model_snapshot": "a file"})
-    given = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})
+    source = saved(b={"1.0": entry("b")}, gone={"1.0": entry("gone")})
     registry = new_registry()
     whole = await load_first(
-        registry, loaded, given, None, on_progress=lambda _: None, on_notice=notices.append
+        registry, loaded, source, None, on_progress=lambda _: None, on_notice=notices.append
     )
 
     assert not whole
@@ -389,7 +392,7 @@ def test_default_name(url: str, name: str) -> None:
     assert default_name(url) == name
 
 
-def model(name: str, *loads: BaseException | None, wanted: int | None = None) -> Any:
+def model(name: str, *loads: BaseException | None, expected: int | None = None) -> Any:
     """A model whose workers have loaded, or have failed so."""
     workers = []
     for load in loads:
@@ -404,7 +407,7 @@ def model(name: str, *loads: BaseException | None, wanted: int | None = None) ->
     ready = sum(load is None for load in loads)
     pool = SimpleNamespace(
         workers=workers,
-        min_workers=len(loads) if wanted is None else wanted,
+        min_workers=len(loads) if expected is None else expected,
         failure=failure,
         statistics=lambda: SimpleNamespace(ready=ready),
     )
@@ -413,21 +416,21 @@ def model(name: str, *loads: BaseException | None, wanted: int | None = None) ->
 
 async def test_ready_models(caplog: pytest.LogCaptureFixture) -> None:
     """A line each, with the time since the start, to the operator and to the log."""
-    said: list[str] = []
+    output: list[str] = []
     caplog.set_level("INFO")
 
-    assert await tell_first_loads([model("a", None, None), model("b")], said.append, time.monotonic() - 3.0)
-    assert sorted(said) == ["a: 2/2 workers ready (3.0 s)", "b: 0/0 workers ready (3.0 s)"]
-    assert [record.getMessage() for record in caplog.records] == said
+    assert await tell_first_loads([model("a", None, None), model("b")], output.append, time.monotonic() - 3.0)
+    assert sorted(output) == ["a: 2/2 workers ready (3.0 s)", "b: 0/0 workers ready (3.0 s)"]
+    assert [record.getMessage() for record in caplog.records] == output
 
 
 async def test_models_that_fail() -> None:
     """The line says why; one of them is enough for a start that is not whole."""
-    said: list[str] = []
-    models = [model("a", None), model("b", StartFailed("no such file")), model("c", wanted=1)]
+    output: list[str] = []
+    models = [model("a", None), model("b", StartFailed("no such file")), model("c", expected=1)]
 
-    assert not await tell_first_loads(models, said.append, time.monotonic())
-    told = {line[0]: line for line in said}
-    assert told["b"].startswith("b: 0/1 workers ready (0.")
-    assert told["b"].endswith(" s): no such file")
-    assert told["c"].endswith(": unknown reason")
+    assert not await tell_first_loads(models, output.append, time.monotonic())
+    messages = {line[0]: line for line in output}
+    assert messages["b"].startswith("b: 0/1 workers ready (0.")
+    assert messages["b"].endswith(" s): no such file")
+    assert messages["c"].endswith(": unknown reason")

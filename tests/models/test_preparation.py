@@ -365,19 +365,19 @@ async def test_a_virtual_environment(
 
 def test_steps_of_a_known_size() -> None:
     """A download is told at every tenth of it."""
-    told: list[str] = []
-    steps = Steps("http://x/a/b.mar?token=secret", told.append)
+    messages: list[str] = []
+    steps = Steps("http://x/a/b.mar?token=secret", messages.append)
     for received in range(0, 101, 5):
         steps(received, 100)
 
-    assert told == [f"Downloading b.mar: {percent} %" for percent in range(10, 101, 10)]
+    assert messages == [f"Downloading b.mar: {percent} %" for percent in range(10, 101, 10)]
 
 
 def test_steps_of_an_unknown_size() -> None:
     """Without a size it is told at every 64 MiB."""
-    told: list[str] = []
-    steps = Steps("http://x/b.mar", told.append)
+    messages: list[str] = []
+    steps = Steps("http://x/b.mar", messages.append)
     for mebibytes in (1, 63, 64, 65, 130):
         steps(mebibytes << 20, None)
 
-    assert told == ["Downloading b.mar: 64 MiB", "Downloading b.mar: 130 MiB"]
+    assert messages == ["Downloading b.mar: 64 MiB", "Downloading b.mar: 130 MiB"]

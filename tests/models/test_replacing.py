@@ -76,8 +76,8 @@ def test_what_was_asked_for_stays() -> None:
 def test_what_is_given_wins() -> None:
     """TorchServe's marks for "not given" are none."""
     before = running(Registration(url="old.mar", handler="h.py:serve"), batch_size=8, response_timeout=9)
-    given = Registration(url="new.mar", handler="new.py:serve", batch_size=4, response_timeout=-1)
-    after = taken_over(before, given)
+    new = Registration(url="new.mar", handler="new.py:serve", batch_size=4, response_timeout=-1)
+    after = taken_over(before, new)
 
     assert (after.handler, after.batch_size, after.response_timeout) == ("new.py:serve", 4, 9)
 
@@ -99,7 +99,7 @@ def test_a_batcher_stays_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "given", "expected"),
+    ("now", "named", "expected"),
     [
         ((2, 4), {}, (2, 4)),
         ((0, 0), {}, (0, 0)),
@@ -108,9 +108,9 @@ def test_a_batcher_stays_one() -> None:
         ((2, 4), {"max_workers": 1}, (1, 1)),
     ],
 )
-def test_workers(now: tuple[int, int], given: dict[str, int], expected: tuple[int, int]) -> None:
+def test_workers(now: tuple[int, int], named: dict[str, int], expected: tuple[int, int]) -> None:
     """As many as there should be, unless they are named."""
-    after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", given)))
+    after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", named)))
 
     assert (after.min_workers, after.max_workers) == expected
 
@@ -240,8 +240,8 @@ async def test_what_a_replacement_takes_over(registry: Registry, preparation: Pr
     preparation.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
     before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
     task = await replace_archive(registry, "m", None, Registration(url="http://u:p@h/m-3.0.mar"))
-    told = before.replacement
-    assert (told.state, told.version, told.url) == ("LOADING", "3.0", "http://***@h/m-3.0.mar")
+    coming = before.replacement
+    assert (coming.state, coming.version, coming.url) == ("LOADING", "3.0", "http://***@h/m-3.0.mar")
     replacement(preparation).pool.loaded.set_result(None)
     after = await task
 

@@ -45,8 +45,8 @@ def write(snapshots: SnapshotFolder, model: str) -> Path:
 
 def models(snapshots: SnapshotFolder) -> list[str]:
     """The names of what would be restored."""
-    found = snapshots.newest()
-    return [] if found is None else [model.name for model in found[1].models]
+    result = snapshots.newest()
+    return [] if result is None else [model.name for model in result[1].models]
 
 
 def test_names_and_content(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_broken_at_every_byte(tmp_path: Path) -> None:
         changed = whole[:position] + bytes([whole[position] ^ 0x01]) + whole[position + 1 :]
         for data in (whole[:position], changed):
             newest.write_bytes(data)
-            found = models(snapshots)
-            assert found in (["good"], ["newer"]), (position, data)
-            passed_over += found == ["good"]
+            result = models(snapshots)
+            assert result in (["good"], ["newer"]), (position, data)
+            passed_over += result == ["good"]
         newest.write_bytes(whole[:position])
         assert models(snapshots) == ["good"], position
 

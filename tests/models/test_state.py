@@ -37,10 +37,10 @@ async def test_changes_at_the_same_time_share_a_file() -> None:
     """Each change waits until a file that has it is there; twenty at once need two files."""
     folder = Folder()
     folder.may_go.clear()
-    kept = keeper(folder)
-    first = asyncio.create_task(kept.changed())
+    state_keeper = keeper(folder)
+    first = asyncio.create_task(state_keeper.changed())
     await asyncio.sleep(0)
-    others = [asyncio.create_task(kept.changed()) for _ in range(20)]
+    others = [asyncio.create_task(state_keeper.changed()) for _ in range(20)]
     await asyncio.sleep(0)
     assert not first.done()
     folder.may_go.set()
@@ -52,9 +52,9 @@ async def test_changes_at_the_same_time_share_a_file() -> None:
 async def test_kinds() -> None:
     """The files of start and shutdown are written in any case."""
     folder = Folder()
-    kept = keeper(folder)
+    state_keeper = keeper(folder)
     for kind in ("startup", "shutdown"):
-        await kept.write(cast("Any", kind))
+        await state_keeper.write(cast("Any", kind))
 
     assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
 
@@ -63,10 +63,10 @@ async def test_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     """A state that cannot be written is told in the log, and the next one is tried again (F56)."""
     folder = Folder()
     folder.full = True
-    kept = keeper(folder)
-    await kept.changed()
+    state_keeper = keeper(folder)
+    await state_keeper.changed()
     folder.full = False
-    await kept.changed()
+    await state_keeper.changed()
 
     assert "Cannot write the snapshot" in caplog.text
     assert len(folder.written) == 1

@@ -352,9 +352,9 @@ def test_put_back_keeps_the_window_of_the_oldest() -> None:
 def test_put_back_leaves_ended_requests_out() -> None:
     """Requests that were cancelled while their batch was away do not come back."""
     line = queue(policy=Greedy())
-    gone, kept = request("a"), request("b")
+    gone, stored = request("a"), request("b")
     line.put(gone)
-    line.put(kept)
+    line.put(stored)
     batch = line.take(0.0, 1)
     gone.fail(RuntimeError("client left"))
     assert batch is not None
@@ -363,7 +363,7 @@ def test_put_back_leaves_ended_requests_out() -> None:
     assert counters(line) == (1, 1, 1)
     assert names(line.take(0.0, 1)) == ["b0"]
 
-    kept.fail(RuntimeError("client left"))
+    stored.fail(RuntimeError("client left"))
     line.put_back(batch)
     assert counters(line) == (0, 0, 0)
     assert line.due(0.0, 1) == math.inf

@@ -17,11 +17,11 @@ def request(rows: int = 1, key: object = None) -> Request:
     return Request("id", [Row("id", 1)] * rows, [b"x"] * rows, 0.0, key=key)
 
 
-def is_refused(sut: TicketQueue, asked: Request) -> bool:
+def is_refused(sut: TicketQueue, sent: Request) -> bool:
     """Whether there is no ticket for it; nothing of it may be kept then."""
     before = sut.requests
     try:
-        sut.put(asked)
+        sut.put(sent)
     except QueueFull as full:
         return full.reason == "no_ticket" and sut.requests == before
     return False

@@ -39,10 +39,10 @@ def test_what_is_sent_arrives() -> None:
 
 def test_the_other_side_may_end() -> None:
     """Before a frame as in the middle of one."""
-    for begun in (b"", b"\x05\0\0\0\0\0\0\0ab"):
+    for started in (b"", b"\x05\0\0\0\0\0\0\0ab"):
         here, there = socket.socketpair()
         with there:
-            here.sendall(begun)
+            here.sendall(started)
             here.close()
             with pytest.raises(Closed):
                 receive(there)

@@ -36,7 +36,7 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 def test_helpers_start_quickly(module: str) -> None:
     """What they import for their work brings nothing of the server that they do not need."""
     code = f"import sys, modelserver.engine.offload.process, modelserver.{module}; print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     foreign = {
         "modelserver.engine.batching",
         "modelserver.surface.http.content",
@@ -45,7 +45,7 @@ def test_helpers_start_quickly(module: str) -> None:
         "uvicorn",
     }
 
-    assert foreign.isdisjoint(told.stdout.split())
+    assert foreign.isdisjoint(ended.stdout.split())
 
 
 async def test_results_and_errors(helpers: Helpers) -> None:

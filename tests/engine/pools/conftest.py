@@ -78,11 +78,11 @@ class PlayedProcess:
             return None
         if not self.batches:
             return sequence
-        begun = self.batches[0].sequence + 1
+        started = self.batches[0].sequence + 1
         self.received = [
-            item for item in self.received if not isinstance(item[0], Predict) or item[0].sequence < begun
+            item for item in self.received if not isinstance(item[0], Predict) or item[0].sequence < started
         ]
-        return begun
+        return started
 
     # -- what a test makes it do
 
@@ -259,16 +259,16 @@ def counts() -> Counts:
 @pytest.fixture
 async def begin(stage: Stage) -> AsyncIterator[Callable[..., Any]]:
     """Scales a pool to so many workers, which load; it is closed after the test."""
-    begun: list[Pool] = []
+    started: list[Pool] = []
 
     async def begin(pool: Pool, workers: int) -> None:
-        begun.append(pool)
+        started.append(pool)
         pool.scale(workers, workers)
         for number in range(workers):
             (await stage.enter(number + 1)).load()
 
     yield begin
-    for pool in begun:
+    for pool in started:
         await pool.close(0.01)
 
 

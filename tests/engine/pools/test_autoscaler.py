@@ -299,16 +299,16 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
 async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
     """While nothing waits the system is asked for its memory now and then only."""
     pool = await make()
-    asked: list[float] = []
+    looks: list[float] = []
 
     def available() -> float:
-        asked.append(PLENTY)
+        looks.append(PLENTY)
         return PLENTY
 
     pool.spec = replace(pool.spec, gate=StartGate(available=available))
     look(autoscaler, 0.0, 20.0)
 
-    assert 5 <= len(asked) <= 11
+    assert 5 <= len(looks) <= 11
 
 
 async def test_shortage(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:

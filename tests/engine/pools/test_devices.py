@@ -77,19 +77,19 @@ async def test_gpus_are_found(
 
 
 @pytest.mark.parametrize(
-    ("number", "is_broken", "said"),
+    ("number", "is_broken", "warning"),
     [
         (2, False, "number_of_gpu=2: no GPU is available, models run on the CPU: why"),
         (None, True, "no GPU is available, models run on the CPU: why"),
     ],
 )
 async def test_missing_gpus_are_warned_of(
-    number: int | None, is_broken: bool, said: str, caplog: pytest.LogCaptureFixture
+    number: int | None, is_broken: bool, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one line, if some are asked for, or a driver is installed and cannot be used."""
     await find_devices(number, gpus=readings(problem="why", is_broken=is_broken))
 
-    assert [record.getMessage() for record in caplog.records] == [said]
+    assert [record.getMessage() for record in caplog.records] == [warning]
 
 
 @pytest.mark.parametrize(("number", "why"), [(None, "why"), (3, "why"), (0, "number_of_gpu=0")])

@@ -117,15 +117,15 @@ class _Clock:
 
 async def test_printed_metrics_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A line that reports a metric goes to who keeps metrics, others to the log (reference 15.4, 18.5)."""
-    told: list[tuple[object, ...]] = []
+    reports: list[tuple[object, ...]] = []
     tail: deque[str] = deque()
     caplog.set_level(logging.INFO, "modelserver.model")
-    reader = LineReader("W", logging.INFO, tail, lambda *metric: told.append(metric))
+    reader = LineReader("W", logging.INFO, tail, lambda *metric: reports.append(metric))
     reader.data_received(
         b"before\n[METRICS]n.Count:2|#a:b|#type:COUNTER|#hostname:h,1,id\n[METRICS]no\nafter\n"
     )
 
-    assert told == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
+    assert reports == [("n", 2.0, "Count", "counter", (("a", "b"),), "id")]
     assert [record.getMessage() for record in caplog.records] == ["before", "[METRICS]no", "after"]
     assert list(tail) == ["before", "[METRICS]no", "after"]
 

@@ -83,8 +83,8 @@ def request(*bodies: bytes, key: object = None, deadline: float | None = None) -
     return Request("id", rows, bodies, now(), key=key, deadline=deadline)
 
 
-def contents(asked: Request) -> list[bytes | None]:
-    return [answer and answer[1] for answer in asked.answers]
+def contents(sent: Request) -> list[bytes | None]:
+    return [answer and answer[1] for answer in sent.answers]
 
 
 def submit(pool: Pool, *requests: Request) -> None:
@@ -195,9 +195,9 @@ async def test_requests_are_refused_after_three_failed_loads(make: Any, stage: A
         (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
     last = await stage.enter(4)
 
-    told = "Its workers fail: RuntimeError: the licence server is down"
-    assert str(waiting.error).endswith(told)
-    with pytest.raises(ServiceUnavailable, match=told):
+    ending = "Its workers fail: RuntimeError: the licence server is down"
+    assert str(waiting.error).endswith(ending)
+    with pytest.raises(ServiceUnavailable, match=ending):
         made.submit(request(b"b"))
     last.load()
     made.submit(served := request(b"c"))
@@ -392,12 +392,12 @@ async def test_batch_that_is_not_full_leaves_at_the_end_of_its_window(make: Any,
 
 async def test_wrong_number_of_answers_kills_the_worker(pool: Pool, stage: Any) -> None:
     """A worker that miscounts loses its batch and its life (F19)."""
-    asked = request(b"a", b"b")
-    pool.submit(asked)
+    sent = request(b"a", b"b")
+    pool.submit(sent)
     process = stage.processes[0]
     process.answer(b"only one")
 
-    assert isinstance(asked.error, HandlerError)
+    assert isinstance(sent.error, HandlerError)
     assert process.killed
 
 
@@ -428,17 +428,17 @@ async def test_what_may_run_twice_is_tried_once_more(make: Any, stage: Any, spec
     pool.resize(1)
     first = await stage.enter(2)
     first.load()
-    asked = request(b"a")
-    submit(pool, asked)
+    sent = request(b"a")
+    submit(pool, sent)
     await stage.settle()
     first.exit("is out of reach")
     second = await stage.enter(3)
     second.load()
     assert len(second.batches) == 1
     second.exit("is out of reach")
-    await until(lambda: asked.done)
+    await until(lambda: sent.done)
 
-    assert isinstance(asked.error, WorkerDied)
+    assert isinstance(sent.error, WorkerDied)
 
 
 async def test_what_clients_have_a_part_of_is_not_tried_again(
@@ -740,7 +740,7 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
     got: list[tuple[Request, int, bytes]] = []
     first, second = request(b"a"), request(b"b")
     for each in (first, second):
-        each.on_part = lambda asked, answer, part: got.append((asked, answer.size, part))
+        each.on_part = lambda sent, answer, part: got.append((sent, answer.size, part))
     submit(pool, first, second)
     process = stage.processes[0]
     process.say(*parts(0, b"one", b"zwei"))
@@ -753,14 +753,14 @@ async def test_parts_go_to_their_requests(pool: Pool, stage: Any) -> None:
 
 async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> None:
     """They fail at their first part, and the worker is told that nobody waits."""
-    asked = request(b"a", b"b")
-    pool.submit(asked)
+    sent = request(b"a", b"b")
+    pool.submit(sent)
     process = stage.processes[0]
     process.say(*parts(0, b"one"))
 
-    assert isinstance(asked.error, HandlerError)
-    assert asked.error.status == 500
-    assert "streams its answer" in asked.error.message
+    assert isinstance(sent.error, HandlerError)
+    assert sent.error.status == 500
+    assert "streams its answer" in sent.error.message
     assert Cancelled(0, [0, 1]) in [message for message, _ in process.received]
     process.say(*parts(0, b"two"))
     process.answer()
@@ -770,7 +770,7 @@ async def test_the_worker_hears_of_clients_that_leave(pool: Pool, stage: Any) ->
     """It is told of what it runs, not of what still waits; parts that are on their way are dropped."""
     running, waiting = request(b"a"), request(b"b")
     got: list[bytes] = []
-    running.on_part = lambda asked, answer, part: got.append(part)
+    running.on_part = lambda sent, answer, part: got.append(part)
     pool.submit(running)
     await stage.settle()
     pool.submit(waiting)

@@ -41,8 +41,8 @@ async def test_one_reading_for_all(readings: Readings, tmp_path: Path) -> None:
     """Workers that start at once, and those that come later, share what was found until a file changes."""
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
-    found = await asyncio.gather(*(reader.preload_of(tmp_path, "h.py") for _ in range(20)))
-    assert found == [Preload(("torch",))] * 20
+    result = await asyncio.gather(*(reader.preload_of(tmp_path, "h.py") for _ in range(20)))
+    assert result == [Preload(("torch",))] * 20
     await reader.preload_of(tmp_path, "h.py")
     assert readings.count == 1
 

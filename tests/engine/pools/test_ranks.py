@@ -55,8 +55,8 @@ def start(stage: Stage, spec: WorkerSpec, listener: Listener, monkeypatch: pytes
 
     async def begin(processes: int = 2, gpu_id: int | None = None, **fields: Any) -> Any:
         load = msgspec.structs.replace(spec.load, gpu_id=gpu_id)
-        asked = replace(spec, load=load, threads=4, ranks=Ranks(processes, **fields))
-        return await launch_ranks(asked, "w", listener.hear, listener.lost.append)
+        special = replace(spec, load=load, threads=4, ranks=Ranks(processes, **fields))
+        return await launch_ranks(special, "w", listener.hear, listener.lost.append)
 
     return begin
 
@@ -120,11 +120,11 @@ async def test_one_rank_tries_again_in_parts(start: Any, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "shown"), [({}, "1,3"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6,GPU-x"}, "5,GPU-x")]
+    ("server", "display"), [({}, "1,3"), ({"CUDA_VISIBLE_DEVICES": "4,5, 6,GPU-x"}, "5,GPU-x")]
 )
-def test_visible_devices_are_the_servers(server: dict[str, str], shown: str) -> None:
+def test_visible_devices_are_the_servers(server: dict[str, str], display: str) -> None:
     """Numbers count among what the server itself may see."""
-    assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": shown}
+    assert visible((1, 3), server) == {"CUDA_VISIBLE_DEVICES": display}
     assert visible((), server) == {}
 
 
@@ -169,10 +169,10 @@ async def test_one_that_cannot_be_started(
 ) -> None:
     """Those that were started before are ended."""
 
-    async def launch(asked: WorkerSpec, *arguments: Any) -> Any:
-        if asked.load.rank == 1:
+    async def launch(special: WorkerSpec, *arguments: Any) -> Any:
+        if special.load.rank == 1:
             raise OSError("no more processes")
-        return await stage.launch(asked, *arguments)
+        return await stage.launch(special, *arguments)
 
     monkeypatch.setattr(ranks_module, "launch", launch)
     with pytest.raises(OSError, match="no more processes"):

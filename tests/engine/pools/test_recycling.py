@@ -59,11 +59,11 @@ def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts:
 
 async def ask(pool: Pool, stage: Stage, process: int) -> None:
     """A request that this process answers."""
-    asked = request(b"x")
-    pool.submit(asked)
+    sent = request(b"x")
+    pool.submit(sent)
     await stage.settle()
     stage.processes[process].answer()
-    assert contents(asked) == [b"x"]
+    assert contents(sent) == [b"x"]
 
 
 async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: Counts) -> None:

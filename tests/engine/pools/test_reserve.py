@@ -510,14 +510,14 @@ def test_the_cost_of_a_batch_counts_the_way_that_its_worker_waited_for_it() -> N
 
     async def main(world: World) -> None:
         pool = await world.pool(1, 4)
-        told: list[float] = []
-        pool.queue.policy.finished = lambda count, seconds, now: told.append(seconds)  # type: ignore[method-assign]
+        reports: list[float] = []
+        pool.queue.policy.finished = lambda count, seconds, now: reports.append(seconds)  # type: ignore[method-assign]
         await answered([world.ask(pool, 0.05)])
         world.ask(pool, 0.05)
         await asyncio.sleep(0.02)
         await answered([world.ask(pool, 0.05)])
 
-        assert told == pytest.approx([0.06, 0.06, 0.05], abs=0.001)
+        assert reports == pytest.approx([0.06, 0.06, 0.05], abs=0.001)
         await pool.close(1.0)
 
     play(main, World(round_trips=[0.01]))
@@ -556,7 +556,7 @@ def test_a_batch_that_comes_back_when_nobody_is_left_is_refused() -> None:
     seed=st.integers(0, 1000),
 )
 def test_each_request_is_answered_once_at_any_distance(
-    asked: list[tuple[float, float]],
+    arrivals: list[tuple[float, float]],
     round_trips: list[float],
     batch_size: int,
     pipelined: bool,
@@ -567,7 +567,7 @@ def test_each_request_is_answered_once_at_any_distance(
 
     async def main(world: World) -> None:
         pool = await world.pool(len(round_trips), batch_size)
-        for number, (seconds, pause) in enumerate(asked):
+        for number, (seconds, pause) in enumerate(arrivals):
             world.ask(pool, seconds)
             if number in deaths:
                 world.random.choice(world.processes).kill()
@@ -598,7 +598,7 @@ durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02),
     seed=st.integers(0, 1000),
 )
 def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
-    asked: list[tuple[float, float]],
+    arrivals: list[tuple[float, float]],
     workers: int,
     batch_size: int,
     policy: str,
@@ -615,7 +615,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
         await answered([world.ask(pool, 0.00001) for _ in range(300)])
         idle_beside: dict[Any, float] = {}
         watching = asyncio.create_task(_watch(pool, idle_beside))
-        for number, (seconds, pause) in enumerate(asked):
+        for number, (seconds, pause) in enumerate(arrivals):
             request = world.ask(pool, seconds)
             if number in deaths:
                 world.random.choice(world.processes).kill()
@@ -646,7 +646,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
     seed=st.integers(0, 1000),
 )
 def test_slow_batches_do_not_wait_beside_an_idle_worker(
-    asked: list[tuple[float, float]], workers: int, seed: int
+    arrivals: list[tuple[float, float]], workers: int, seed: int
 ) -> None:
     """Pipelined workers that are often idle, one reserve after the other: each goes to the first one free."""
     step = 0.005
@@ -655,7 +655,7 @@ def test_slow_batches_do_not_wait_beside_an_idle_worker(
         pool = await world.pool(workers)
         idle_beside: dict[Any, float] = {}
         watching = asyncio.create_task(_watch(pool, idle_beside, step))
-        for seconds, pause in asked:
+        for seconds, pause in arrivals:
             world.ask(pool, seconds)
             await asyncio.sleep(pause)
         await answered(world.sent, step)

@@ -77,11 +77,11 @@ class Simulation:
 
     def _arrivals(self, seconds: float) -> deque[float]:
         most = max(self.rate(second) for second in range(int(seconds)))
-        found, now = deque[float](), 0.0
+        result, now = deque[float](), 0.0
         while (now := now + self._random.expovariate(most)) < seconds:
             if self._random.random() * most < self.rate(now):
-                found.append(now)
-        return found
+                result.append(now)
+        return result
 
     def _serve(self, arrivals: deque[float], until: float) -> None:
         while True:

@@ -100,13 +100,13 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
     (tmp_path / "h.py").write_text(TELL)
     fields = {"hidden_variables": re.compile("HOME"), "extra_environment": {"RANK": "3"}, "threads": 2}
     plain, forked = Conversation(None), Conversation(spawner)
-    told = []
+    descriptions = []
     for talk in (plain, forked):
         await talk.start(tmp_path, **fields)
         loaded, _ = await talk.next()
         assert isinstance(loaded, Loaded)
-        told.append(await talk.described())
-    (other, own), pids = told, [talk.process.pid for talk in (plain, forked)]
+        descriptions.append(await talk.described())
+    (other, own), pids = descriptions, [talk.process.pid for talk in (plain, forked)]
     lines = [psutil.Process(pid).cmdline() for pid in pids]
     spawner_pid, shown_mark = forked.parent(), mark_of(pids[1])
     for talk in (plain, forked):

@@ -383,9 +383,9 @@ async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(
     assert "Worker W-9000-m: whole batches fit into its GPU's memory again" in caplog.messages
 
 
-@pytest.mark.parametrize(("begun", "lost"), [(0, 0), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("started", "lost"), [(0, 0), (1, 1), (2, 2)])
 async def test_only_what_was_begun_is_lost(
-    make: Any, stage: Any, owner: Owner, begun: int, lost: int
+    make: Any, stage: Any, owner: Owner, started: int, lost: int
 ) -> None:
     """A process that ended tells how many batches it had begun: others may go elsewhere (F39)."""
     worker = make()
@@ -394,7 +394,7 @@ async def test_only_what_was_begun_is_lost(
     sent = [batch(), batch()]
     for each in sent:
         worker.send(each)
-    process.begun = begun
+    process.begun = started
     process.exit("was killed by SIGKILL")
     await stage.enter(2)
     running = [each for each, _, _ in owner.lost if each is not None]
@@ -692,8 +692,8 @@ async def test_process_hears_of_clients_that_leave(make: Any, stage: Any) -> Non
     worker.cancel(both)
     worker.cancel(Request("id", [], [], 0.0))
 
-    told = [message for message, _ in process.received if isinstance(message, Cancelled)]
-    assert told == [Cancelled(0, [1]), Cancelled(1, [0, 1])]
+    cancelled = [message for message, _ in process.received if isinstance(message, Cancelled)]
+    assert cancelled == [Cancelled(0, [1]), Cancelled(1, [0, 1])]
 
 
 # Many batches at a time

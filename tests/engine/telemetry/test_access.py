@@ -239,7 +239,7 @@ def test_failures_are_named(logger, loop, recorder):
 def test_only_what_may_be_a_check_is_counted_with_its_target(logger) -> None:
     """Predictions by POST need no look at their path."""
     counted = []
-    on_response = AccessLog(logger=logger).counting(lambda *said: counted.append(said))
+    on_response = AccessLog(logger=logger).counting(lambda *values: counted.append(values))
     for method in ("POST", "GET", "HEAD"):
         on_response("c", method, "/ping", "1.1", 200, 0.0, "")
 

@@ -32,14 +32,14 @@ def test_requests_are_counted_with_what_they_cost() -> None:
     serve(counted, 3)
     history.look(11.0, counted, 2)
     counted.rejected("queue_full")
-    found = history.measured(12.0, counted, 2)
+    result = history.measured(12.0, counted, 2)
 
-    assert [tuple(map(float, each)) for each in found.intervals] == [
+    assert [tuple(map(float, each)) for each in result.intervals] == [
         pytest.approx((1, 3, 0, 1, 3, 0.008, 2)),
         pytest.approx((1, 0, 1, 0, 0, 0, 2)),
     ]
-    assert sum(found.latencies) == 3
-    assert found.overhead == pytest.approx(0.001)
+    assert sum(result.latencies) == 3
+    assert result.overhead == pytest.approx(0.001)
 
 
 def test_a_version_that_nobody_uses_has_no_history() -> None:
@@ -52,9 +52,9 @@ def test_a_version_that_nobody_uses_has_no_history() -> None:
     history.look(101.0, counted, 1)
     for second in range(102, 110):
         history.look(float(second), counted, 1)
-    found = history.measured(110.0, counted, 1)
+    result = history.measured(110.0, counted, 1)
 
-    assert [(each.seconds, each.arrived) for each in found.intervals] == [(1, 1), (9, 0)]
+    assert [(each.seconds, each.arrived) for each in result.intervals] == [(1, 1), (9, 0)]
 
 
 def test_a_day_is_kept_in_little_memory() -> None:
@@ -65,18 +65,18 @@ def test_a_day_is_kept_in_little_memory() -> None:
         # More in the first hours, which are forgotten.
         serve(counted, 5 if second < 7200 else 1)
         history.look(float(second), counted, 1)
-    found = history.measured(float(end), counted, 1)
+    result = history.measured(float(end), counted, 1)
     size = sum(sys.getsizeof(rows) for rows in history._rows) + sum(
         sys.getsizeof(mark.latencies) for mark in history._marks
     )
 
-    assert DAY <= total(found.intervals, "seconds") < DAY + 2000
+    assert DAY <= total(result.intervals, "seconds") < DAY + 2000
     answered = 7200 + (DAY - 7200) / 60
-    assert total(found.intervals, "answered") == pytest.approx(answered, rel=0.02)
-    assert sum(found.latencies) == pytest.approx(answered, rel=0.13)
-    assert [each.seconds for each in found.intervals[-50:]] == [1] * 50
-    assert max(each.seconds for each in found.intervals) <= 900
-    assert len(found.intervals) < 300
+    assert total(result.intervals, "answered") == pytest.approx(answered, rel=0.02)
+    assert sum(result.latencies) == pytest.approx(answered, rel=0.13)
+    assert [each.seconds for each in result.intervals[-50:]] == [1] * 50
+    assert max(each.seconds for each in result.intervals) <= 900
+    assert len(result.intervals) < 300
     assert size < 16_000
 
 
@@ -88,9 +88,9 @@ def test_bursts_are_not_smeared_over_the_quiet_after_them() -> None:
     history.look(40_000.0, counted, 1)
     serve(counted)
     history.look(40_001.0, counted, 1)
-    found = history.measured(40_002.0, counted, 1).intervals
+    result = history.measured(40_002.0, counted, 1).intervals
 
-    assert [(each.seconds, each.arrived) for each in found[:2]] == [(1, 100), (39_999, 0)]
+    assert [(each.seconds, each.arrived) for each in result[:2]] == [(1, 100), (39_999, 0)]
     assert total(history.measured(40_002.0 + 2 * DAY, counted, 1).intervals, "arrived") == 0
 
 
@@ -104,12 +104,12 @@ def test_a_replacement_gets_the_same_requests_at_its_own_cost(version: str) -> N
     history.replaced()
     history.look(2.0, after, 1)
     serve(after, 2, 0.01)
-    found = history.measured(3.0, after, 1)
+    result = history.measured(3.0, after, 1)
 
-    assert [each.arrived for each in found.intervals] == [5, 0, 2]
-    assert [each.batches for each in found.intervals] == [0, 0, 1]
-    assert total(found.intervals, "worked") == pytest.approx(0.008)
-    assert sum(found.latencies) == 2
+    assert [each.arrived for each in result.intervals] == [5, 0, 2]
+    assert [each.batches for each in result.intervals] == [0, 0, 1]
+    assert total(result.intervals, "worked") == pytest.approx(0.008)
+    assert sum(result.latencies) == 2
 
 
 def test_a_look_costs_few_calls() -> None:

@@ -25,7 +25,7 @@ ADDED_LABELS = {"instance", "job", "namespace", "pod"}
 OWN = {"up": {"instance", "job", "app_kubernetes_io_name"}}
 
 
-def shown() -> dict[str, set[str]]:
+def visible() -> dict[str, set[str]]:
     """The sample names that a busy server shows, each with its labels."""
     metrics = ServerMetrics(hostname="h")
     metrics.system(SystemReading(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, (GpuReading(0, 1.0, 1.0, 1.0, 1.0),)))
@@ -38,12 +38,12 @@ def shown() -> dict[str, set[str]]:
     model.wished(2)
     model.scaled("up", "queue_wait")
     model.worker_loaded("W-9000-m_1.0", 1.0)
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for line in metrics.render().decode().splitlines():
         if not line.startswith("#"):
             name, _, labels = line.partition(" ")[0].partition("{")
-            found[name] = set(re.findall(r"(\w+)=", labels))
-    return found
+            result[name] = set(re.findall(r"(\w+)=", labels))
+    return result
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def recorded() -> dict[str, set[str]]:
     return names
 
 
-KNOWN = {**shown(), **OWN, **recorded()}
+KNOWN = {**visible(), **OWN, **recorded()}
 
 
 def names_in(expression: str) -> set[str]:
@@ -117,12 +117,12 @@ def test_legends_name_labels_that_are_left() -> None:
         for target in panel["targets"]:
             legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             summed = re.findall(r"by \(([^)]*)\)", target["expr"])
-            kept = (
+            stored = (
                 {label.strip() for label in summed[0].split(",")}
                 if summed
                 else set().union(*(KNOWN[name] for name in names_in(target["expr"])))
             )
-            assert legend <= kept, panel["title"]
+            assert legend <= stored, panel["title"]
 
 
 def test_annotations_name_labels_that_are_left() -> None:
@@ -130,16 +130,18 @@ def test_annotations_name_labels_that_are_left() -> None:
     for rule in rules("alert"):
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         summed = re.findall(r"by \(([^)]*)\)", rule["expr"])
-        kept = {label.strip() for label in summed[0].split(",")} if summed else set()
-        kept = kept or set().union(*(KNOWN[name] for name in names_in(rule["expr"]))) | ADDED_LABELS
-        assert used <= kept, rule["alert"]
+        stored = {label.strip() for label in summed[0].split(",")} if summed else set()
+        stored = stored or set().union(*(KNOWN[name] for name in names_in(rule["expr"]))) | ADDED_LABELS
+        assert used <= stored, rule["alert"]
 
 
 def test_everything_of_ours_is_on_the_dashboard() -> None:
     """No metric of the server's own is forgotten."""
     used = set().union(*(names_in(t["expr"]) for p in panels() for t in p["targets"]))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
-    ours = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown() if name.startswith("modelserver_")}
+    ours = {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in visible() if name.startswith("modelserver_")
+    }
 
     assert sorted(ours - families) == []
 

@@ -159,9 +159,9 @@ def names_after(metrics: ServerMetrics) -> set[str]:
 )
 def test_metrics_beyond_torchserves_list(known_only: bool, auto_detect: bool, words: bool) -> None:
     """Ours are all kept; TorchServe's are those of its own list, and others where they are to be detected."""
-    found = names_after(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
+    result = names_after(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
 
-    assert found == {"HandlerTime", "PredictionTime"} | ({"Words"} if words else set())
+    assert result == {"HandlerTime", "PredictionTime"} | ({"Words"} if words else set())
 
 
 @pytest.mark.parametrize("known_only", [False, True])

@@ -40,10 +40,10 @@ def test_fields(tmp_path: Path, logs: Logs) -> None:
         logging.getLogger(logger).warning("hello %s", "you", extra={"source": "W-9000-m_1.0-stderr"})
         (line,) = lines(tmp_path / f"{file}.log")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
-        shown = {"modelserver.model": "MODEL_LOG"}.get(logger, logger)
+        visible = {"modelserver.model": "MODEL_LOG"}.get(logger, logger)
         assert line == {
             "level": "WARN",
-            "logger": shown,
+            "logger": visible,
             "source": "W-9000-m_1.0-stderr",
             "message": "hello you",
         }

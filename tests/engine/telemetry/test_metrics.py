@@ -83,13 +83,13 @@ def test_latencies_are_microseconds(metrics):
     model.answered(0.5, 0.0025, explicit_version=True)
     model.answered(0.5, 0.0039, explicit_version=True)
     model.answered(0.25, 0.0078, explicit_version=False)
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f'ts_inference_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(1e6)
-    assert found[f'ts_queue_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(6400)
-    assert found[f"QueueTime{HOST}"] == 7
-    assert found[f"modelserver_request_seconds_sum{MODEL}}}"] == 1.25
-    assert found[f'modelserver_request_seconds_bucket{MODEL},le="0.3"}}'] == 1
+    assert result[f'ts_inference_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(1e6)
+    assert result[f'ts_queue_latency_microseconds{MODEL},hostname="h"}}'] == pytest.approx(6400)
+    assert result[f"QueueTime{HOST}"] == 7
+    assert result[f"modelserver_request_seconds_sum{MODEL}}}"] == 1.25
+    assert result[f'modelserver_request_seconds_bucket{MODEL},le="0.3"}}'] == 1
 
 
 def test_batches(metrics):
@@ -97,17 +97,17 @@ def test_batches(metrics):
     model = metrics.model("m", "1.0")
     model.batch(8, 3, 32, "delay", 0.02, (0.001, 0.018, 0.001))
     model.batch(32, 32, 32, "surprise", 0.02, (0.0, 0.0, 0.0))
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f"modelserver_batch_size_sum{MODEL}}}"] == 40
-    assert found[f"modelserver_batch_requests_sum{MODEL}}}"] == 35
-    assert found[f"modelserver_batch_fill_ratio_sum{MODEL}}}"] == 1.25
-    assert found[f"modelserver_handler_seconds_count{MODEL}}}"] == 2
-    assert found[f"modelserver_inference_seconds_count{MODEL}}}"] == 1
-    assert found[f"modelserver_inference_seconds_sum{MODEL}}}"] == 0.018
-    assert found[f'modelserver_dispatch_total{MODEL},reason="delay"}}'] == 1
-    assert found[f'modelserver_dispatch_total{MODEL},reason="flush"}}'] == 1
-    assert found[f'modelserver_dispatch_total{MODEL},reason="size"}}'] == 0
+    assert result[f"modelserver_batch_size_sum{MODEL}}}"] == 40
+    assert result[f"modelserver_batch_requests_sum{MODEL}}}"] == 35
+    assert result[f"modelserver_batch_fill_ratio_sum{MODEL}}}"] == 1.25
+    assert result[f"modelserver_handler_seconds_count{MODEL}}}"] == 2
+    assert result[f"modelserver_inference_seconds_count{MODEL}}}"] == 1
+    assert result[f"modelserver_inference_seconds_sum{MODEL}}}"] == 0.018
+    assert result[f'modelserver_dispatch_total{MODEL},reason="delay"}}'] == 1
+    assert result[f'modelserver_dispatch_total{MODEL},reason="flush"}}'] == 1
+    assert result[f'modelserver_dispatch_total{MODEL},reason="size"}}'] == 0
 
 
 def test_observations_do_not_pile_up(metrics):
@@ -122,13 +122,13 @@ def test_observations_do_not_pile_up(metrics):
         assert len(model.handler_seconds.new) <= MOST_NEW
         # One that is read more often than the others leaves theirs to be counted.
         assert sum(model.batch_sizes.counts) > 0
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f"modelserver_queue_seconds_count{MODEL}}}"] == 3000
-    assert found[f"modelserver_request_seconds_count{MODEL}}}"] == 3000
-    assert found[f'modelserver_inference_seconds_bucket{MODEL},le="0.025"}}'] == 1000
-    assert found[f'modelserver_batch_requests_bucket{MODEL},le="2.0"}}'] == 0
-    assert found[f"modelserver_batch_requests_sum{MODEL}}}"] == 3000
+    assert result[f"modelserver_queue_seconds_count{MODEL}}}"] == 3000
+    assert result[f"modelserver_request_seconds_count{MODEL}}}"] == 3000
+    assert result[f'modelserver_inference_seconds_bucket{MODEL},le="0.025"}}'] == 1000
+    assert result[f'modelserver_batch_requests_bucket{MODEL},le="2.0"}}'] == 0
+    assert result[f"modelserver_batch_requests_sum{MODEL}}}"] == 3000
 
 
 def test_outcomes(metrics):
@@ -143,16 +143,16 @@ def test_outcomes(metrics):
     model.broken_off()
     model.gpu_failed()
     model.queue_wait(0.02)
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f'modelserver_rejected_total{MODEL},reason="queue_full"}}'] == 2
-    assert found[f"modelserver_cancelled_total{MODEL}}}"] == 1
-    assert found[f"modelserver_expired_total{MODEL}}}"] == 1
-    assert found[f"modelserver_split_requests_total{MODEL}}}"] == 1
-    assert found[f"modelserver_isolated_total{MODEL}}}"] == 2
-    assert found[f"modelserver_broken_off_total{MODEL}}}"] == 1
-    assert found[f"modelserver_gpu_failures_total{MODEL}}}"] == 1
-    assert found[f"modelserver_queue_seconds_sum{MODEL}}}"] == 0.02
+    assert result[f'modelserver_rejected_total{MODEL},reason="queue_full"}}'] == 2
+    assert result[f"modelserver_cancelled_total{MODEL}}}"] == 1
+    assert result[f"modelserver_expired_total{MODEL}}}"] == 1
+    assert result[f"modelserver_split_requests_total{MODEL}}}"] == 1
+    assert result[f"modelserver_isolated_total{MODEL}}}"] == 2
+    assert result[f"modelserver_broken_off_total{MODEL}}}"] == 1
+    assert result[f"modelserver_gpu_failures_total{MODEL}}}"] == 1
+    assert result[f"modelserver_queue_seconds_sum{MODEL}}}"] == 0.02
     assert model.unanswered == 4
 
 
@@ -168,13 +168,13 @@ def test_gauges_are_set_when_rendering(metrics):
 
     metrics.on_render(show)
     samples(metrics)
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f"modelserver_queue_requests{MODEL}}}"] == 3
-    assert found[f"modelserver_queue_instances{MODEL}}}"] == 12
-    assert found[f"modelserver_batches_in_flight{MODEL}}}"] == 2
-    assert found[f'modelserver_workers{MODEL},state="ready"}}'] == 0
-    assert found[f'modelserver_workers{MODEL},state="loading"}}'] == 1
+    assert result[f"modelserver_queue_requests{MODEL}}}"] == 3
+    assert result[f"modelserver_queue_instances{MODEL}}}"] == 12
+    assert result[f"modelserver_batches_in_flight{MODEL}}}"] == 2
+    assert result[f'modelserver_workers{MODEL},state="ready"}}'] == 0
+    assert result[f'modelserver_workers{MODEL},state="loading"}}'] == 1
 
 
 def test_a_broken_callback_costs_only_its_own_gauges(metrics, caplog):
@@ -251,19 +251,19 @@ def test_system_readings(metrics):
     """A reading of the host fills TorchServe's gauges, GPUs by device."""
     gpu = GpuReading(1, 50.0, 10.0, 25.0, 2048.0)
     metrics.system(SystemReading(12.5, 100.0, 300.0, 25.0, 7.0, 3.0, 70.0, (gpu,)))
-    found = samples(metrics)
+    result = samples(metrics)
     device = '{Level="Host",DeviceId="1",Hostname="h"}'
 
-    assert found[f"CPUUtilization{HOST}"] == 12.5
-    assert found[f"MemoryUsed{HOST}"] == 100
-    assert found[f"MemoryAvailable{HOST}"] == 300
-    assert found[f"MemoryUtilization{HOST}"] == 25
-    assert found[f"DiskUsage{HOST}"] == 7
-    assert found[f"DiskAvailable{HOST}"] == 3
-    assert found[f"DiskUtilization{HOST}"] == 70
-    assert found[f"GPUUtilization{device}"] == 50
-    assert found[f"GPUMemoryUsed{device}"] == 2048
-    assert found[f"GPUMemoryUtilization{device}"] == 25
+    assert result[f"CPUUtilization{HOST}"] == 12.5
+    assert result[f"MemoryUsed{HOST}"] == 100
+    assert result[f"MemoryAvailable{HOST}"] == 300
+    assert result[f"MemoryUtilization{HOST}"] == 25
+    assert result[f"DiskUsage{HOST}"] == 7
+    assert result[f"DiskAvailable{HOST}"] == 3
+    assert result[f"DiskUtilization{HOST}"] == 70
+    assert result[f"GPUUtilization{device}"] == 50
+    assert result[f"GPUMemoryUsed{device}"] == 2048
+    assert result[f"GPUMemoryUtilization{device}"] == 25
 
 
 def test_log_mode_logs_the_times_of_each_request(caplog):
@@ -330,32 +330,32 @@ def test_health_checks_are_counted_apart(metrics):
     metrics.response(503, "/v2/health/ready")
     metrics.response(200, "/v2/models/m/ready")
     metrics.response(200, "/predictions/m")
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert (found[f"Requests2XX{HOST}"], found[f"Requests5XX{HOST}"]) == (1, 0)
+    assert (result[f"Requests2XX{HOST}"], result[f"Requests5XX{HOST}"]) == (1, 0)
     checks = "modelserver_health_checks_total"
-    assert found[f'{checks}{{path="/v2/health/ready",code="5xx"}}'] == 1
-    assert found[f'{checks}{{path="/v2/models/{{name}}/ready",code="2xx"}}'] == 1
+    assert result[f'{checks}{{path="/v2/health/ready",code="5xx"}}'] == 1
+    assert result[f'{checks}{{path="/v2/models/{{name}}/ready",code="2xx"}}'] == 1
 
 
 def test_torchserve_counts_health_checks_as_requests():
     """Under its defaults they are among the others, as it counts them (reference 15.3)."""
     metrics = ServerMetrics(hostname="h", as_torchserve=True)
     metrics.response(500, "/ping")
-    found = samples(metrics)
+    result = samples(metrics)
 
-    assert found[f"Requests5XX{HOST[:-1]},}}"] == 1
-    assert found['modelserver_health_checks_total{path="/ping",code="5xx",}'] == 1
+    assert result[f"Requests5XX{HOST[:-1]},}}"] == 1
+    assert result['modelserver_health_checks_total{path="/ping",code="5xx",}'] == 1
 
 
 def test_series_of_a_version_exist_from_the_start(metrics):
     """The first error, or refusal, is an increase for Prometheus; an unregistered version shows none."""
     metrics.model("m", "1.0")
-    found = samples(metrics, "modelserver_requests_total", "modelserver_rejected_total")
+    result = samples(metrics, "modelserver_requests_total", "modelserver_rejected_total")
 
-    assert set(found.values()) == {0}
-    assert {f'modelserver_requests_total{MODEL},code="{digit}xx"}}' for digit in (2, 3, 4, 5)} <= set(found)
-    reasons = {key.split('reason="')[1].split('"')[0] for key in found if "rejected" in key}
+    assert set(result.values()) == {0}
+    assert {f'modelserver_requests_total{MODEL},code="{digit}xx"}}' for digit in (2, 3, 4, 5)} <= set(result)
+    reasons = {key.split('reason="')[1].split('"')[0] for key in result if "rejected" in key}
     assert reasons == {*REJECTION_REASONS}
     metrics.model("m", "1.0").failed(InternalError("no"), "r")
     metrics.forget("m", "1.0")
@@ -378,13 +378,13 @@ def test_every_reason_of_a_refusal_is_listed():
 def test_counted_answers_do_not_become_fewer(metrics):
     """A scrape may count an answer whose encoding then fails; for Prometheus, less means a restart."""
     model = metrics.model("m", "1.0")
-    found = []
+    result = []
     for outcome in ("answered", "failed", "answered"):
         if outcome == "answered":
             model.answered(0.1, 0.0, explicit_version=False)
         else:
             model.totals.fail(0.1, answered=True)
             model.failed(InternalError("no"), "r")
-        found.append(samples(metrics)[f'modelserver_requests_total{MODEL},code="2xx"}}'])
+        result.append(samples(metrics)[f'modelserver_requests_total{MODEL},code="2xx"}}'])
 
-    assert found == [1, 1, 1]
+    assert result == [1, 1, 1]

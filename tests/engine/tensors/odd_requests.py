@@ -47,8 +47,8 @@ def _object(needed: dict[str, Any], other: dict[str, Any]) -> st.SearchStrategy[
     return st.one_of(full, full, st.builds(_without, full, gone))
 
 
-def _without(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name not in names}
+def _without(result: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in names}
 
 
 _VALUES = st.lists(st.integers(0, 1), max_size=4) | st.lists(st.sampled_from(["a", "é", ""]), max_size=4)

@@ -46,7 +46,7 @@ def test_who_needs_more_sets_more() -> None:
 def test_requests_are_held_to_them(what: str, count: int) -> None:
     """A request has as many tensors and parameters as are allowed, and not one more, however few or many."""
 
-    def asked(number: int) -> bytes:
+    def body_of(number: int) -> bytes:
         inputs = [
             {"name": str(n), "shape": [1], "datatype": "INT8", "data": [1]}
             for n in range(number if what == "inputs" else 1)
@@ -57,12 +57,12 @@ def test_requests_are_held_to_them(what: str, count: int) -> None:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     limits = RequestLimits(tensors=count)
-    decode_request(asked(count), None, limits=limits)
-    more = asked(count + 1)
-    told = re.escape(f"there are {count + 1}, max_request_tensors={count} are allowed")
-    with pytest.raises(BadRequest, match=told):
+    decode_request(body_of(count), None, limits=limits)
+    more = body_of(count + 1)
+    refusal = re.escape(f"there are {count + 1}, max_request_tensors={count} are allowed")
+    with pytest.raises(BadRequest, match=refusal):
         decode_request(more, None, limits=limits)
-    with pytest.raises(BadRequest, match=told):
+    with pytest.raises(BadRequest, match=refusal):
         encode_request(more, str(len(more)), limits)
 
 

@@ -34,8 +34,12 @@ def regions(tmp_path: Path) -> Regions:
 
 def request(size: object = 16, offset: object = 0, region: object = "x", **fields: Any) -> bytes:
     """A request whose input is in shared memory."""
-    told = {"shared_memory_region": region, "shared_memory_byte_size": size, "shared_memory_offset": offset}
-    tensor = {"name": "a", "datatype": "FP32", "shape": [4], "parameters": told, **fields}
+    place = {
+        "shared_memory_region": region,
+        "shared_memory_byte_size": size,
+        "shared_memory_offset": offset,
+    }
+    tensor = {"name": "a", "datatype": "FP32", "shape": [4], "parameters": place, **fields}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
@@ -48,11 +52,11 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 
 def test_status(regions: Regions) -> None:
     """What is registered is listed until it is unregistered; forgetting what is not there does no harm."""
-    told = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
+    place = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
 
-    assert regions.status() == regions.status("x") == [told]
+    assert regions.status() == regions.status("x") == [place]
     regions.unregister("y")
-    assert regions.status() == [told]
+    assert regions.status() == [place]
     regions.unregister("x")
     assert regions.status() == []
     with pytest.raises(ResourceNotFound, match="'x'"):
@@ -237,17 +241,17 @@ def test_for_models_that_get_bodies_whole(regions: Regions) -> None:
 
 def asking(regions: Regions, size: int, offset: int = 0) -> Any:
     """A request whose output `o` goes to shared memory."""
-    told = {"shared_memory_region": "x", "shared_memory_byte_size": size, "shared_memory_offset": offset}
+    place = {"shared_memory_region": "x", "shared_memory_byte_size": size, "shared_memory_offset": offset}
     tensor = {"name": "a", "datatype": "FP32", "shape": [1], "data": [1]}
-    body = {"inputs": [tensor], "outputs": [{"name": "o", "parameters": told}]}
+    body = {"inputs": [tensor], "outputs": [{"name": "o", "parameters": place}]}
     return decode(json.dumps(body).encode(), regions.memory)
 
 
 OUTPUT = Output("o", "FP32", (4,), [NUMBERS[::-1][:8], memoryview(NUMBERS[::-1])[8:]])
 
 
-def answer(asked: Any) -> Any:
-    body, length = encode_response("m", "1", asked, "id", [OUTPUT])
+def answer(query: Any) -> Any:
+    body, length = encode_response("m", "1", query, "id", [OUTPUT])
     assert length is None
     return json.loads(body)["outputs"]
 
@@ -269,10 +273,10 @@ def test_outputs_that_do_not_fit(regions: Regions, tmp_path: Path) -> None:
 
 def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
     """A request that was read before gets its answer; later ones are refused."""
-    asked = asking(regions, 16)
+    query = asking(regions, 16)
     regions.unregister()
 
-    answer(asked)
+    answer(query)
     assert (tmp_path / "t_x").read_bytes()[8:24] == NUMBERS[::-1]
     with pytest.raises(BadRequest, match="no shared memory is registered as 'x'"):
         asking(regions, 16)
@@ -280,14 +284,14 @@ def test_unregistered_in_use(regions: Regions, tmp_path: Path) -> None:
 
 def test_changed_in_use(regions: Regions, tmp_path: Path) -> None:
     """Memory that was shortened or replaced meanwhile is not written: nor does it grow."""
-    asked = asking(regions, 16)
+    query = asking(regions, 16)
     os.truncate(tmp_path / "t_x", 10)
     with pytest.raises(BadRequest, match="has become shorter"):
-        answer(asked)
+        answer(query)
     assert (tmp_path / "t_x").stat().st_size == 10
 
     (tmp_path / "new").write_bytes(bytes(32))
     (tmp_path / "new").rename(tmp_path / "t_x")
     with pytest.raises(BadRequest, match="no longer what was registered"):
-        answer(asked)
+        answer(query)
     assert (tmp_path / "t_x").read_bytes() == bytes(32)

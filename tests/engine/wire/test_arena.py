@@ -258,38 +258,38 @@ def test_size_is_sealed(arena: Arena, size: int) -> None:
 
 def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
     """A worker that takes the pages away gets nothing but wrong bytes of its own."""
-    theirs = adopt(os.dup(arena.descriptor))
-    sent = theirs.outgoing.put([b"answer"], 6)
+    other = adopt(os.dup(arena.descriptor))
+    sent = other.outgoing.put([b"answer"], 6)
     got = arena.outgoing.put([b"question"], 8)
     assert (sent, got) == (0, 0)
-    with mmap.mmap(theirs.descriptor, SIZE) as everything:
+    with mmap.mmap(other.descriptor, SIZE) as everything:
         everything.madvise(mmap.MADV_REMOVE)
 
     assert bytes(arena.incoming.take(0, 6)) == bytes(6)
     assert arena.outgoing.put([b"next"], 4) == 0
-    assert bytes(theirs.incoming.take(0, 4)) == b"next"
-    theirs.close()
+    assert bytes(other.incoming.take(0, 4)) == b"next"
+    other.close()
 
 
 def test_both_sides_agree(arena: Arena) -> None:
     """What one side sends the other one takes, in halves that do not meet."""
-    theirs = adopt(os.dup(arena.descriptor))
+    other = adopt(os.dup(arena.descriptor))
     most = HALF - 64
     question, answer = b"q" * most, b"a" * most
 
-    assert (arena.outgoing.put([question], most), theirs.outgoing.put([answer], most)) == (0, 0)
-    assert theirs.incoming.take(0, most) == question
+    assert (arena.outgoing.put([question], most), other.outgoing.put([answer], most)) == (0, 0)
+    assert other.incoming.take(0, most) == question
     assert arena.incoming.take(0, most) == answer
-    theirs.close()
+    other.close()
 
 
 @pytest.mark.parametrize("with_arena", [True, False])
 def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> None:
     """A worker gets the bytes and the memory, or the bytes alone; what it starts does not get the memory."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    ours, other = socket.socketpair()
+    with ours, other:
         send_with(ours, b"hello", arena if with_arena else None)
-        data, adopted = receive_with(theirs, 100)
+        data, adopted = receive_with(other, 100)
 
     assert data == b"hello"
     assert (adopted is not None) == with_arena
@@ -301,18 +301,18 @@ def test_arena_travels_with_the_first_bytes(arena: Arena, with_arena: bool) -> N
 
 def test_first_bytes_are_sent_whole_or_not_at_all(arena: Arena) -> None:
     """More than the connection's buffer holds is an error of the start, not a wait."""
-    ours, theirs = socket.socketpair()
+    ours, other = socket.socketpair()
     ours.setblocking(False)
-    with ours, theirs, pytest.raises(OSError, match="does not fit"):
+    with ours, other, pytest.raises(OSError, match="does not fit"):
         send_with(ours, bytes(1 << 24), arena)
 
 
 def test_end_of_the_connection_brings_no_arena() -> None:
     """A server that is gone sends nothing."""
-    ours, theirs = socket.socketpair()
+    ours, other = socket.socketpair()
     ours.close()
-    with theirs:
-        assert receive_with(theirs, 100) == (b"", None)
+    with other:
+        assert receive_with(other, 100) == (b"", None)
 
 
 def test_systems_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,16 +353,16 @@ def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
 def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
     """At the moment when both have written, the server may have found it begun: the worker has to say so."""
     turns = arena.turns()
-    begun = turns._begun
+    started = turns._begun
 
     class Meanwhile:
         """The server takes back between the worker's two looks."""
 
         def __getitem__(self, _: int) -> int:
-            return begun[0]
+            return started[0]
 
         def __setitem__(self, _: int, number: int) -> None:
-            begun[0] = number
+            started[0] = number
             assert recall(arena.descriptor, 7) == 6
 
     turns._begun = Meanwhile()  # type: ignore[assignment]

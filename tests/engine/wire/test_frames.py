@@ -303,10 +303,10 @@ def arenas() -> Any:
     """The server's side of an arena, and the worker's."""
     ours = create()
     assert ours is not None
-    theirs = adopt(os.dup(ours.descriptor))
-    yield ours, theirs
+    other = adopt(os.dup(ours.descriptor))
+    yield ours, other
     ours.close()
-    theirs.close()
+    other.close()
 
 
 Arenas = tuple[Arena, Arena]
@@ -324,9 +324,9 @@ def answer(size: int = LARGE) -> Framed:
 @pytest.mark.parametrize("to_worker", [True, False])
 def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
     """Their frame is small and one piece; they are read where they were put; then their place is free."""
-    ours, theirs = arenas
+    ours, other = arenas
     sent = question() if to_worker else answer()
-    sender, receiver = (ours, theirs) if to_worker else (theirs, ours)
+    sender, receiver = (ours, other) if to_worker else (other, ours)
     decoder = to_worker_decoder if to_worker else to_server_decoder
     reader: FrameReader[Any] = FrameReader(decoder)
     reader.arena = receiver.incoming
@@ -341,9 +341,9 @@ def test_large_rows_lie_in_the_arena(arenas: Arenas, to_worker: bool) -> None:
 
 def test_rows_keep_their_place_while_they_are_read(arenas: Arenas) -> None:
     """Until the next message is asked for, nothing else is put there."""
-    ours, theirs = arenas
+    ours, other = arenas
     reader = FrameReader(to_worker_decoder)
-    reader.arena = theirs.incoming
+    reader.arena = other.incoming
     messages = reader.feed(encode(*question(), ours.outgoing)[0])
     next(messages)
 
@@ -437,8 +437,8 @@ def test_wrong_places_are_a_protocol_error(arenas: Arenas, message: Any, place: 
 
 def test_rows_in_an_arena_keep_to_the_limit(arenas: Arenas) -> None:
     """What is too large for a frame is too large for the arena: it is refused before it is read (F28)."""
-    ours, theirs = arenas
-    pieces = encode(*answer(), theirs.outgoing)
+    ours, other = arenas
+    pieces = encode(*answer(), other.outgoing)
     reader = FrameReader(to_server_decoder, LARGE - 1)
     reader.arena = ours.incoming
 

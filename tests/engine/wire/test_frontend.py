@@ -99,16 +99,16 @@ TO_FRONTEND = st.lists(
 )
 
 
-def written(said: list[Said]) -> bytes:
+def written(output: list[Said]) -> bytes:
     turn = Turn()
-    for message, body in said:
+    for message, body in output:
         turn.add(message, body)
     return b"".join(turn.take())
 
 
 def heard(decoder: Any, pieces: list[bytes]) -> list[Said]:
     reader: TurnReader[Any] = TurnReader(decoder, lambda place, size: bytes([place]) * size)
-    return [said for piece in pieces for said in reader.feed(piece)]
+    return [output for piece in pieces for output in reader.feed(piece)]
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_what_a_front_end_says_arrives(turns: list[list[Said]], places: list[int
     """Every message arrives once, in order, with its own body, however the bytes are cut."""
     data = b"".join(map(written, turns))
 
-    assert heard(from_frontend_decoder, cut(data, places)) == [said for turn in turns for said in turn]
+    assert heard(from_frontend_decoder, cut(data, places)) == [output for turn in turns for output in turn]
 
 
 @given(st.lists(TO_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
@@ -129,7 +129,7 @@ def test_what_the_server_says_arrives(turns: list[list[Said]], places: list[int]
     """The other way too."""
     data = b"".join(map(written, turns))
 
-    assert heard(to_frontend_decoder, cut(data, places)) == [said for turn in turns for said in turn]
+    assert heard(to_frontend_decoder, cut(data, places)) == [output for turn in turns for output in turn]
 
 
 def test_a_turn_is_one_piece() -> None:
@@ -170,11 +170,11 @@ def test_stored_bodies() -> None:
 def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one side has to say may be more than a frame has: order stays."""
     monkeypatch.setattr(frontend, "FRAME_BYTES", 100)
-    said = [(Part(number, 40), bytes([number]) * 40) for number in range(10)]
-    data = written(said)
+    output = [(Part(number, 40), bytes([number]) * 40) for number in range(10)]
+    data = written(output)
 
     assert PREFIX.unpack_from(data)[1] == 120
-    assert heard(to_frontend_decoder, [data]) == said
+    assert heard(to_frontend_decoder, [data]) == output
 
 
 @pytest.mark.parametrize(

@@ -115,5 +115,5 @@ def test_an_invitation_is_text_for_another_machine() -> None:
 def test_a_secret_is_not_shown() -> None:
     """Neither the representation of an invitation, nor that of what contains it, has ticket or secret."""
     invitation = invite("h", 1)
-    for shown in (repr(invitation), str(invitation), repr([invitation]), f"{invitation!s}"):
-        assert shown.strip("[]") == "Invitation(h:1)"
+    for visible in (repr(invitation), str(invitation), repr([invitation]), f"{invitation!s}"):
+        assert visible.strip("[]") == "Invitation(h:1)"

@@ -196,12 +196,12 @@ def test_unusable_content_leaves_nothing(tmp_path: Path, content: dict[str, byte
 def test_closing_gives_back_what_is_held(tmp_path: Path) -> None:
     """What was taken elsewhere for an archive is given back once, however it ends."""
     archive = open_archive(make_zip(tmp_path / "x.mar", files()), "x.mar", tmp_path / "work")
-    given: list[str] = []
-    archive.held.append(lambda: given.append("environment"))
+    released: list[str] = []
+    archive.held.append(lambda: released.append("environment"))
     archive.remove()
     archive.close()
 
-    assert given == ["environment"]
+    assert released == ["environment"]
 
 
 def test_mar_that_is_no_zip_is_a_clear_400(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ TRACE = (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"), ("baggage", "user=7"))
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "is_sent"),
     [
         ("https://models.example/new.mar", True),
         ("https://models.example:443/new.mar", True),
@@ -184,7 +184,7 @@ TRACE = (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"), ("baggage", "user=7"))
         ("https://other.example/new.mar", False),
     ],
 )
-async def test_the_trace_of_the_caller(store: Path, target: str, told: bool) -> None:
+async def test_the_trace_of_the_caller(store: Path, target: str, is_sent: bool) -> None:
     """It goes to the host of the URL, and to no other that this one redirects to."""
     seen: list[dict[str, str | None]] = []
 
@@ -197,7 +197,7 @@ async def test_the_trace_of_the_caller(store: Path, target: str, told: bool) -> 
     transfer = replace(network(answer), trace=TRACE)
     await download("https://models.example/x.mar", store, DEFAULT, transfer)
 
-    assert seen == [dict(TRACE), dict(TRACE) if told else {"traceparent": None, "baggage": None}]
+    assert seen == [dict(TRACE), dict(TRACE) if is_sent else {"traceparent": None, "baggage": None}]
 
 
 async def test_redirect_to_another_place_is_refused(site: str, store: Path) -> None:

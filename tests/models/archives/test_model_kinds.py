@@ -130,23 +130,23 @@ def test_a_pickle_is_not_run(write: Callable[[Any], bytes], tmp_path: Path) -> N
     assert not (tmp_path / "made").exists()
 
 
-def code_of(said: str) -> str:
+def code_of(advised: str) -> str:
     """The lines of code in a message."""
-    return re.split(r":\n\n|\n\nThen: ", said)[1]
+    return re.split(r":\n\n|\n\nThen: ", advised)[1]
 
 
 def test_the_lines_for_a_network_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They run as they are, and what they write takes any number of rows."""
     monkeypatch.chdir(tmp_path)
     Path("whole.pt").write_bytes(saved(NETWORK))
-    said = advice(Path("whole.pt"), look(Path("whole.pt")))
+    advised = advice(Path("whole.pt"), look(Path("whole.pt")))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exec(code_of(said), {"rows": torch.zeros(2, 4)})
+        exec(code_of(advised), {"rows": torch.zeros(2, 4)})
 
-    assert "a pickled network (torch.nn.modules.container.Sequential)" in said
-    assert said.endswith("\n\nThen: modelserver serve whole.pt2")
+    assert "a pickled network (torch.nn.modules.container.Sequential)" in advised
+    assert advised.endswith("\n\nThen: modelserver serve whole.pt2")
     assert torch.export.load("whole.pt2").module()(torch.ones(5, 4)).shape == (5, 3)
 
 
@@ -162,15 +162,15 @@ def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     content = saved(NETWORK.state_dict()) if file == "weights.pt" else safetensors("0.weight", "0.bias")
     Path(file).write_bytes(content)
-    said = advice(Path(file), look(Path(file)))
+    advised = advice(Path(file), look(Path(file)))
     names: dict[str, Any] = {}
 
-    exec(code_of(said), names)
+    exec(code_of(advised), names)
     handler = names["Served"]()
     handler.load(None)
 
-    assert f"{file} has weights" in said
-    assert "without their network (0.weight, 0.bias). A script beside it loads them" in said
+    assert f"{file} has weights" in advised
+    assert "without their network (0.weight, 0.bias). A script beside it loads them" in advised
     rows = torch.ones(2, 4)
     assert torch.equal(handler.predict(rows), NETWORK(rows))
 

@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def opened(url: str, store: Path, workdir: Path, *, trusted: bool = False) -> ModelArchive:
-    found: Located = await locate(url, store, UrlPolicy(), workdir, trusted=trusted)
-    return open_archive(found.path, url, workdir, single=found.single)
+    result: Located = await locate(url, store, UrlPolicy(), workdir, trusted=trusted)
+    return open_archive(result.path, url, workdir, single=result.single)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ async def test_clients_stay_in_the_store(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ModelNotFound):
             await locate(url, folder, UrlPolicy(), tmp_path)
 
-    found = await locate(f"{tmp_path}/outside.py", folder, UrlPolicy(), tmp_path, trusted=True)
-    assert found.path == tmp_path / "outside.py"
+    result = await locate(f"{tmp_path}/outside.py", folder, UrlPolicy(), tmp_path, trusted=True)
+    assert result.path == tmp_path / "outside.py"
 
 
 async def test_the_operators_path_is_meant(folder: Path, tmp_path: Path) -> None:
     """An absolute path of the operator is not looked for in the store under its last part."""
     (tmp_path / "handler.py").write_text("mine = 1")
-    found = await locate(f"{tmp_path}/handler.py", folder, UrlPolicy(), tmp_path, trusted=True)
+    result = await locate(f"{tmp_path}/handler.py", folder, UrlPolicy(), tmp_path, trusted=True)
 
-    assert found.path == tmp_path / "handler.py"
+    assert result.path == tmp_path / "handler.py"

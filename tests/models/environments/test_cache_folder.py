@@ -32,10 +32,10 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder("x", {}) == tmp_path / ".cache" / "modelserver" / "x"
 
 
-@pytest.mark.parametrize("said", ["off", ""])
-def test_none(said: str) -> None:
+@pytest.mark.parametrize("setting", ["off", ""])
+def test_none(setting: str) -> None:
     """It can be turned off."""
-    assert cache_folder("x", {"MODELSERVER_CACHE": said}) is None
+    assert cache_folder("x", {"MODELSERVER_CACHE": setting}) is None
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:

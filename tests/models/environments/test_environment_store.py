@@ -91,9 +91,9 @@ def test_using_counts_as_a_use(tmp_path: Path) -> None:
     """What is asked for again and again is not the longest unused."""
     used = made(tmp_path, "venv-used", used=1)
     made(tmp_path, "venv-not", used=2)
-    found = store.use(used)
-    assert found is not None
-    found.end()
+    result = store.use(used)
+    assert result is not None
+    result.end()
 
     assert store.prune(tmp_path, MIB + MIB // 2) == [tmp_path / "venv-not"]
 

@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def wanted(model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt") -> Wanted:
+def needs(model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt") -> Wanted:
     return Wanted("m", "1.0", model_dir, requirements, venv)
 
 
@@ -114,18 +114,18 @@ async def test_packages_in_a_folder_of_their_own(
     """Two servers that ask at once install once; pip's output is in the model's log, progress is told, and
     who comes later finds it there.
     """
-    told: list[str] = []
+    messages: list[str] = []
     with caplog.at_level(logging.INFO):
         first, second = await asyncio.gather(
-            *(environments(tmp_path, folder).provide(wanted(model_dir), told.append) for _ in range(2))
+            *(environments(tmp_path, folder).provide(needs(model_dir), messages.append) for _ in range(2))
         )
-        later = await environments(tmp_path, folder).provide(wanted(model_dir), told.append)
+        later = await environments(tmp_path, folder).provide(needs(model_dir), messages.append)
 
     assert first is not None
     assert first == second == later
     assert first.python is None
     assert ask(None, "import tiny; print(tiny.ANSWER)", **first.variables) == "42"
-    assert told == ["Installing the packages of m 1.0"]
+    assert messages == ["Installing the packages of m 1.0"]
     lines = [record for record in caplog.records if record.name == "modelserver.model"]
     assert {getattr(record, "source", "") for record in lines} == {"m_1.0-pip"}
     assert sum("Successfully installed tiny-1.0" in record.getMessage() for record in lines) == 1
@@ -139,7 +139,7 @@ async def test_packages_in_a_folder_of_their_own(
 
 async def test_nothing_is_wanted(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """A model without requirements, or whose are not to be installed, needs no environment."""
-    assert await environments(tmp_path, folder).provide(wanted(model_dir, requirements=None)) is None
+    assert await environments(tmp_path, folder).provide(needs(model_dir, requirements=None)) is None
     assert names(folder) == []
 
 
@@ -147,7 +147,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, mo
     """The message is TorchServe's, then the last lines; nothing is left of the attempt."""
     python = played(tmp_path, "seq 100; echo 'ERROR: No matching distribution found' >&2; exit 1")
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, python).provide(wanted(model_dir))
+        await environments(tmp_path, folder, python).provide(needs(model_dir))
 
     assert error.value.type == "ModelException"
     assert error.value.status == 400
@@ -165,7 +165,7 @@ async def test_a_virtual_environment(tmp_path: Path, folder: Path, model_dir: Pa
     """
     python = played(tmp_path, "exit 7")
     made = await environments(tmp_path, folder, python).provide(
-        wanted(model_dir, venv=True, requirements=None)
+        needs(model_dir, venv=True, requirements=None)
     )
 
     assert made is not None
@@ -185,7 +185,7 @@ async def test_a_virtual_environment_that_cannot_be_made(
     )
     python.chmod(0o755)
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, str(python)).provide(wanted(model_dir, venv=True))
+        await environments(tmp_path, folder, str(python)).provide(needs(model_dir, venv=True))
 
     assert error.value.message.startswith("Virtual environment creation failed for model m. ")
     assert error.value.message.endswith("no room")
@@ -194,7 +194,7 @@ async def test_a_virtual_environment_that_cannot_be_made(
 async def test_what_pip_is_told(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """Plain arguments, never through a shell (F67)."""
     python = played(tmp_path, f'echo "$@" > {tmp_path}/arguments')
-    await environments(tmp_path, folder, python).provide(wanted(model_dir))
+    await environments(tmp_path, folder, python).provide(needs(model_dir))
     arguments = (tmp_path / "arguments").read_text().split()
 
     assert arguments[:5] == ["-m", "pip", "install", "--upgrade", "--target"]
@@ -213,7 +213,7 @@ async def test_pips_variables(
     monkeypatch.setenv("SECRET_TOKEN", "x")
     python = played(tmp_path, "pwd; env")
     with caplog.at_level(logging.INFO):
-        await environments(tmp_path, folder, python, hidden=re.compile("SECRET.*")).provide(wanted(model_dir))
+        await environments(tmp_path, folder, python, hidden=re.compile("SECRET.*")).provide(needs(model_dir))
     printed = [record.getMessage() for record in caplog.records if record.name == "modelserver.model"]
 
     assert str(model_dir) in printed
@@ -225,7 +225,7 @@ async def test_output_without_lines(tmp_path: Path, folder: Path, model_dir: Pat
     """Megabytes on one line, and bytes that are no text, do no harm; the last lines are kept."""
     script = "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\377\\n'; seq 1000; printf end; exit 3"
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, played(tmp_path, script)).provide(wanted(model_dir))
+        await environments(tmp_path, folder, played(tmp_path, script)).provide(needs(model_dir))
 
     assert error.value.message.endswith("\n998\n999\n1000\nend")
     assert len(error.value.message) < 1000
@@ -235,7 +235,7 @@ async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) ->
     """An installation that does not end is ended, with all that it started."""
     python = played(tmp_path, f"sleep 77 & echo $! > {tmp_path}/pid; wait")
     with pytest.raises(EnvironmentFailed, match=r"It did not finish within 0\.8 s\.$"):
-        await environments(tmp_path, folder, python, limit=0.8).provide(wanted(model_dir))
+        await environments(tmp_path, folder, python, limit=0.8).provide(needs(model_dir))
 
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
@@ -250,14 +250,14 @@ async def test_a_leftover_is_not_taken_for_an_environment(
 ) -> None:
     """What a server left that was killed in the middle is removed and made anew."""
     script = 'mkdir -p "$6" && touch "$6/new"'
-    asked = environments(tmp_path, folder, played(tmp_path, script))
-    made = await asked.provide(wanted(model_dir))
+    provider = environments(tmp_path, folder, played(tmp_path, script))
+    made = await provider.provide(needs(model_dir))
     assert made is not None
     packages = Path(made.variables["PYTHONPATH"].partition(":")[0])
     (packages.parent / "complete").unlink()
     (packages / "old").touch()
 
-    assert await asked.provide(wanted(model_dir)) == made
+    assert await provider.provide(needs(model_dir)) == made
     assert names(packages) == ["new"]
 
 
@@ -266,7 +266,7 @@ async def test_the_servers_own_path_comes_after(
 ) -> None:
     """PYTHONPATH of the server is kept behind the model's packages."""
     monkeypatch.setenv("PYTHONPATH", "/a:/b")
-    made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(wanted(model_dir))
+    made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(needs(model_dir))
 
     assert made is not None
     assert made.variables["PYTHONPATH"].split(":")[1:] == ["/a", "/b"]
@@ -276,13 +276,13 @@ async def test_the_servers_own_path_comes_after(
 async def test_no_python(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
     """A ``python`` of the settings that is none is named."""
     with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
-        await environments(tmp_path, folder, python).provide(wanted(model_dir))
+        await environments(tmp_path, folder, python).provide(needs(model_dir))
 
 
 async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """Whoever gives up leaves no pip behind, and no folder that looks complete."""
     python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
-    asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(wanted(model_dir)))
+    asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(needs(model_dir)))
     deadline = time.monotonic() + 10
     while not read(tmp_path / "pid"):
         assert time.monotonic() < deadline
@@ -298,7 +298,7 @@ async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir:
 async def test_without_a_cache(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments go into a folder of the server's own then."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
-    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(wanted(model_dir))
+    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(needs(model_dir))
 
     assert made is not None
     assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
@@ -310,22 +310,22 @@ async def test_unused_environments_give_way(
     """After an installation those that no server uses are removed while all are too large; the new one and
     those in use stay, and come back after a new installation.
     """
-    asked = environments(tmp_path, folder, played(tmp_path, 'mkdir "$6" && echo > "$6/x"'), keep=0)
+    provider = environments(tmp_path, folder, played(tmp_path, 'mkdir "$6" && echo > "$6/x"'), keep=0)
     made: list[WorkerEnvironment] = []
     with caplog.at_level(logging.INFO):
         for number in range(3):
             (model_dir / "requirements.txt").write_text(f"# {number}\n")
-            found = await asked.provide(wanted(model_dir))
-            assert found is not None
-            made.append(found)
+            result = await provider.provide(needs(model_dir))
+            assert result is not None
+            made.append(result)
             if number == 0:
-                found.release()
+                result.release()
 
     places = [Path(each.variables["PYTHONPATH"].partition(":")[0]).parent for each in made]
     assert [place.exists() for place in places] == [False, True, True]
     assert f"Removed the unused environment {places[0]}" in caplog.text
     (model_dir / "requirements.txt").write_text("# 0\n")
-    assert await asked.provide(wanted(model_dir)) == made[0]
+    assert await provider.provide(needs(model_dir)) == made[0]
     for each in made:
         each.release()
 
@@ -339,4 +339,4 @@ async def test_no_requirements_file(
     if content is not None:
         (model_dir / "requirements.txt").write_bytes(content)
     with pytest.raises(InvalidModel, match=rf"^The requirementsFile 'requirements\.txt' of m {reason}"):
-        await environments(tmp_path, folder).provide(wanted(model_dir))
+        await environments(tmp_path, folder).provide(needs(model_dir))

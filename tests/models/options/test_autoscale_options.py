@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def test_off_by_default(tmp_path: Path) -> None:
     """Nobody gets it unasked, with neither set of defaults."""
     assert resolve().autoscale is False
-    theirs = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
-    assert theirs.as_torchserve
-    assert theirs.autoscale is False
+    other = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
+    assert other.as_torchserve
+    assert other.autoscale is False
 
 
 @pytest.mark.parametrize(

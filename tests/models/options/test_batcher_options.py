@@ -96,10 +96,10 @@ def test_what_a_model_says_wins(
     delay: tuple[int, str],
 ) -> None:
     """Registration, model-config.yaml and models= come first, number by number; the server fills in."""
-    found = _found(resolve(registration, yaml, fallback, **_SERVER))
+    result = _found(resolve(registration, yaml, fallback, **_SERVER))
 
-    assert (found["batch_size"], found["max_batch_delay"]) == (size, delay)
-    assert found["batch_policy"][0] is BatchPolicy.WINDOW
+    assert (result["batch_size"], result["max_batch_delay"]) == (size, delay)
+    assert result["batch_policy"][0] is BatchPolicy.WINDOW
 
 
 def test_a_policy_that_is_named_wins() -> None:

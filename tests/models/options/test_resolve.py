@@ -69,8 +69,8 @@ def test_batch_size_and_delay(
     registration: Registration, yaml: str, fallback: int, size: tuple[int, str], delay: tuple[int, str]
 ) -> None:
     """Register parameter, yaml, models=, default; a batcher block brings 32 and 500 ms (reference 8.6)."""
-    given = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
-    options = resolve(registration, yaml, given)
+    defaults = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
+    options = resolve(registration, yaml, defaults)
     assert _found(options, "batch_size") == size
     assert _found(options, "max_batch_delay") == delay
 

@@ -8,7 +8,7 @@ from modelserver.models.settings.address import Address
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "shown"),
+    ("text", "expected", "visible"),
     [
         ("http://127.0.0.1:8080", Address("http", "127.0.0.1", 8080), "http://127.0.0.1:8080"),
         ("HTTP://Host:0", Address("http", "Host", 0), "http://Host:0"),
@@ -22,12 +22,12 @@ from modelserver.models.settings.address import Address
         ("http://[FE80::1%eth0]:80", Address("http", "fe80::1%eth0", 80), "http://[fe80::1%eth0]:80"),
     ],
 )
-def test_reads_addresses(text: str, expected: Address, shown: str) -> None:
+def test_reads_addresses(text: str, expected: Address, visible: str) -> None:
     """Scheme in any case, the given ports where none is named, and a text that is read back."""
     address = Address.parse(text, http_port=81, https_port=444)
     assert address == expected
-    assert str(address) == shown
-    assert Address.parse(shown) == expected
+    assert str(address) == visible
+    assert Address.parse(visible) == expected
 
 
 @pytest.mark.parametrize(

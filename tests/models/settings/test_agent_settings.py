@@ -23,7 +23,7 @@ FLAGS: dict[str, tuple[str, str, Any]] = {
     "batcher_timeout": ("--batcher-timeout", "30", 30),
     "payload_log_url": ("--log-url", "http://sink.svc:8080/events", "http://sink.svc:8080/events"),
     "payload_log_mode": ("--log-mode", "request", "request"),
-    "payload_log_source": ("--source-uri", "pod-1", "pod-1"),
+    "payload_log_source": ("--arguments-uri", "pod-1", "pod-1"),
     "payload_log_inference_service": ("--inference-service", "digits", "digits"),
     "payload_log_namespace": ("--namespace", "research", "research"),
     "payload_log_endpoint": ("--endpoint", "default", "default"),
@@ -48,8 +48,8 @@ def test_flags_and_variables(tmp_path: Path, name: str) -> None:
     flag, text, value = FLAGS[name]
     variable = "MODELSERVER_" + flag.removeprefix("--").upper().replace("-", "_")
 
-    for given in ([flag, text], [f"{flag}={text}"]):
-        assert getattr(loaded(tmp_path, *given).settings, name) == value
+    for arguments in ([flag, text], [f"{flag}={text}"]):
+        assert getattr(loaded(tmp_path, *arguments).settings, name) == value
     by_variable = loaded(tmp_path, environ={variable: text})
     assert getattr(by_variable.settings, name) == value
     assert by_variable.sources[name] == f"environment {variable}"
@@ -64,8 +64,8 @@ def test_authorities_of_the_sink(tmp_path: Path) -> None:
     """The agent's flag for them names a file that must be there."""
     (tmp_path / "ca.crt").write_text("-")
 
-    given = loaded(tmp_path, "--logger-ca-cert-file", "ca.crt").settings
-    assert given.payload_log_ca_file == tmp_path / "ca.crt"
+    arguments = loaded(tmp_path, "--logger-ca-cert-file", "ca.crt").settings
+    assert arguments.payload_log_ca_file == tmp_path / "ca.crt"
     with pytest.raises(ConfigError, match="payload_log_ca_file=none: an existing file is needed"):
         loaded(tmp_path, "--logger-ca-cert-file", "none")
 

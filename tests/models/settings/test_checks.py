@@ -21,12 +21,12 @@ def test_java_keystores_are_refused(tmp_path: Path) -> None:
     assert message.startswith("Invalid configuration: keystore_type=JKS: only PKCS12 can be read")
 
 
-@pytest.mark.parametrize("given", ["private_key_file", "certificate_file"])
-def test_half_a_pair_is_refused(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("source", ["private_key_file", "certificate_file"])
+def test_half_a_pair_is_refused(tmp_path: Path, source: str) -> None:
     """A key without a certificate, or the other way round, is named (F66)."""
     (tmp_path / "file.pem").write_text("")
-    missing = ({"private_key_file", "certificate_file"} - {given}).pop()
-    text = f"management_address=https://127.0.0.1:8444\n{given}=file.pem"
+    missing = ({"private_key_file", "certificate_file"} - {source}).pop()
+    text = f"management_address=https://127.0.0.1:8444\n{source}=file.pem"
     assert refusal_of(tmp_path, text).startswith(f"Invalid configuration: {missing}=: ")
 
 

@@ -20,7 +20,7 @@ class Sample:
     size: int = setting(1 << 20, LIMITS, "Bytes.", minimum=1, maximum=9 << 20)
     pause: float = setting(2.0, LIMITS, "Seconds.", torchserve="60")
     share: float = setting(0.5, LIMITS, "Share.", variable=None)
-    told: bool = setting(False, LIMITS, "Told.", variable="MODELSERVER_TOLD")
+    noted: bool = setting(False, LIMITS, "Noted.", variable="MODELSERVER_NOTED")
     name: str | None = setting(None, LIMITS, "Name.")
     word: str = setting("hidden", LIMITS, "Word.", secret=True)
     side: Literal["left", "right"] | None = setting(None, LIMITS, "Side.")
@@ -35,7 +35,7 @@ def test_a_field_has_its_default_and_its_row() -> None:
         "size": ("size", "1048576"),
         "pause": ("pause", "2"),
         "share": ("share", "0.5"),
-        "told": ("told", "false"),
+        "noted": ("noted", "false"),
         "name": ("name", ""),
         "word": ("word", "hidden"),
         "side": ("side", ""),
@@ -52,7 +52,7 @@ def test_annotations_say_what_values_are() -> None:
         "size": Kind.INTEGER,
         "pause": Kind.NUMBER,
         "share": Kind.NUMBER,
-        "told": Kind.BOOLEAN,
+        "noted": Kind.BOOLEAN,
         "name": Kind.TEXT,
         "word": Kind.TEXT,
         "side": Kind.CHOICE,
@@ -72,7 +72,7 @@ def test_secrets_are_not_shown() -> None:
     [
         ("size", "TS_SIZE", "a whole number from 1 to 9437184"),
         ("share", None, "a number"),
-        ("told", "MODELSERVER_TOLD", "true or false"),
+        ("noted", "MODELSERVER_NOTED", "true or false"),
     ],
 )
 def test_what_follows_from_a_row(name: str, variable: str | None, allowed: str) -> None:
@@ -80,4 +80,4 @@ def test_what_follows_from_a_row(name: str, variable: str | None, allowed: str) 
     key = keys_of(Sample)[name]
 
     assert (key.env, key.allowed) == (variable, allowed)
-    assert key.is_ours == (name == "told")
+    assert key.is_ours == (name == "noted")

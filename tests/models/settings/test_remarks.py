@@ -101,11 +101,13 @@ def test_no_value_of_a_key_without_effect_stops_a_start(tmp_path: Path, name: st
         if key.flag is not None:
             loads.append(load(tmp_path, "", {name: value}))
         for loaded in loads:
-            told = [line for line in loaded.warnings if line.startswith(f"Invalid configuration: {name}=")]
-            assert len(told) <= 1
-            if told:
+            refusals = [
+                line for line in loaded.warnings if line.startswith(f"Invalid configuration: {name}=")
+            ]
+            assert len(refusals) <= 1
+            if refusals:
                 assert getattr(loaded.settings, name) == getattr(Settings(), name)
-                assert told[0].endswith(f"; it is ignored, {name} has no effect here")
+                assert refusals[0].endswith(f"; it is ignored, {name} has no effect here")
 
 
 def test_models_values_without_use_are_warned_of(tmp_path: Path) -> None:

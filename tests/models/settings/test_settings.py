@@ -99,9 +99,11 @@ def test_a_missing_folder_from_a_flag_is_named_as_torchserve_does(tmp_path: Path
 
 def test_https_addresses_are_read(tmp_path: Path) -> None:
     """Ports that are not named are TorchServe's for https."""
-    found = load(tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1").settings
-    assert str(found.inference_address) == "https://0.0.0.0:443"
-    assert str(found.management_address) == "https://127.0.0.1:8444"
+    result = load(
+        tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1"
+    ).settings
+    assert str(result.inference_address) == "https://0.0.0.0:443"
+    assert str(result.management_address) == "https://127.0.0.1:8444"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) 
 
 
 @pytest.mark.parametrize(
-    ("lines", "shown"),
+    ("lines", "visible"),
     [
         ({}, True),
         ({"inference_address": "unix:/run/model.sock"}, True),
@@ -147,9 +149,9 @@ def test_any_text_is_a_value_or_a_refusal(tmp_path: Path, name: str, text: str) 
         ({"compat_defaults": "torchserve"}, False),
     ],
 )
-def test_who_is_told_of_errors(lines: dict[str, str], shown: bool, tmp_path: Path) -> None:
+def test_who_is_told_of_errors(lines: dict[str, str], visible: bool, tmp_path: Path) -> None:
     """By default clients of this machine alone, and nobody under TorchServe's defaults."""
     (tmp_path / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     flags = {"ts_config": str(tmp_path / "config.properties")}
 
-    assert load_settings(flags, {}, tmp_path).settings.shows_errors == shown
+    assert load_settings(flags, {}, tmp_path).settings.shows_errors == visible

@@ -21,14 +21,14 @@ def test_environment_beats_flags_beats_file(tmp_path: Path) -> None:
     flags = {"load_models": "flag.mar", "disable_token_authorization": True}
     environ = {"TS_LOAD_MODELS": "env.mar", "TS_MAX_REQUEST_SIZE": "2", "TS_MODELS": "ignored"}
     loaded = load(tmp_path, text, flags, environ)
-    found, sources = loaded.settings, loaded.sources
-    assert (found.load_models, sources["load_models"]) == (
+    result, sources = loaded.settings, loaded.sources
+    assert (result.load_models, sources["load_models"]) == (
         (ModelToLoad("env.mar"),),
         "environment TS_LOAD_MODELS",
     )
-    assert (found.max_request_size, sources["max_request_size"]) == (2, "environment TS_MAX_REQUEST_SIZE")
-    assert (found.job_queue_size, sources["job_queue_size"]) == (1, str(tmp_path / "config.properties"))
-    assert found.disable_token_authorization
+    assert (result.max_request_size, sources["max_request_size"]) == (2, "environment TS_MAX_REQUEST_SIZE")
+    assert (result.job_queue_size, sources["job_queue_size"]) == (1, str(tmp_path / "config.properties"))
+    assert result.disable_token_authorization
     assert sources["disable_token_authorization"] == "flag --disable-token-auth"
     assert sources["max_response_size"] == "default"
 
@@ -63,9 +63,9 @@ def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path)
     environ = {"TS_ALLOWED_URLS": "https://a/.*"}
     text = "enable_envvars_config=true\n"
     assert not load(tmp_path, text, {}, environ).settings.allowed_urls_given
-    found = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
-    assert found.allowed_urls_given
-    assert found.allowed_urls == (re.compile("https://a/.*", re.I),)
+    result = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
+    assert result.allowed_urls_given
+    assert result.allowed_urls == (re.compile("https://a/.*", re.I),)
 
 
 @pytest.mark.parametrize(("value", "expected"), [("oip", True), ("no", False), ("", True)])

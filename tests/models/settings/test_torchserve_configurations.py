@@ -53,9 +53,9 @@ def test_a_server_starts_with_each_of_them(home: Path, name: str, defaults: str)
     loaded = load(home, f"compat_defaults={defaults}\n{text}")
 
     parse_snapshot(loaded.settings.model_snapshot or "{}")
-    given = {key for key in re.findall(r"(?m)^(\w+)=", text) if key not in KEYS}
-    assert given <= UNKNOWN
-    for key in given:
+    unknown = {key for key in re.findall(r"(?m)^(\w+)=", text) if key not in KEYS}
+    assert unknown <= UNKNOWN
+    for key in unknown:
         assert sum(line.startswith(f"{key} is not a known setting") for line in loaded.warnings) == 1
     if "workflow_store" in text:
         assert not os.path.exists(str(loaded.settings.workflow_store))

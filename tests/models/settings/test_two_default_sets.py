@@ -137,8 +137,8 @@ def test_only_what_differs_is_declared() -> None:
 
 def test_both_sets_as_values(tmp_path: Path) -> None:
     """The settings differ in exactly the declared keys, and none of them counts as given."""
-    theirs = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
-    values = {name: convert(KEYS[name], text, tmp_path) for name, text in theirs.items()}
+    other = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
+    values = {name: convert(KEYS[name], text, tmp_path) for name, text in other.items()}
     loaded = _load(tmp_path, "compat_defaults=torchserve")
 
     assert loaded.settings == replace(Settings(), compat_defaults=TORCHSERVE, **values)
@@ -150,12 +150,16 @@ def test_both_sets_as_values(tmp_path: Path) -> None:
 def test_what_is_set_is_the_same_in_both(tmp_path: Path) -> None:
     """A default gives way to any setting, an empty one too."""
     text = "metrics_mode=prometheus\ntoken_expiration_min=\nbatch_policy=\nenable_workflows=true\n"
-    found = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
+    result = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": True}).settings
 
-    assert (found.metrics_mode, found.token_expiration_min, found.batch_policy) == ("prometheus", None, None)
-    assert found.enable_model_api
-    assert found.enable_workflows
-    assert found.ping_token
+    assert (result.metrics_mode, result.token_expiration_min, result.batch_policy) == (
+        "prometheus",
+        None,
+        None,
+    )
+    assert result.enable_model_api
+    assert result.enable_workflows
+    assert result.ping_token
 
 
 @pytest.mark.parametrize(
@@ -228,6 +232,6 @@ def test_precedence_of_model_api_control(
 ) -> None:
     """Variable, with the file's consent, over flag over file over default (reference 2.4, 16.3)."""
     environ = {} if variable is None else {"TS_ENABLE_MODEL_API": variable}
-    found = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
+    result = _load(tmp_path, f"compat_defaults=torchserve\n{text}", {"enable_model_api": flag}, environ)
 
-    assert found.settings.enable_model_api is expected
+    assert result.settings.enable_model_api is expected

@@ -89,8 +89,8 @@ def test_values_are_typed(tmp_path: Path) -> None:
 def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
     """80, 8081 and 8082 stand in for a missing port."""
     text = "".join(f"{side}_address=http://localhost\n" for side in ("inference", "management", "metrics"))
-    found = load(tmp_path, text).settings
-    ports = (found.inference_address.port, found.management_address.port, found.metrics_address.port)
+    result = load(tmp_path, text).settings
+    ports = (result.inference_address.port, result.management_address.port, result.metrics_address.port)
     assert ports == (80, 8081, 8082)
 
 
@@ -106,6 +106,6 @@ def test_addresses_without_port_have_torchserves(tmp_path: Path) -> None:
 )
 def test_all_and_standalone_are_words(tmp_path: Path, text: str, load_all: bool, count: int) -> None:
     """``all`` counts only when it is the whole value; ``standalone`` loads nothing."""
-    found = load(tmp_path, f"load_models={text}").settings
-    assert found.load_all is load_all
-    assert len(found.load_models) == count
+    result = load(tmp_path, f"load_models={text}").settings
+    assert result.load_all is load_all
+    assert len(result.load_models) == count

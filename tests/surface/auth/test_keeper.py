@@ -30,40 +30,40 @@ def opens(keeper: TokenKeeper, scope: Scope, token: str) -> bool:
 def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
     """Each opens its scope only; the file is TorchServe's, for its owner (reference 16.1)."""
     keeper = TokenKeeper({}, None, KeyFile(path), clock)
-    found = content(path)
+    result = content(path)
 
-    assert list(found) == ["management", "inference", "API"]
+    assert list(result) == ["management", "inference", "API"]
     assert path.stat().st_mode & 0o777 == 0o600
     assert [path] == list(path.parent.iterdir())
     for scope in Scope:
         for other in Scope:
-            assert opens(keeper, other, found[scope.value]["key"]) is (scope is other)
-    assert {len(entry["key"]) for entry in found.values()} == {32}
-    assert all(set(entry) == {"key"} for entry in found.values())
+            assert opens(keeper, other, result[scope.value]["key"]) is (scope is other)
+    assert {len(entry["key"]) for entry in result.values()} == {32}
+    assert all(set(entry) == {"key"} for entry in result.values())
 
 
 def test_expiry(path: Path, clock: Clock) -> None:
     """Tokens end after their time, which the file tells; that of the API does not (reference 16.1)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
-    found = content(path)
+    result = content(path)
 
-    assert found["inference"]["expiration time"] == "2023-11-14T22:13:35.250000Z"
+    assert result["inference"]["expiration time"] == "2023-11-14T22:13:35.250000Z"
     assert datetime.fromisoformat(
-        found["management"]["expiration time"].replace("Z", "+00:00")
+        result["management"]["expiration time"].replace("Z", "+00:00")
     ).timestamp() == (clock.now + 15.0)
-    assert "expiration time" not in found["API"]
+    assert "expiration time" not in result["API"]
     clock.now += 14.9
-    assert opens(keeper, Scope.INFERENCE, found["inference"]["key"])
+    assert opens(keeper, Scope.INFERENCE, result["inference"]["key"])
     clock.now += 0.2
-    assert not opens(keeper, Scope.INFERENCE, found["inference"]["key"])
-    assert opens(keeper, Scope.API, found["API"]["key"])
+    assert not opens(keeper, Scope.INFERENCE, result["inference"]["key"])
+    assert opens(keeper, Scope.API, result["API"]["key"])
 
 
 def test_renewal(path: Path, clock: Clock) -> None:
     """The new token is in the file, the old one is no good at once, the others stay (reference 16.2)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
-    told: list[int] = []
-    keeper.on_change(lambda: told.append(1))
+    changes: list[int] = []
+    keeper.on_change(lambda: changes.append(1))
     before = content(path)
     clock.now += 100.0
     keeper.renew(Scope.INFERENCE)
@@ -73,7 +73,7 @@ def test_renewal(path: Path, clock: Clock) -> None:
     assert after["API"] == before["API"]
     assert not opens(keeper, Scope.INFERENCE, before["inference"]["key"])
     assert opens(keeper, Scope.INFERENCE, after["inference"]["key"])
-    assert told == [1]
+    assert changes == [1]
 
 
 def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: p
 
 def test_given_tokens(path: Path, clock: Clock) -> None:
     """They are good, all of them, for ever; they are in no file, and others are made beside them."""
-    given = {Scope.INFERENCE: ("given-old", "given-new")}
-    keeper = TokenKeeper(given, 15.0, KeyFile(path), clock)
+    given_tokens = {Scope.INFERENCE: ("given-old", "given-new")}
+    keeper = TokenKeeper(given_tokens, 15.0, KeyFile(path), clock)
 
     assert list(content(path)) == ["management", "API"]
     clock.now += 1e9

@@ -13,7 +13,7 @@ OPEN = Address("http", "0.0.0.0", 8081)
 CWD = Path("/srv")
 
 
-def said(environ: dict[str, str] | None = None, **settings: Any) -> list[str]:
+def notices(environ: dict[str, str] | None = None, **settings: Any) -> list[str]:
     return list(notice(Settings(**settings), environ or {}, CWD))
 
 
@@ -21,7 +21,7 @@ def test_loopback_needs_none() -> None:
     """With every listener on loopback or a unix socket there are none, and nothing is said (design 7)."""
     assert not wants_tokens(Settings(), {})
     assert not wants_tokens(Settings(inference_address=Address("unix", path="/run/x.sock")), {})
-    assert said() == []
+    assert notices() == []
 
 
 @pytest.mark.parametrize("which", ["inference_address", "management_address", "metrics_address"])
@@ -57,14 +57,14 @@ def test_they_can_be_asked_for(settings: dict[str, Any], environ: dict[str, str]
 
 def test_the_start_says_where_tokens_are() -> None:
     """Why they are asked for, where they lie, and that they are sent in the clear."""
-    assert said(management_address=OPEN) == [
+    assert notices(management_address=OPEN) == [
         (
             "Token authorization is on, since http://0.0.0.0:8081 is open to other machines; "
             "tokens: they are in /srv/key_file.json"
         ),
         "Warning: tokens are sent unencrypted to http://0.0.0.0:8081: use https, or a proxy that does.",
     ]
-    (line,) = said({"MODELSERVER_API_TOKEN": "secret-token"}, token_file=Path("/run/tokens"))
+    (line,) = notices({"MODELSERVER_API_TOKEN": "secret-token"}, token_file=Path("/run/tokens"))
     assert line == (
         "Token authorization is on, since tokens were given; tokens: those given "
         "(MODELSERVER_API_TOKEN, token_file /run/tokens), and for the rest /srv/key_file.json"
@@ -73,13 +73,13 @@ def test_the_start_says_where_tokens_are() -> None:
 
 def test_the_start_says_what_is_open() -> None:
     """Without tokens, addresses that others reach are warned of (F63)."""
-    assert said(management_address=OPEN, disable_token_authorization=True) == [
+    assert notices(management_address=OPEN, disable_token_authorization=True) == [
         "Warning: token authorization is off: anyone who can reach http://0.0.0.0:8081 may use it."
     ]
 
 
 def test_the_start_says_that_a_certificate_is_missing() -> None:
     """A throw-away certificate is warned of; one that is configured is not."""
-    (line,) = said(inference_address=Address("https", "127.0.0.1", 8443))
+    (line,) = notices(inference_address=Address("https", "127.0.0.1", 8443))
     assert line == "Warning: no certificate is configured: https uses one that clients cannot verify."
-    assert said(inference_address=Address("https", "127.0.0.1", 8443), keystore=Path("x.p12")) == []
+    assert notices(inference_address=Address("https", "127.0.0.1", 8443), keystore=Path("x.p12")) == []

@@ -80,19 +80,19 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
 
 async def test_metadata_and_what_the_handler_set() -> None:
     """A JSON object is the metadata; status and headers come with it."""
-    found = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
+    result = await ask(answers(b'{"data1": "1"}', status=201, headers=[("x-mine", "1")]))
 
-    assert found.metadata == {"data1": "1"}
-    assert (found.answer.status, found.answer.headers) == (201, [("x-mine", "1")])
+    assert result.metadata == {"data1": "1"}
+    assert (result.answer.status, result.answer.headers) == (201, [("x-mine", "1")])
 
 
 @pytest.mark.parametrize("content", [b"null", b"[1]", b'"text"', b"text", b"\xff", b"[" * 100_000])
 async def test_what_is_no_object(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """It becomes an empty one, and a warning."""
     with caplog.at_level(logging.WARNING):
-        found = await ask(answers(content))
+        result = await ask(answers(content))
 
-    assert found.metadata == {}
+    assert result.metadata == {}
     assert "returned metadata that is not a JSON object" in caplog.text
 
 
@@ -147,8 +147,8 @@ async def test_failures_are_freed(outcome: Any) -> None:
         try:
             await ask(outcome)
         except InternalError as failure:
-            told = weakref.ref(failure)
+            reference = weakref.ref(failure)
 
-        assert told() is None
+        assert reference() is None
     finally:
         gc.enable()

@@ -66,8 +66,8 @@ def test_unknown_names_make_no_series(route: str) -> None:
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])
 def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counted: list[int]) -> None:
     """Their answers do not, either; those of requests that leave the version to the server do."""
-    told: list[int] = []
-    traffic = SimpleNamespace(refused=lambda _, status: told.append(status))
+    statuses: list[int] = []
+    traffic = SimpleNamespace(refused=lambda _, status: statuses.append(status))
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)
     exchange, model, codec = (cast("Any", SimpleNamespace(**each)) for each in (
         {"target": api.find(path.encode()), "request_id": "r"},
@@ -76,4 +76,4 @@ def test_refusals_of_named_versions_say_nothing_of_a_promotion(path: str, counte
     ))  # fmt: skip
     _fail(exchange, codec, model, ServiceUnavailable("The queue is full."))
 
-    assert told == counted
+    assert statuses == counted

@@ -26,16 +26,16 @@ def model(timeout: float | None = None, sequences: SequenceHeaders | None = None
 
 
 @pytest.mark.parametrize(
-    ("own", "call", "of_model", "found"),
+    ("own", "call", "of_model", "result"),
     [(None, None, None, None), (3, None, None, 13), (3, 2, None, 12), (3, 2, 1, 11), (None, None, 4, 14)],
 )
 def test_the_first_deadline_counts(
-    own: float | None, call: float | None, of_model: float | None, found: float | None
+    own: float | None, call: float | None, of_model: float | None, result: float | None
 ) -> None:
     """That of the request's own parameter, the client's, or the model's."""
-    asked = Parsed([b""], timeout=own)
+    parsed = Parsed([b""], timeout=own)
 
-    assert make_request(asked, model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == found
+    assert make_request(parsed, model(of_model), "id", NO_HEADERS, 10.0, call, False).deadline == result
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_request_goes_where_its_sequence_is(headers: Any, parameter: Any, expe
     """By the header, or by the parameter of its protocol, which counts more."""
     traffic: Any = SimpleNamespace(home=lambda name, _: f"home of {name}")
     chosen = model(sequences=SequenceHeaders())
-    asked = Parsed([b""], sequence=parameter)
-    found: Any = home_of_sequence(chosen, traffic, asked, msgspec.msgpack.encode(headers))
+    parsed = Parsed([b""], sequence=parameter)
+    result: Any = home_of_sequence(chosen, traffic, parsed, msgspec.msgpack.encode(headers))
 
-    assert found == expected if expected != "chosen" else found is chosen
+    assert result == expected if expected != "chosen" else result is chosen
 
 
 def test_predictions_share_batches_with_bare_instances() -> None:
@@ -80,16 +80,16 @@ def test_what_a_row_says() -> None:
         connection, target, b"POST", "1.1", [(b"content-type", b"text/plain")], True
     )
     exchange.body = b"abc"
-    asked = Codec(RequestLimits(), connection).read(exchange, model())
-    (row,) = make_request(asked, model(), "id", headers, 0.0, None, False).rows
+    parsed = Codec(RequestLimits(), connection).read(exchange, model())
+    (row,) = make_request(parsed, model(), "id", headers, 0.0, None, False).rows
 
     assert row == Row("id", 3, BODY, "text/plain", msgspec.Raw(headers), [("x", "1")])
 
 
 def test_a_request_may_say_its_sequence_itself() -> None:
     """As if its headers did."""
-    asked = Parsed([b""], sequence=[(b"ts_request_sequence_id", b"s")])
-    request = make_request(asked, model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
+    parsed = Parsed([b""], sequence=[(b"ts_request_sequence_id", b"s")])
+    request = make_request(parsed, model(sequences=SequenceHeaders()), "id", NO_HEADERS, 0.0, None, False)
 
     assert isinstance(request, SequencedRequest)
     assert request.mark.id == "s"

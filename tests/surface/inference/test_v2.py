@@ -59,15 +59,15 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
 
 def test_a_sequence_is_said_by_headers() -> None:
     """They come behind the client's own; a model without sequences has none."""
-    said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
-    taken = read_tensors(body(parameters=said), None, SEQUENCES)
+    named = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    taken = read_tensors(body(parameters=named), None, SEQUENCES)
 
     assert msgspec.msgpack.decode(headers_of(taken, msgspec.msgpack.encode([[b"a", b"b"]]))) == [
         [b"a", b"b"],
         [b"seq-id", b"7"],
         [b"seq-start", b"true"],
     ]
-    assert read_tensors(body(parameters=said), None, TAKES).sequence == []
+    assert read_tensors(body(parameters=named), None, TAKES).sequence == []
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
 
 def test_small_answers_are_light() -> None:
     """Large ones only in binary, which nobody has to write out."""
-    asked = read_tensors(body(), None, TAKES).asked
+    parsed = read_tensors(body(), None, TAKES).asked
     light, heavy = (
-        Answering("m", "1", asked, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
+        Answering("m", "1", parsed, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
     )
 
     assert (light.is_light, heavy.is_light) == (True, False)
@@ -91,13 +91,13 @@ def test_small_answers_are_light() -> None:
 
 def test_rows_answers_are_one_response() -> None:
     """It names model, version and the client's id, or a new one, and has the handler's parameters."""
-    asked = read_tensors(body(), None, TAKES)
+    parsed = read_tensors(body(), None, TAKES)
     answers = [pack_answer([(OutputForm("y", "INT8", ()), bytes([number]))]) for number in (3, 4)]
     model: Any = SimpleNamespace(name="m", version="1", batches=True)
     request = Request("made", [Row("made", 1)] * 2, [b"", b""], 0.0)
     request.batch_id = "b"
     request.deliver(0, [(Answer(len(each), parameters=b'{"own":1}'), each) for each in answers])
-    content, content_type, length = asked.encode(model, request)
+    content, content_type, length = parsed.encode(model, request)
 
     assert (content_type, length) == ("application/json", b"")
     assert json.loads(content) == {

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HTTPS = Address("https", "127.0.0.1", 8443)
 
 
-def settings(**given: Any) -> Settings:
-    return Settings(inference_address=HTTPS, **given)
+def settings(**configured: Any) -> Settings:
+    return Settings(inference_address=HTTPS, **configured)
 
 
 def pair(key: Path, chain: Path) -> Settings:
@@ -44,29 +44,29 @@ def talk(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
     """The protocol that both agree on, in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    other = client.wrap_bio(to_client, to_server, server_hostname="localhost")
     for _ in range(10):
-        if all([has_shaken_hands(theirs), has_shaken_hands(ours)]):
+        if all([has_shaken_hands(other), has_shaken_hands(ours)]):
             return ours.version()
     raise AssertionError("no agreement")
 
 
-def shown(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
+def certificate_seen(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost") -> Any:
     """The certificate that a client sees, after a handshake in memory and a word each way."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = server.wrap_bio(to_server, to_client, server_side=True)
-    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    other = client.wrap_bio(to_client, to_server, server_hostname=name)
     done: set[ssl.SSLObject] = set()
     for _ in range(10):
-        for side in (theirs, ours):
+        for side in (other, ours):
             with contextlib.suppress(ssl.SSLWantReadError):
                 side.do_handshake()
                 done.add(side)
         if len(done) == 2:
             ours.write(b"x")
-            assert theirs.read(1) == b"x"
+            assert other.read(1) == b"x"
             assert ours.selected_alpn_protocol() in (None, "http/1.1")
-            return theirs.getpeercert()
+            return other.getpeercert()
     raise AssertionError("no agreement")
 
 

@@ -55,9 +55,9 @@ def test_a_throw_away(authority: Authority) -> None:
         talk(server_context(certificate), ssl.create_default_context(cafile=str(authority.file)))
 
 
-def refusal(given: Settings) -> str:
+def refusal(configured: Settings) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_certificate(given)
+        load_certificate(configured)
     (line,) = str(caught.value).splitlines()
     return line
 
@@ -77,8 +77,8 @@ def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
     assert f"certificate_file={broken}" in refusal(pair(key, broken))
     assert "cannot be read (No such file or directory)" in refusal(pair(tmp_path / "nope", chain))
     assert "the key has a password" in refusal(pair(*authority.locked_key("locked")))
-    given = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=text)
-    assert refusal(given).startswith(f"Invalid configuration: tls_client_ca_file={text}: cannot be used")
+    configured = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=text)
+    assert refusal(configured).startswith(f"Invalid configuration: tls_client_ca_file={text}: cannot be used")
 
 
 def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None:

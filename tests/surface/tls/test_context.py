@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.surface.tls.certificates import Authority
-from tests.surface.tls.conftest import made, pair, settings, shown, talk
+from tests.surface.tls.conftest import certificate_seen, made, pair, settings, talk
 
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import renew, server_context
@@ -32,8 +32,8 @@ def test_old_protocols_are_refused(authority: Authority) -> None:
 def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
     """With authorities for clients, one without a certificate of theirs is refused (F66)."""
     key, chain = authority.issue("asking")
-    given = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
-    context = server_context(load_certificate(given))
+    configured = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
+    context = server_context(load_certificate(configured))
     client = ssl.create_default_context(cafile=str(authority.file))
     client.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -54,12 +54,12 @@ def test_a_renewed_context(authority: Authority, name: str | None) -> None:
     client = ssl.create_default_context(cafile=str(authority.file))
     client.check_hostname = name is not None
     server = server_context(made(authority, "old", old_form=True))
-    assert subject(shown(server, client, name)) == "old"
+    assert subject(certificate_seen(server, client, name)) == "old"
     renew(server, made(authority, "new"))
-    assert subject(shown(server, client, name)) == "new"
+    assert subject(certificate_seen(server, client, name)) == "new"
     renew(server, made(authority, "newest", old_form=True))
 
-    assert subject(shown(server, client, name)) == "newest"
+    assert subject(certificate_seen(server, client, name)) == "newest"
 
 
 def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
         key, chain = issuer.issue("client")
         client.load_cert_chain(chain, key)
         contexts.append(client)
-    assert shown(server, contexts[0])
+    assert certificate_seen(server, contexts[0])
     with pytest.raises(ssl.SSLError):
-        shown(server, contexts[1])
+        certificate_seen(server, contexts[1])
     renew(server, made(authority, "server", other.file.read_bytes()))
 
-    assert shown(server, contexts[1])
+    assert certificate_seen(server, contexts[1])
     with pytest.raises(ssl.SSLError):
-        shown(server, contexts[0])
+        certificate_seen(server, contexts[0])

@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.surface.tls.conftest import HTTPS, made, shown
+from tests.surface.tls.conftest import HTTPS, certificate_seen, made
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
@@ -155,4 +155,4 @@ def test_a_renewal_that_fails(authority: Authority) -> None:
     with pytest.raises(ssl.SSLError):
         renew(server, wrong)
 
-    assert subject(shown(server, client)) == "old"
+    assert subject(certificate_seen(server, client)) == "old"
