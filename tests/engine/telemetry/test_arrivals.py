@@ -118,7 +118,7 @@ def test_a_look_costs_few_calls() -> None:
     used = False
 
     def count(_frame: object, event: str, _argument: object) -> None:
-        calls[used] += event in {"call", "c_call"}
+        calls[used] += event == "call"
 
     for second in range(4000):
         if used := second >= 2000:
@@ -127,5 +127,4 @@ def test_a_look_costs_few_calls() -> None:
         history.look(float(second), counted, 1)
         sys.setprofile(None)
 
-    assert calls[False] < 10 * 2000
-    assert calls[True] < 60 * 2000
+    assert max(calls.values()) < 40 * 2000

@@ -364,10 +364,10 @@ def test_series_of_a_version_exist_from_the_start(metrics):
 
 def test_every_reason_of_a_refusal_is_listed():
     """Those that the queues and pools give."""
-    code = Path(modelserver.__file__).parent / "engine"
+    code = Path(modelserver.__file__).parent
     reasons = [
         reason
-        for folder in ("batching", "pools")
+        for folder in ("engine/batching", "engine/pools", "ext/sequences")
         for path in (code / folder).glob("*.py")
         for reason in re.findall(r'(?:QueueFull|rejected)\("(\w+)"\)', path.read_text())
     ]
