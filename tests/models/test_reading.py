@@ -78,7 +78,6 @@ async def test_no_helper_for_a_script_of_the_operators(
     assert (archive.model_dir / "doubler.py").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [True, False])
 async def test_pickles(trusted: bool, tmp_path: Path) -> None:
     """A setting decides whether they are served, for the operator's own file and that of a registration."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -314,7 +315,21 @@ class Batcher(RuleBasedStateMachine):
                 assert [a[1] for a in request.answers if a is not None] == expected
 
 
-TestBatcher = Batcher.TestCase
-TestBatcher.settings = settings(
-    max_examples=150, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
-)
+def effort(examples: int) -> settings:
+    """So many runs of 50 events."""
+    return settings(
+        max_examples=examples, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    )
+
+
+class TestBatcher(Batcher.TestCase):
+    """The laws above hold after any events in any order."""
+
+    settings = effort(30)
+
+
+@pytest.mark.slow  # thousands of events
+class TestBatcherAtLength(Batcher.TestCase):
+    """They hold in many more runs, too."""
+
+    settings = effort(150)

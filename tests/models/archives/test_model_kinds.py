@@ -82,7 +82,7 @@ def safetensors(*names: str) -> bytes:
         (lambda: saved(NETWORK.state_dict()), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
         (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
         (scripted, Seen(Kind.TORCHSCRIPT)),
-        (exported, Seen(Kind.EXPORTED)),
+        pytest.param(exported, Seen(Kind.EXPORTED), marks=pytest.mark.slow),  # torch.export takes seconds
         (lambda: dumped(MODEL), Seen(Kind.PICKLE, LINEAR)),
         (lambda: pickle.dumps(MODEL, protocol=2), Seen(Kind.PICKLE, LINEAR)),
         (lambda: zlib.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
@@ -135,6 +135,7 @@ def code_of(advised: str) -> str:
     return re.split(r":\n\n|\n\nThen: ", advised)[1]
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_the_lines_for_a_network_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They run as they are, and what they write takes any number of rows."""
     monkeypatch.chdir(tmp_path)

@@ -108,6 +108,7 @@ def read(path: Path) -> str:
 # The real pip
 
 
+@pytest.mark.slow  # pip installs a package
 async def test_packages_in_a_folder_of_their_own(
     tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

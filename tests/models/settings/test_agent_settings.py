@@ -23,7 +23,7 @@ FLAGS: dict[str, tuple[str, str, Any]] = {
     "batcher_timeout": ("--batcher-timeout", "30", 30),
     "payload_log_url": ("--log-url", "http://sink.svc:8080/events", "http://sink.svc:8080/events"),
     "payload_log_mode": ("--log-mode", "request", "request"),
-    "payload_log_source": ("--arguments-uri", "pod-1", "pod-1"),
+    "payload_log_source": ("--source-uri", "pod-1", "pod-1"),
     "payload_log_inference_service": ("--inference-service", "digits", "digits"),
     "payload_log_namespace": ("--namespace", "research", "research"),
     "payload_log_endpoint": ("--endpoint", "default", "default"),
