@@ -25,31 +25,22 @@ def readings(count: int = 0, *, problem: str = "", is_broken: bool = False, answ
     return gpus
 
 
-def test_ring() -> None:
-    """GPUs are handed out in turn across all models, the second one first (reference 18.3)."""
-    ring = DeviceRing(3)
-
-    assert [ring.assign() for _ in range(5)] == [1, 2, 0, 1, 2]
-
-
-def test_one_gpu() -> None:
-    """The only GPU is everybody's."""
-    ring = DeviceRing(1)
-
-    assert [ring.assign() for _ in range(3)] == [0, 0, 0]
-
-
-def test_list() -> None:
-    """The devices a configuration names are handed out in turn from the first."""
-    named = DeviceList([2, 0])
-
-    assert [named.assign() for _ in range(3)] == [2, 0, 2]
-
-
-def test_no_devices() -> None:
-    """Without devices there is none to assign."""
-    assert DeviceRing(0).assign() is None
-    assert DeviceList(()).assign() is None
+@pytest.mark.parametrize(
+    ("devices", "order"),
+    [
+        (DeviceRing(3), [1, 2, 0, 1, 2]),
+        (DeviceRing(1), [0, 0, 0]),
+        (DeviceList([2, 0]), [2, 0, 2]),
+        (DeviceRing(0), [None, None]),
+        (DeviceList(()), [None, None]),
+    ],
+    ids=["the second first", "everybody's", "as they are named", "no GPU", "none is named"],
+)
+def test_devices_are_assigned_in_turn(devices: Any, order: list[int | None]) -> None:
+    """Across all models, those that there are from the second one on, those that are named from the first
+    (reference 18.3).
+    """
+    assert [devices.assign() for _ in order] == order
 
 
 def test_groups() -> None:

@@ -97,36 +97,25 @@ def network(answer: Callable[[httpx.Request], httpx.Response], address: str = "8
     return Transfer(resolve=resolve, transport=httpx.MockTransport(answer))
 
 
-async def test_file_arrives_in_the_store(site: str, store: Path) -> None:
-    """A download gets the URL's file name, complete, and progress is told to the last byte."""
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("x.mar?token=1", "x.mar"),
+        ("my%20model.mar", "my model.mar"),
+        ("chunked.mar", "chunked.mar"),
+        ("moved.mar", "moved.mar"),
+    ],
+    ids=["with a query", "encoded", "of unknown length", "redirected"],
+)
+async def test_download_arrives_in_the_store(site: str, store: Path, page: str, name: str) -> None:
+    """Complete, under the file name of the URL as it reads; progress is reported to the last byte."""
     steps: list[tuple[int, int | None]] = []
+    transfer = Transfer(progress=lambda *step: steps.append(step))
+    path = await download(f"{site}/{page}", store, LOCAL, transfer)
 
-    path = await download(
-        f"{site}/x.mar?token=1", store, LOCAL, Transfer(progress=lambda *step: steps.append(step))
-    )
-
-    assert path == store / "x.mar"
-    assert steps[-1] == (len(DATA), len(DATA))
-    assert stored(store) == {"x.mar": DATA}
-
-
-async def test_encoded_name_is_decoded(site: str, store: Path) -> None:
-    """A percent-encoded file name is stored as it reads."""
-    assert (await download(f"{site}/my%20model.mar", store, LOCAL)).name == "my model.mar"
-
-
-async def test_length_may_be_unknown(site: str, store: Path) -> None:
-    """A server that announces no length is read to the end."""
-    await download(f"{site}/chunked.mar", store, LOCAL)
-
-    assert stored(store) == {"chunked.mar": DATA}
-
-
-async def test_redirect_is_followed(site: str, store: Path) -> None:
-    """A redirect to an allowed place is followed; the file keeps the name that was asked for."""
-    await download(f"{site}/moved.mar", store, LOCAL)
-
-    assert stored(store) == {"moved.mar": DATA}
+    assert path == store / name
+    assert steps[-1] == (len(DATA), None if page == "chunked.mar" else len(DATA))
+    assert stored(store) == {name: DATA}
 
 
 @pytest.mark.parametrize("page", ["missing.mar", "cut.mar", "file.mar"])
