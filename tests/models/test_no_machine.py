@@ -74,7 +74,8 @@ async def registry(tmp_path: Path, placer: FullPlacer) -> AsyncIterator[Registry
     settings = Settings(model_store=tmp_path / "store", worker_launcher="agents")
     cluster = Cluster(hub, placer, placement_timeout=2.0, lost_after=4.0)
     metrics, devices = ServerMetrics(mode="prometheus"), DeviceRing(0)
-    preparation = Preparation(settings, SOURCES, tmp_path / "work", metrics, devices, cluster=cluster)
+    preparation = Preparation(settings, SOURCES, tmp_path / "work", metrics, devices)
+    preparation.cluster = cluster
     made = Registry(preparation)
     yield made
     await made.close(grace=1.0)

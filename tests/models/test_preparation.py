@@ -71,8 +71,8 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
             workdir,
             ServerMetrics(mode="prometheus"),
             DeviceRing(gpus),
-            cluster=cluster,
         )
+        preparation.cluster = cluster
         archive = await preparation.open(Registration(url=url))
         return await preparation.build(
             url, Registration(url=url, **(parameters or {})), archive, at_startup=False

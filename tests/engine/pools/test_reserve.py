@@ -544,7 +544,7 @@ def test_a_batch_that_comes_back_when_nobody_is_left_is_refused() -> None:
 
 @settings(max_examples=20)
 @given(
-    asked=st.lists(
+    arrivals=st.lists(
         st.tuples(st.sampled_from([0.001, 0.02, 0.02, 0.02, 0.3]), st.floats(0.0, 0.02)),
         min_size=10,
         max_size=40,
@@ -588,7 +588,7 @@ durations = st.one_of(st.just(0.00005), st.just(0.0004), st.floats(0.001, 0.02),
 
 @settings(max_examples=25)
 @given(
-    asked=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
+    arrivals=st.lists(st.tuples(durations, st.floats(0.0, 0.003)), min_size=1, max_size=40),
     workers=st.integers(1, 4),
     batch_size=st.sampled_from([1, 3]),
     policy=st.sampled_from(["greedy", "window"]),
@@ -639,7 +639,7 @@ def test_each_request_is_answered_once_and_none_waits_beside_an_idle_worker(
 
 @settings(max_examples=25)
 @given(
-    asked=st.lists(
+    arrivals=st.lists(
         st.tuples(st.floats(0.05, 0.5), st.sampled_from([0.0, 0.0, 0.2, 0.4])), min_size=20, max_size=25
     ),
     workers=st.integers(2, 3),
