@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.pools.conftest import Conversation
 
 from modelserver.engine.pools import process as process_module
-from modelserver.engine.pools.process import launch
-from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.arena import LARGE
-from modelserver.engine.wire.messages import Load, Loaded, Predict, Row
+from modelserver.engine.wire.messages import Loaded, Predict, Row
 
 HANDLERS = '''
 import hashlib, os
@@ -41,23 +39,14 @@ def die(data, context):
 '''
 
 
-class Talk:
+class Talk(Conversation):
     """A worker process with one of the handlers above."""
 
-    def __init__(self) -> None:
-        self.answers: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
-        self.lost: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self.sequence = 0
+    sequence = 0
 
-    async def start(self, folder: Path, handler: str) -> Talk:
+    async def load(self, folder: Path, handler: str) -> Talk:
         (folder / "h.py").write_text(HANDLERS)
-        load = Load("m", "1.0", str(folder), f"h.py:{handler}", 4, max_response_size=1 << 28)
-        self.process = await launch(
-            WorkerSpec(load=load, threads=1, frame_limit=1 << 28),
-            "W-1-m",
-            lambda m, tail: self.answers.put_nowait((m, bytes(tail))),
-            self.lost.set_result,
-        )
+        await self.start(folder, f"h.py:{handler}", frame_limit=1 << 28)
         message, _ = await self.next()
         assert isinstance(message, Loaded)
         return self
@@ -66,9 +55,6 @@ class Talk:
         rows = [Row(f"r{n}", len(body)) for n, body in enumerate(bodies)]
         self.process.send(Predict(self.sequence, rows), bodies)
         self.sequence += 1
-
-    async def next(self) -> tuple[Any, bytes]:
-        return await asyncio.wait_for(self.answers.get(), 20)
 
     async def ask(self, *bodies: bytes) -> bytes:
         self.send(*bodies)
@@ -97,7 +83,7 @@ async def start(tmp_path: Path) -> Any:
     before = arenas_held()
 
     async def begin(handler: str) -> Talk:
-        talks.append(await Talk().start(tmp_path, handler))
+        talks.append(await Talk().load(tmp_path, handler))
         return talks[-1]
 
     yield begin
