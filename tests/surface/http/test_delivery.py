@@ -1,122 +1,110 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.surface.http.wire import Wire, head
+from tests.surface.http.wire import Wire, post
 
 from modelserver.surface.http import delivery
 from modelserver.surface.http.connection import MIN_PROGRESS
 
-
-@pytest.fixture
-async def wire() -> Wire:
-    return Wire()
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-async def test_an_answer_that_is_taken_slowly(wire: Wire) -> None:
-    """A client that takes a tenth of what waits in the time to send, and 4 KiB at least, gets its answer."""
-    wire.send(head("Content-Length: 1") + b"a")
+@pytest.mark.parametrize(
+    ("taken", "aborted"),
+    [(lambda unsent: max(1024, unsent // 30), False), (lambda unsent: 15_000, True)],
+    ids=["enough", "little"],
+)
+async def test_client_that_takes_little_of_its_response_is_cut_off(
+    wire: Wire, taken: Callable[[int], int], aborted: bool
+) -> None:
+    """It must take a tenth of what waits in the time to send, and 4 KiB at least."""
+    wire.send(post(b"a"))
     wire.transport.unsent = 1_000_000
-    began = time.monotonic()
+    started = time.monotonic()
     for moment in range(0, 1000, 5):
-        wire.protocol.check(began + moment)
-        wire.transport.unsent -= max(1024, wire.transport.unsent // 30)
-
-    assert not wire.transport.closed
-
-
-async def test_an_answer_of_which_little_is_taken(wire: Wire) -> None:
-    """A client that takes less than that in the time to send is cut off."""
-    wire.send(head("Content-Length: 1") + b"a")
-    wire.transport.unsent = 1_000_000
-    began = time.monotonic()
-    for moment in range(0, 30, 5):
         assert not wire.transport.closed
-        wire.protocol.check(began + moment)
-        wire.transport.unsent -= 15_000
+        wire.protocol.check(started + moment)
+        if wire.transport.aborted:
+            break
+        wire.transport.unsent -= taken(wire.transport.unsent)
 
-    assert wire.transport.aborted
+    assert wire.transport.aborted == aborted
 
 
-async def test_an_answer_that_grows_is_taken(wire: Wire) -> None:
+async def test_response_that_grows_as_it_is_taken_makes_progress(busy: Wire) -> None:
     """Progress is what the client takes: a stream that adds as much as was taken is no standstill."""
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    exchange = wire.hot.exchanges[0]
+    busy.send(post())
+    exchange = busy.hot.exchanges[0]
     exchange.begin(200)
-    wire.transport.unsent = 50_000
-    began = time.monotonic()
+    busy.transport.unsent = 50_000
+    started = time.monotonic()
     for moment in range(0, 100, 5):
         exchange.send(b"x" * MIN_PROGRESS)
-        wire.protocol.check(began + moment)
-    assert not wire.transport.closed
+        busy.protocol.check(started + moment)
+    assert not busy.transport.closed
 
     for moment in range(100, 125, 5):
-        wire.protocol.check(began + moment)
-    assert wire.transport.aborted
+        busy.protocol.check(started + moment)
+    assert busy.transport.aborted
 
 
-async def test_what_clients_do_not_take_is_bounded(wire: Wire) -> None:
-    """Answers count whole until they are taken whole; above the limit the connection that has waited longest
+async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
+    """They count whole until they are taken whole; above the limit the connection that has waited longest
     ends.
     """
-    held = wire.listener.outgoing
+    held = busy.listener.outgoing
     held.limit = 250_000
-    others = [Wire(listener=wire.listener), Wire(listener=wire.listener)]
-    for each in (wire, *others):
+    others = [Wire(listener=busy.listener), Wire(listener=busy.listener)]
+    for number, each in enumerate((busy, *others)):
         each.transport.unsent = 60_000
-        each.hot.at_once = False
-        wire.listener.hot = each.hot
-        each.send(head("Content-Length: 0"))
-        each.hot.exchanges[0].reply(200, b"x" * 100_000)
+        each.send(post())
+        busy.hot.exchanges[number].reply(200, b"x" * 100_000)
         if each is not others[1]:
             each.protocol.check(time.monotonic() - len(each.transport.written) % 2)
 
-    assert wire.transport.aborted
+    assert busy.transport.aborted
     assert not any(each.transport.closed for each in others)
     assert held.held == 200_000
     others[0].transport.unsent = 0
     others[0].protocol.check(time.monotonic())
     assert held.held == 100_000
-    others[1].transport.unsent = 5
-    others[1].protocol.resume_writing()
-    assert held.held == 100_000
-    others[1].transport.unsent = 0
-    others[1].protocol.resume_writing()
-    assert held.held == 0
+    for unsent, left in ((5, 100_000), (0, 0)):
+        others[1].transport.unsent = unsent
+        others[1].protocol.resume_writing()
+        assert held.held == left
 
 
-async def test_time_begins_with_an_answer_that_is_not_taken(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+async def test_time_starts_with_a_response_that_is_not_taken(
+    busy: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when somebody looks for the first time."""
+    """Not with the first look at it."""
     now = time.monotonic()
     monkeypatch.setattr(delivery, "monotonic", lambda: now)
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    wire.transport.unsent = 60_000
-    wire.hot.exchanges[0].reply(200, b"x" * 100_000)
+    busy.send(post())
+    busy.transport.unsent = 60_000
+    busy.hot.exchanges[0].reply(200, b"x" * 100_000)
     now += 3
 
-    assert wire.protocol.delivery.waited() == 3
+    assert busy.protocol.delivery.waited() == 3
 
 
-async def test_parts_that_are_not_taken_count(wire: Wire) -> None:
-    """As those that wait for the client at the most, until it has taken all."""
-    wire.hot.at_once = False
-    wire.send(head("Content-Length: 0"))
-    exchange = wire.hot.exchanges[0]
+async def test_parts_count_by_the_most_that_waited(busy: Wire) -> None:
+    """Until the client has taken all."""
+    busy.send(post())
+    exchange = busy.hot.exchanges[0]
     exchange.begin(200)
     exchange.send(b"x")
-    assert wire.listener.outgoing.held == 0
-    wire.transport.unsent = 70_000
-    wire.protocol.pause_writing()
-    wire.transport.unsent = 90_000
-    exchange.send(b"x")
-    wire.transport.unsent = 80_000
-    exchange.send(b"x")
+    assert busy.listener.outgoing.held == 0
+    busy.transport.unsent = 70_000
+    busy.protocol.pause_writing()
+    for unsent in (90_000, 80_000):
+        busy.transport.unsent = unsent
+        exchange.send(b"x")
 
-    assert wire.listener.outgoing.held == 90_000
-    wire.protocol.connection_lost(None)
-    assert wire.listener.outgoing.held == 0
+    assert busy.listener.outgoing.held == 90_000
+    busy.protocol.connection_lost(None)
+    assert busy.listener.outgoing.held == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 from tests.transports import Transport
@@ -23,7 +24,6 @@ class Hot:
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.given_ids: list[str] = []
         self.at_once = True
 
     def find(self, url: bytes) -> Target | None:
@@ -31,8 +31,6 @@ class Hot:
         return target if target is not None and target.path.startswith(("/hot", "/v1")) else None
 
     def serve(self, exchange: Exchange) -> None:
-        self.given_ids.append(exchange.request_id)
-        exchange.request_id = f"id-{len(self.exchanges)}"
         self.exchanges.append(exchange)
         if exchange.target.path == "/hot/bug":
             raise ZeroDivisionError
@@ -72,6 +70,16 @@ class Wire:
         self.transport = Transport(half_closes=half_closes)
         self.protocol.connection_made(self.transport)
 
+    @property
+    def statuses(self) -> list[int]:
+        """Those of all responses that were written."""
+        return [int(line) for line in re.findall(rb"HTTP/1\.1 (\d+) ", self.transport.written)]
+
+    @property
+    def is_ending(self) -> bool:
+        """The last response is written."""
+        return self.transport.closed or self.transport.ended
+
     def send(self, *pieces: bytes) -> bytes:
         """Receives the pieces; returns what was written in answer to them."""
         before = len(self.transport.written)
@@ -82,6 +90,18 @@ class Wire:
 
 def head(*lines: str, path: str = "/hot", method: str = "POST") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+def post(body: bytes = b"", path: str = "/hot") -> bytes:
+    return head(f"Content-Length: {len(body)}", path=path) + body
+
+
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 async def settle() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # Tracebacks from one place in the code that are logged within so many seconds.
 MOST, SECONDS = 5, 60.0
 # The loggers of what handles connections and requests; asyncio reports errors of protocols.
-LOGGERS = ("asyncio", "uvicorn.error", "modelserver.api", "modelserver.frontend", "modelserver.grpc")
+LOGGERS = ("asyncio", "modelserver.api", "modelserver.frontend", "modelserver.grpc")
 
 
 class FewTracebacks(logging.Filter):
