@@ -7,14 +7,13 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.waiting import gone, is_alive
 
-from modelserver import __version__
 from modelserver.engine.wire.cluster import (
     MAX_MESSAGE,
     Alive,
@@ -149,7 +148,7 @@ async def stage(
 plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 
 
-async def test_a_worker_from_start_to_end(stage: Stage) -> None:
+async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
     """The agent says who it is, what the worker is and prints, how it is, and how it ended."""
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
     started = await stage.server.next(Started)
@@ -163,20 +162,9 @@ async def test_a_worker_from_start_to_end(stage: Stage) -> None:
 
 
 @plainly
-async def test_it_presents_itself(stage: Stage) -> None:
-    """Its versions come first, so that a server of another one can refuse it."""
-    task = asyncio.create_task(Agent(stage.invitation, "n1").run())
-    present = await stage.server.next(Present)
-    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert (present.version, present.python, present.node) == (__version__, python, "n1")
-    stage.server.say(Alive(1))
-    assert await stage.server.next(Heard) == Heard(1)
-    stage.server.transport.abort()
-    await asyncio.wait_for(task, 5)
-
-
-@plainly
-async def test_a_worker_that_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_worker_is_reported_with_its_signal(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A signal from elsewhere is told, with whether memory was the cause; one from here is no such thing."""
     monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
     task = await stage.run("kill -9 $$")
@@ -199,7 +187,7 @@ async def test_kill_ends_the_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_kill_before_the_start(stage: Stage) -> None:
+async def test_kill_before_the_start_is_not_forgotten(stage: Stage) -> None:
     """It is not forgotten while the worker is being started."""
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     stage._monkeypatch.setattr(sys, "executable", str(stage.program("sleep 60")))
@@ -220,7 +208,7 @@ async def test_descendants_end_with_the_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_a_worker_that_cannot_be_started(stage: Stage) -> None:
+async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
     """The reason is told as a refusal."""
     stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
@@ -232,18 +220,18 @@ async def test_a_worker_that_cannot_be_started(stage: Stage) -> None:
 
 @plainly
 @pytest.mark.parametrize(
-    "said", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1)))]
+    "data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1)))]
 )
-async def test_a_server_that_speaks_nonsense(stage: Stage, said: bytes) -> None:
+async def test_nonsense_from_the_server_ends_the_worker(stage: Stage, data: bytes) -> None:
     """Its worker is ended: what cannot be understood may be anything."""
     task = await stage.run("sleep 60")
     started = await stage.server.next(Started)
-    stage.server.transport.write(said)
+    stage.server.transport.write(data)
     await asyncio.wait_for(task, 10)
     await gone(started.pid)
 
 
-async def test_a_lost_server(stage: Stage) -> None:
+async def test_lost_server_ends_the_worker(stage: Stage) -> None:
     """Without its connection, an agent ends its worker and itself, within moments."""
     task = await stage.run("sleep 60")
     started = await stage.server.next(Started)
@@ -252,40 +240,60 @@ async def test_a_lost_server(stage: Stage) -> None:
     await gone(started.pid)
 
 
-@plainly
-async def test_a_silent_server(stage: Stage) -> None:
-    """After the lease the worker is ended; words of the server renew it."""
-    task = await stage.run("sleep 60", lease=0.8)
-    started = await stage.server.next(Started)
-    for number in range(6):
-        stage.server.say(Alive(number))
-        await asyncio.sleep(0.2)
-    assert not task.done()
-    await asyncio.wait_for(task, 5)
-    await gone(started.pid)
+class FakeTime:
+    """The clock of an agent, which only its sleeping moves on; ``events`` are what happens meanwhile."""
+
+    def __init__(self, agent: Agent, events: dict[float, Callable[[], None]]) -> None:
+        self.now = agent._heard
+        self.began = self.now
+        self._events = sorted(events.items())
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        while self._events and self._events[0][0] <= self.now - self.began:
+            self._events.pop(0)[1]()
 
 
 @plainly
-async def test_a_server_that_is_silent_from_the_beginning(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lease", "words", "stop", "end"),
+    [
+        (None, 0, 0.0, 30.0),
+        (10.0, 0, 0.0, 10.0),
+        (10.0, 3, 0.0, 16.0),
+        (10.0, 0, 60.0, 70.0),
+    ],
+    ids=["not started", "silent", "words renew it", "stopped itself"],
+)
+async def test_lease_ends_after_silence_of_server(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lease: float | None, words: int, stop: float, end: float
 ) -> None:
-    """An agent that is told nothing does not stay for ever."""
-    monkeypatch.setattr(agent_module, "_LEASE", 0.3)
-    await asyncio.wait_for(Agent(stage.invitation, "n1").run(), 5)
+    """The worker is ended once the server was silent for the lease; each word of the server renews it, and
+    the time in which the agent itself did not run does not count.
+    """
+    agent, ended = Agent(stage.invitation, "n1"), []
+    if lease is not None:
+        agent._started.set_result(await stage.start(lease))
 
+    def hear() -> None:
+        agent._heard = clock.now
 
-@pytest.mark.slow
-@plainly
-async def test_an_agent_that_was_stopped_listens_first(stage: Stage) -> None:
-    """The time in which it did not run is no silence of the server."""
-    task = await stage.run("sleep 60", lease=1.0)
-    await stage.server.next(Started)
-    time.sleep(1.5)  # noqa: ASYNC251 - as if it had been stopped
-    await asyncio.sleep(0.2)
-    stage.server.say(Alive(1))
-    await asyncio.sleep(0.5)
-    assert not task.done()
-    await asyncio.wait_for(task, 5)
+    def skip() -> None:
+        clock.now += stop
+
+    clock = FakeTime(agent, {2.0 * (number + 1): hear for number in range(words)} | {5.0: skip})
+    agent._outgoing = cast(
+        "Any", SimpleNamespace(transport=SimpleNamespace(abort=lambda: ended.append(clock.now)))
+    )
+    monkeypatch.setattr(agent_module, "time", clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", clock.sleep)
+        await agent._keep_lease()
+
+    assert [moment - clock.began for moment in ended] == [pytest.approx(end, abs=agent_module._LOOK)]
 
 
 @plainly
@@ -313,23 +321,22 @@ async def test_a_worker_learns_nothing_of_the_tickets(stage: Stage) -> None:
     await task
 
 
-@pytest.mark.slow
 @plainly
-async def test_a_flood_of_output_is_slowed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that prints more than the limit has to wait; while the server takes nothing, it stands."""
-    monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1 << 20)
-    task = await stage.run("yes 0123456789")
-    await stage.server.next(Started)
-    stage.server.messages = asyncio.Queue()
-    await asyncio.sleep(1.0)
-    got = 0
-    while not stage.server.messages.empty():
-        message = stage.server.messages.get_nowait()
-        got += len(message.data) if isinstance(message, Output) else 0
-    assert 1 << 17 < got < 4 << 20
+async def test_flood_of_output_is_slowed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker that prints more than the limit has to wait until the time for what it printed is over."""
+    monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1)
+    monkeypatch.setattr(agent_module, "_LAST_WORDS", 0.0)
+    task = await stage.run(f"head -c 10000000 /dev/zero; touch {tmp_path}/printed")
+    output = await stage.server.next(Output)
     stage.server.say(Kill())
-    await stage.server.next(Ended)
+    more, _, ended = await stage.output_until_end()
     await task
+
+    assert 0 < len(output.data) + len(more) <= 2 * agent_module._OUTPUT
+    assert ended.code == -9
+    assert not (tmp_path / "printed").exists()
 
 
 # -- agents as processes
@@ -364,14 +371,6 @@ def process(stage: Stage) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         child.wait()
 
 
-async def keep_alive(server: PlayedServer) -> None:
-    """As a server does."""
-    for number in range(10_000):
-        server.say(Alive(number))
-        await asyncio.sleep(0.1)
-
-
-@pytest.mark.slow
 @plainly
 async def test_sigterm_ends_everything_in_order(
     stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
@@ -387,28 +386,8 @@ async def test_sigterm_ends_everything_in_order(
     await gone(child.pid, started.pid, descendant)
 
 
-@pytest.mark.slow
 @plainly
-async def test_stopping_and_going_on(stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    """An agent that was stopped, for shorter or longer than its lease, serves on if its server does."""
-    child = process("sleep 60")
-    await stage.server.next(Present)
-    stage.server.say(await stage.start(lease=1.2))
-    started = await stage.server.next(Started)
-    beating = asyncio.create_task(keep_alive(stage.server))
-    for pause in (0.8, 2.0):
-        child.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(pause)
-        child.send_signal(signal.SIGCONT)
-        await asyncio.sleep(0.7)
-        assert is_alive(started.pid)
-    beating.cancel()
-    await gone(child.pid, started.pid)
-
-
-@pytest.mark.slow
-@plainly
-async def test_a_killed_agent(
+async def test_next_agent_ends_what_a_killed_one_left(
     stage: Stage,
     process: Callable[[str], subprocess.Popen[bytes]],
     tmp_path: Path,
@@ -430,19 +409,3 @@ async def test_a_killed_agent(
     await stage.server.next(Started)
     assert not is_alive(descendant)
     await task
-
-
-@pytest.mark.slow
-@plainly
-async def test_secrets_are_not_seen_from_outside(
-    stage: Stage, process: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
-    """Arguments and environment of an agent's process, which others may read, have nothing of a ticket."""
-    child = process("sleep 60")
-    await stage.server.next(Present)
-    for name in ("cmdline", "environ"):
-        seen = Path(f"/proc/{child.pid}/{name}").read_bytes()  # noqa: ASYNC240
-        for hidden in (stage.invitation.secret, stage.invitation.ticket):
-            assert hidden.hex().encode() not in seen
-            assert hidden not in seen
-        assert b"ticket" not in seen

@@ -279,6 +279,9 @@ class Agent:
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
+            except OSError as error:
+                # The event loop's error does not name the program.
+                raise OSError(error.errno, error.strerror, python) from error
             finally:
                 for descriptor in outputs:
                     os.close(descriptor)
