@@ -9,7 +9,6 @@ an extension gets the :class:`Host`: what it may use, and where it adds what it 
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -178,11 +177,14 @@ class Host:
 
 async def open_extensions(table: Mapping[str, Row], host: Host) -> list[Extension]:
     """Opens those that are on, in the order of the table. Raises ConfigError after closing the others."""
+    # The health check of containers imports this module, and shall take little time.
+    from asyncio import to_thread  # noqa: PLC0415
+
     extensions: list[Extension] = []
     try:
         for row in table.values():
             if row.is_on(host.settings):
-                module = await asyncio.to_thread(import_module, row.module)
+                module = await to_thread(import_module, row.module)
                 extension: Extension = module.Extension()
                 extensions.append(extension)
                 await extension.open(host)

@@ -26,32 +26,35 @@ def put(folder: Path, *names: str) -> Path:
 # Layouts
 
 
-def test_torchserves_layout_is_found(tmp_path: Path) -> None:
-    """The configuration in ``config``, archives in ``model-store``."""
-    put(tmp_path, "config/config.properties", "model-store/b.mar", "model-store/a.mar")
+@pytest.mark.parametrize(
+    ("names", "store", "load", "config"),
+    [
+        (
+            ("config/config.properties", "model-store/b.mar", "model-store/a.mar"),
+            "model-store",
+            "a.mar,b.mar",
+            "config/config.properties",
+        ),
+        (("mnist.mar",), "", "service=mnist.mar", None),
+        (
+            ("a.mar", "b.tgz", "c.tar.gz", "notes.txt", "images/x.png", "d/MAR-INF/MANIFEST.json"),
+            "",
+            "a.mar,b.tgz,c.tar.gz,d",
+            None,
+        ),
+        (("model-store/mnist.mar",), "model-store", "service=mnist.mar", None),
+    ],
+    ids=["TorchServe's", "a lone archive", "several archives", "a store without configuration"],
+)
+def test_layout_is_found(
+    tmp_path: Path, names: tuple[str, ...], store: str, load: str, config: str | None
+) -> None:
+    """TorchServe's has the configuration in ``config`` and archives in ``model-store``; a lone archive gets
+    the service's name where no configuration gives it one. What is no archive is not loaded.
+    """
+    result = find_layout(put(tmp_path, *names), "service")
 
-    found = find_layout(tmp_path, "service")
-
-    assert found == Layout(tmp_path / "model-store", "a.mar,b.mar", tmp_path / "config" / "config.properties")
-
-
-def test_a_lone_archive_gets_the_services_name(tmp_path: Path) -> None:
-    """Where no configuration gives it one."""
-    assert find_layout(put(tmp_path, "mnist.mar"), "service") == Layout(tmp_path, "service=mnist.mar")
-
-
-def test_several_archives_keep_their_names(tmp_path: Path) -> None:
-    """What lies beside them and is no archive is not loaded."""
-    put(tmp_path, "a.mar", "b.tgz", "c.tar.gz", "notes.txt", "images/x.png", "d/MAR-INF/MANIFEST.json")
-
-    assert find_layout(tmp_path, "service").load == "a.mar,b.tgz,c.tar.gz,d"
-
-
-def test_a_store_without_configuration_is_found(tmp_path: Path) -> None:
-    """``model-store`` alone."""
-    put(tmp_path, "model-store/mnist.mar")
-
-    assert find_layout(tmp_path, "service") == Layout(tmp_path / "model-store", "service=mnist.mar")
+    assert result == Layout(tmp_path / store, load, *([tmp_path / config] if config else []))
 
 
 def test_an_unpacked_archive_is_found(tmp_path: Path) -> None:
@@ -70,19 +73,16 @@ def test_given_places_win(tmp_path: Path) -> None:
     assert find_layout(tmp_path, "service", store=store, config=config) == Layout(store, "b.mar", config)
 
 
-@pytest.mark.parametrize("names", [(), ("model.pt",), ("model-store/model.pt",)])
-def test_a_folder_without_a_model_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """The message says what was looked for."""
-    put(tmp_path, *names)
+@pytest.mark.parametrize("names", [(), ("model.pt",), ("model-store/model.pt",), None])
+def test_folder_without_model_is_refused(tmp_path: Path, names: tuple[str, ...] | None) -> None:
+    """The message says what was looked for, or that the folder cannot be read."""
+    folder = tmp_path / "missing" if names is None else put(tmp_path, *names)
+    reason = (
+        r"No model in .*config/config\.properties.*MAR-INF" if names is not None else "missing cannot be read"
+    )
 
-    with pytest.raises(ConfigError, match=r"No model in .*config/config\.properties.*MAR-INF"):
-        find_layout(tmp_path)
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """In one line with the reason."""
-    with pytest.raises(ConfigError, match="missing cannot be read"):
-        find_layout(tmp_path / "missing")
+    with pytest.raises(ConfigError, match=reason):
+        find_layout(folder)
 
 
 # Configurations
@@ -115,24 +115,28 @@ def test_addresses_are_those_of_a_pod(tmp_path: Path) -> None:
     }
 
 
-def test_logs_can_be_files(tmp_path: Path) -> None:
-    """Where the configuration says so; else they are only printed, without probes."""
-    assert made(tmp_path, "log_files=true\n")["log_files"] == "true"
-
-
-def test_ports_can_be_chosen(tmp_path: Path) -> None:
-    """That of gRPC wins over the file's."""
-    settings = made(tmp_path, "grpc_inference_port=7070\n", Ports(http=9000, grpc=9001))
-
-    assert settings["inference_address"] == "http://0.0.0.0:9000"
-    assert settings["grpc_inference_port"] == "9001"
-
-
-def test_tls_stays(tmp_path: Path) -> None:
-    """A file that wants https is served over https."""
-    assert made(tmp_path, "inference_address=https://127.0.0.1:8443\n")["inference_address"].startswith(
-        "https:"
-    )
+@pytest.mark.parametrize(
+    ("text", "ports", "setting", "value"),
+    [
+        ("log_files=true\n", Ports(), "log_files", "true"),
+        (
+            "grpc_inference_port=7070\n",
+            Ports(http=9000, grpc=9001),
+            "inference_address",
+            "http://0.0.0.0:9000",
+        ),
+        ("grpc_inference_port=7070\n", Ports(http=9000, grpc=9001), "grpc_inference_port", "9001"),
+        ("inference_address=https://127.0.0.1:8443\n", Ports(), "inference_address", "https://0.0.0.0:8080"),
+        ("load_models=x.mar,\\", Ports(), "load_models", "x.mar,"),
+        ("load_models=x.mar,\\", Ports(), "enable_envvars_config", "true"),
+    ],
+    ids=["logs are files", "port of HTTP", "port of gRPC", "TLS stays", "open last line", "what follows it"],
+)
+def test_configuration_is_adapted(tmp_path: Path, text: str, ports: Ports, setting: str, value: str) -> None:
+    """Chosen ports win over the file's; logs may be files, and https stays; a backslash at the end of the
+    file swallows nothing.
+    """
+    assert made(tmp_path, text, ports)[setting] == value
 
 
 @pytest.mark.parametrize("named", ["load_models=all", "model_snapshot={}", "load_models : x=b.mar"])
@@ -141,14 +145,6 @@ def test_models_that_the_file_names_are_the_files(tmp_path: Path, named: str) ->
     settings = made(tmp_path, f"{named}\n")
 
     assert "a.mar" not in settings.values()
-
-
-def test_an_open_last_line_swallows_nothing(tmp_path: Path) -> None:
-    """A backslash at the end of the file goes on into an empty line."""
-    settings = made(tmp_path, "load_models=x.mar,\\")
-
-    assert settings["load_models"] == "x.mar,"
-    assert settings["enable_envvars_config"] == "true"
 
 
 def test_no_configuration_is_one_too(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from modelserver.ext.container import __main__ as container
 from modelserver.ext.container.__main__ import WRITTEN, prepare
 from modelserver.models.settings.properties import parse
 from modelserver.models.settings.sources import BENEATH
-from modelserver.run import cli
+from modelserver.tools import COMMANDS
 
 _ALWAYS = ["--foreground"]
+_OTHERS = ["tune", "check", "migrate", "record", "replay"]
 
 
 @pytest.fixture
@@ -39,19 +40,33 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "flags"),
     [
-        [],
-        ["--models", "a.mar", "b=c.mar", "--ncs"],
-        ["--ts-config", "x.properties", "--model-store", "store"],
-        ["--ts-config=x.properties"],
+        ([], _ALWAYS),
+        (["--models", "a.mar", "b=c.mar", "--ncs"], [*_ALWAYS, "--models", "a.mar", "b=c.mar", "--ncs"]),
+        (["--ts-config=x.properties"], [*_ALWAYS, "--ts-config=x.properties"]),
+        *(
+            ([word, "--start", "--ncs"], [*_ALWAYS, "--start", "--ncs"])
+            for word in ("torchserve", "modelserver")
+        ),
+        (["serve", "--start", "--ncs"], [*_ALWAYS, "--start", "--ncs"]),
+        (["modelserver", "serve", "app.py"], ["serve", "app.py"]),
+        *(
+            ([*first, word, "--help"], [word, "--help"])
+            for word in _OTHERS
+            for first in ([], ["modelserver"])
+        ),
     ],
+    ids=lambda words: " ".join(words) or "none",
 )
-def test_flags_reach_the_server_as_they_are(arguments: list[str]) -> None:
-    """Behind those that keep it in the foreground; the environment is not changed."""
+def test_arguments_become_flags_of_the_server(arguments: list[str], flags: list[str]) -> None:
+    """Flags reach the server as they are, behind those that keep it in the foreground. TorchServe's words, as
+    in ``docker run IMAGE torchserve --start``, are understood; other commands of modelserver are no start,
+    and a server for one script is called in full. The environment is not changed.
+    """
     environment = {"TS_JOB_QUEUE_SIZE": "7", "TS_CONFIG_FILE": "y"}
 
-    assert prepare(arguments, environment) == ([*_ALWAYS, *arguments], environment)
+    assert prepare(arguments, environment) == (flags, environment)
 
 
 def test_the_images_settings_are_beneath_a_configuration(
@@ -69,15 +84,7 @@ def test_the_images_settings_are_beneath_a_configuration(
 
 def test_all_commands_are_known() -> None:
     """Those of ``modelserver`` are no commands of their own in the image."""
-    assert set(container._COMMANDS) == set(cli._COMMANDS)
-
-
-@pytest.mark.parametrize("word", ["serve", "torchserve", "modelserver"])
-def test_torchserves_words_are_understood(word: str) -> None:
-    """``docker run IMAGE torchserve --start …`` and the default word of TorchServe's image."""
-    flags, _ = prepare([word, "--start", "--model-store", "store"], {})
-
-    assert flags == [*_ALWAYS, "--start", "--model-store", "store"]
+    assert set(container._COMMANDS) == set(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +156,6 @@ def test_a_temporary_folder_that_is_missing_ends_the_container(
     monkeypatch.setattr("tempfile.gettempdir", refuse)
     with pytest.raises(ConfigError, match=r"properties cannot be written: .* found in \['/tmp'\]$"):
         prepare([f"--model-dir={models}"], {})
-
-
-@pytest.mark.parametrize("word", ["tune", "check", "migrate", "record", "replay"])
-def test_other_commands_of_modelserver_are_no_start(word: str) -> None:
-    """``docker run IMAGE tune …``, or ``IMAGE modelserver tune …``."""
-    assert prepare([word, "--help"], {}) == ([word, "--help"], {})
-    assert prepare(["modelserver", word, "--help"], {}) == ([word, "--help"], {})
-
-
-def test_a_server_for_one_script_is_called_in_full() -> None:
-    """``serve`` alone is the word of TorchServe's image."""
-    assert prepare(["modelserver", "serve", "app.py"], {}) == (["serve", "app.py"], {})
 
 
 def entry_point(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
