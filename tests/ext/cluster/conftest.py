@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import TYPE_CHECKING
 
@@ -16,23 +15,14 @@ from modelserver.ext.cluster.processes import ProcessPlacer
 from modelserver.surface.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    import asyncio
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop of the server, where connections behave differently."""
+    """The server's loop, on which connections behave otherwise than on Python's."""
     return {"uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop of Python, or of the kind that the server has."""
-    made = request.param()
-    yield made
-    # Transports close in the loop's next turns.
-    made.run_until_complete(asyncio.sleep(0.02))
-    made.close()
 
 
 @pytest.fixture

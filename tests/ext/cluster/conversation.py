@@ -29,6 +29,7 @@ def handle(data, context):
     if body == b"crash":
         os._exit(7)
     if body == b"sleep":
+        print("asleep", flush=True)
         time.sleep(60)
     return [bytes(row["body"]) * 2 for row in data]
 """

@@ -43,12 +43,12 @@ def main() -> None:
     }
     cluster = Cluster()
     for line in sys.stdin:
-        if (asked := json.loads(line)) is None:
+        if (request := json.loads(line)) is None:
             node = cluster.head_node
             node.kill_gcs_server(check_alive=False)
             node.start_gcs_server()
         else:
-            node = cluster.add_node(node_ip_address="127.0.0.1", **first, **asked)
+            node = cluster.add_node(node_ip_address="127.0.0.1", **first, **request)
             first = {}
         answers.write(json.dumps(pids(node)) + "\n")
     for node in cluster.list_all_nodes():

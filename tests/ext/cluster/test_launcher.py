@@ -3,25 +3,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.ext.cluster.conversation import Conversation, predict
-from tests.ext.cluster.played import PlayedPlacer, close_all
+from tests.waiting import until
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import Ports, Ranks, WorkerSpec
-from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Recalled, Result, Stop
-from modelserver.ext.cluster.hub import Hub
-from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
-from modelserver.ext.cluster.processes import ProcessPlacer
-from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.engine.pools.spec import Ports, Ranks
+from modelserver.engine.wire.messages import Answer, Loaded, LoadFailed, Recalled, Result, Stop
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from modelserver.ext.cluster.launcher import Cluster
 
 
 @pytest.fixture
@@ -63,53 +58,18 @@ async def test_a_worker_on_another_machine_answers(conversation: Conversation) -
     assert "err" in worker.last_output()
 
 
-@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
-async def test_a_crash_is_told_with_what_had_begun(conversation: Conversation) -> None:
-    """When the process ends, the server learns how, and which batches had begun."""
-    worker = conversation.worker
-    worker.send(*predict(0, b"crash"))
-    worker.send(*predict(1, b"x"))
-    assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 7"
-    assert worker.begun == 1
-
-
 async def test_batches_are_taken_back(conversation: Conversation) -> None:
     """A batch that waits behind a slow one can be taken back, and does not run there."""
     worker = conversation.worker
     assert worker.recalls
     worker.send(*predict(0, b"sleep"))
     worker.send(*predict(1, b"x"))
-    await asyncio.sleep(0.5)
+    await until(lambda: "asleep" in worker.last_output())
     worker.recall(2)
     assert await conversation.next() == (Recalled(1, 2), b"")
     worker.kill()
     assert "SIGKILL" in await asyncio.wait_for(worker.wait(), 10)
     assert worker.begun == 1
-
-
-@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
-async def test_a_killed_agent_takes_its_worker_with_it(conversation: Conversation, cluster: Cluster) -> None:
-    """Without its agent a worker ends, and the server notices at once."""
-    placer = cluster.placer
-    assert isinstance(placer, ProcessPlacer)
-    os.kill(placer.placements[0].pids[0], signal.SIGKILL)
-    how = await asyncio.wait_for(conversation.worker.wait(), 2)
-    assert how == "is out of reach: the connection to its node process-1 is lost"
-    await asyncio.wait_for(conversation.lost, 2)
-
-
-@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
-async def test_a_frozen_agent_is_given_up(conversation: Conversation, cluster: Cluster) -> None:
-    """A machine that says nothing for the time of the lease is given up."""
-    placer = cluster.placer
-    assert isinstance(placer, ProcessPlacer)
-    pid = placer.placements[0].pids[0]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        how = await asyncio.wait_for(conversation.worker.wait(), 10)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert how == "is out of reach: nothing was heard of its node process-1 for 4 s"
 
 
 # Sums what all ranks have, by the means of the standard library.
@@ -183,23 +143,8 @@ async def test_ranks_compute_together(
     assert "rank 0 is here" in worker.last_output()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["plain"], indirect=True)
-async def test_the_end_of_a_rank_ends_all(cluster: Cluster, tmp_path: Path) -> None:
-    """Nothing is left of the worker."""
-    conversation = await ranks_on(cluster, tmp_path, "spread")
-    await conversation.next()
-    conversation.worker.send(*predict(0, b"leave1"))
-    how = await asyncio.wait_for(conversation.worker.wait(), 10)
-    assert how == "lost rank 1, which exited with status 3"
-    placer = cluster.placer
-    assert isinstance(placer, ProcessPlacer)
-    await asyncio.wait_for(placer.placements[0].task, 10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
-async def test_a_rank_that_cannot_load(cluster: Cluster, tmp_path: Path) -> None:
+async def test_rank_that_cannot_load_ends_all(cluster: Cluster, tmp_path: Path) -> None:
     """Its reason is told, and the others do not wait for it."""
     conversation = await ranks_on(cluster, tmp_path, "pack", "fails1")
     message, _ = await conversation.next()
@@ -207,59 +152,3 @@ async def test_a_rank_that_cannot_load(cluster: Cluster, tmp_path: Path) -> None
     assert message.message.startswith("Rank 1: ")
     assert "nothing to do here" in message.message
     assert "lost rank" in await asyncio.wait_for(conversation.worker.wait(), 10)
-
-
-@pytest.fixture
-async def crowded(bound: socket.socket) -> AsyncIterator[Cluster]:
-    """Machines that are played."""
-    hub = Hub(bound, "127.0.0.1", certificate=make_certificate(["127.0.0.1"]))
-    await hub.open()
-    yield Cluster(hub, PlayedPlacer(), placement_timeout=60.0, lost_after=30.0)
-    close_all()
-    hub.close()
-
-
-@pytest.mark.slow
-async def test_two_hundred_at_once(crowded: Cluster, tmp_path: Path) -> None:
-    """All that are asked for at the same time get their places and connections; each answers its own batch,
-    and nothing is left of them.
-    """
-    placer = crowded.placer
-    assert isinstance(placer, PlayedPlacer)
-    (tmp_path / "h.py").write_text("")
-    spec = WorkerSpec(Load("m", "1.0", str(tmp_path), "h", 1), threads=1, frame_limit=1 << 20)
-    answers: list[tuple[int, bytes]] = []
-
-    async def serve() -> None:
-        agent = await placer.agent()
-        agent.present()
-        agent.listen()
-        worker = await agent.worker()
-        while True:
-            message, body = await worker.hear()
-            if isinstance(message, Predict):
-                worker.say(Result(message.sequence, [Answer(len(body))], 0.0), [body])
-
-    async def ask(number: int) -> None:
-        answered = asyncio.Event()
-
-        def take(message: object, tail: memoryview) -> None:
-            answers.append((number, bytes(tail)))
-            answered.set()
-
-        launch = ClusterLauncher(crowded, Demand())
-        worker: Any = await launch(spec, f"W-{number}-m", take, lambda reason: None)
-        worker.send(*predict(0, b"batch of %d" % number))
-        await asyncio.wait_for(answered.wait(), 30)
-        worker.kill()
-        await worker.wait()
-
-    serving = [asyncio.create_task(serve()) for _ in range(200)]
-    await asyncio.gather(*(ask(number) for number in range(200)))
-    for each in serving:
-        each.cancel()
-    await asyncio.wait(serving)
-
-    assert sorted(answers) == [(number, b"batch of %d" % number) for number in range(200)]
-    assert [placement.is_withdrawn for placement in placer.placements] == [True] * 200
-    assert not crowded.hub._expected

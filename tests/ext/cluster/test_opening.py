@@ -18,7 +18,7 @@ def settings(address: str = "127.0.0.1:0", **more: str) -> Settings:
     return Settings(worker_launcher="agents", worker_address=address, worker_tls="off", **more)  # type: ignore[arg-type]
 
 
-async def test_two_servers_on_one_address(tmp_path: Path) -> None:
+async def test_second_server_on_one_address_is_refused(tmp_path: Path) -> None:
     """The second is refused with the setting and its value, and the first listens on."""
     (tmp_path / "other").mkdir()
     async with open_cluster(settings(), tmp_path) as first:
@@ -30,7 +30,7 @@ async def test_two_servers_on_one_address(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_port_that_another_has_bound(tmp_path: Path) -> None:
+async def test_port_that_another_has_bound_is_refused(tmp_path: Path) -> None:
     """A port in use is refused, also if its owner allows others to bind it."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,7 +41,7 @@ async def test_a_port_that_another_has_bound(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_long_path(tmp_path: Path) -> None:
+async def test_long_path_does_no_harm(tmp_path: Path) -> None:
     """A working directory whose path is too long for a socket's address does no harm."""
     long = tmp_path / ("x" * 100)
     long.mkdir()

@@ -52,7 +52,9 @@ async def test_an_agent_reads_its_invitation(
     placement.withdraw()
 
 
-async def test_an_agent_that_reads_nothing(placer: ProcessPlacer, agent: Callable[[str], None]) -> None:
+async def test_agent_that_reads_nothing_is_forgotten(
+    placer: ProcessPlacer, agent: Callable[[str], None]
+) -> None:
     """It may have ended before its invitation is written."""
     agent("exec 0<&-; exit 1")
     placements = [await placer.place(["x" * 20_000], Demand(), "W-1") for _ in range(3)]
@@ -75,7 +77,7 @@ async def test_a_place_is_given_back(placer: ProcessPlacer, agent: Callable[[str
     assert placer.situation() == ""
 
 
-async def test_an_agent_that_does_not_react(
+async def test_agent_that_does_not_react_is_killed(
     placer: ProcessPlacer, agent: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is stopped, or does not heed the request, is killed after a while."""

@@ -125,15 +125,15 @@ def ray() -> PlayedRay:
 
 
 @pytest.fixture
-def said() -> list[FromHelper]:
+def reports() -> list[FromHelper]:
     """What the helper reported."""
     return []
 
 
 @pytest.fixture
-def places(ray: PlayedRay, said: list[FromHelper]) -> Iterator[Places]:
+def places(ray: PlayedRay, reports: list[FromHelper]) -> Iterator[Places]:
     """The helper's actors."""
-    made = Places(ray, object, said.append)
+    made = Places(ray, object, reports.append)
     yield made
     made.close()
 
@@ -149,14 +149,14 @@ def until(condition: Callable[[], object]) -> None:
 _PLACE = Place(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
-def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """With its name and options; the invitation comes by a call. It is placed once it answers."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
-    assert said == []
+    assert reports == []
     ray.actor.calls["alive"][0].set_result(None)
 
-    assert said == [Placed(1)]
+    assert reports == [Placed(1)]
     assert ray.actor.invitations == ["the-invitation"]
     assert ray.options == {
         "name": "a",
@@ -167,19 +167,19 @@ def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, said: list
     }
 
 
-def test_the_end_of_an_actor_is_reported(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_the_end_of_an_actor_is_reported(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """Once, with the reason; it needs no killing."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
     ray.actor.calls["alive"][0].set_result(None)
     ray.actor.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
 
-    assert said == [Placed(1), Ended(1, "is dead because its node has died.")]
+    assert reports == [Placed(1), Ended(1, "is dead because its node has died.")]
     assert ray.killed == []
 
 
 def test_an_actor_that_cannot_run_its_agent_is_killed(
-    places: Places, ray: PlayedRay, said: list[FromHelper]
+    places: Places, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """It would keep its resources."""
     places.handle(_PLACE)
@@ -187,11 +187,11 @@ def test_an_actor_that_cannot_run_its_agent_is_killed(
     ray.actor.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
     until(lambda: ray.killed)
 
-    assert said == [Ended(1, "ModuleNotFoundError: No module named 'x'")]
+    assert reports == [Ended(1, "ModuleNotFoundError: No module named 'x'")]
 
 
 def test_an_actor_out_of_reach_is_looked_for_again(
-    places: Places, ray: PlayedRay, said: list[FromHelper], monkeypatch: pytest.MonkeyPatch
+    places: Places, ray: PlayedRay, reports: list[FromHelper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent may well run on: that is no end, and no reason to kill it."""
     monkeypatch.setattr(ray_helper, "_LOOKS", 0.01)
@@ -199,29 +199,31 @@ def test_an_actor_out_of_reach_is_looked_for_again(
     until(lambda: ray.actor.invitations)
     ray.actor.calls["run"][0].set_exception(ActorUnavailableError("no answer"))
     until(lambda: len(ray.actor.calls["alive"]) == 2)
-    assert said == []
+    assert reports == []
     ray.actor.calls["alive"][1].set_exception(ActorDiedError("it died"))
 
-    assert said == [Ended(1, "it died")]
+    assert reports == [Ended(1, "it died")]
     assert ray.killed == []
 
 
-def test_what_ray_refuses_has_ended(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_what_ray_refuses_has_ended(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """As with options that it does not take."""
     ray.error = ValueError("bad options")
     places.handle(_PLACE)
-    until(lambda: said)
+    until(lambda: reports)
 
-    assert said == [Ended(1, "Ray refused it: bad options")]
+    assert reports == [Ended(1, "Ray refused it: bad options")]
 
 
-def test_a_cluster_that_was_started_anew(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_cluster_that_was_started_anew_needs_another_helper(
+    places: Places, ray: PlayedRay, reports: list[FromHelper]
+) -> None:
     """A helper of the one before can do nothing in it: it says that another one is needed."""
     refused = Refused("the cluster was started anew, and has to be joined again")
     ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
     places.handle(_PLACE)
-    until(lambda: said)
-    assert said[0] == refused
+    until(lambda: reports)
+    assert reports[0] == refused
 
     ray.error = None
     places.handle(_PLACE)
@@ -231,7 +233,7 @@ def test_a_cluster_that_was_started_anew(places: Places, ray: PlayedRay, said: l
 
 
 def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
-    places: Places, ray: PlayedRay, said: list[FromHelper]
+    places: Places, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """It gets no invitation."""
     ray.may_create.clear()
@@ -242,33 +244,33 @@ def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
 
     assert ray.killed == [ray.actor]
     assert ray.actor.invitations == []
-    assert said == [Ended(1, "it was withdrawn")]
+    assert reports == [Ended(1, "it was withdrawn")]
 
 
 def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
-    places: Places, ray: PlayedRay, said: list[FromHelper]
+    places: Places, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """Their handles are lost; what Ray does not know has ended."""
     places.handle(Withdraw("earlier"))
     until(lambda: ray.killed)
     places.handle(Watch(2, "running"))
     until(lambda: ray.actor.calls["alive"])
-    assert said == []
+    assert reports == []
     ray.actor.calls["alive"][0].set_exception(ActorDiedError("it died"))
-    until(lambda: said)
+    until(lambda: reports)
     ray.known = False
     places.handle(Withdraw("gone"))
     places.handle(Watch(3, "gone"))
-    until(lambda: len(said) == 2)
+    until(lambda: len(reports) == 2)
 
-    assert said == [Ended(2, "it died"), Ended(3, "Ray does not know it any more")]
+    assert reports == [Ended(2, "it died"), Ended(3, "Ray does not know it any more")]
     assert ray.killed == [ray.actor]
 
 
 def test_the_situation_is_looked_up_while_an_actor_waits(
     places: Places, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no node has is said after a while."""
+    """What no node has is told after a while."""
     assert places.situation() == ("", "")
     places.handle(Place(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")
@@ -279,7 +281,7 @@ def test_the_situation_is_looked_up_while_an_actor_waits(
     assert places.situation() == ("", "")
 
 
-def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """Each actor has a bundle of its own; they are placed when all are, and what is reserved for them is free
     once the last has ended.
     """
@@ -294,20 +296,20 @@ def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, said: l
     assert ray.options["scheduling_strategy"] == ("g", 1)
     assert "label_selector" not in ray.options
     first.calls["alive"][0].set_result(None)
-    assert said == []
+    assert reports == []
     second.calls["alive"][0].set_result(None)
-    assert said == [Placed(1)]
+    assert reports == [Placed(1)]
     second.calls["run"][0].set_exception(ActorDiedError("it died"))
-    assert said[1:] == [Ended(1, "it died", 1)]
+    assert reports[1:] == [Ended(1, "it died", 1)]
     assert "g" in ray.groups
     first.calls["run"][0].set_result(None)
     until(lambda: "g" not in ray.groups)
 
-    assert said[2:] == [Ended(1, "its agent ended")]
+    assert reports[2:] == [Ended(1, "its agent ended")]
     assert ray.killed == [first]
 
 
-def test_a_group_is_given_back(places: Places, ray: PlayedRay, said: list[FromHelper]) -> None:
+def test_a_group_is_given_back(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """All that is left of it, also if another helper has made it, or Ray refuses a part."""
     places.handle(Place(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
     until(lambda: len(ray.actors) == 2)
@@ -324,11 +326,11 @@ def test_a_group_is_given_back(places: Places, ray: PlayedRay, said: list[FromHe
     ray.known = False
     places.handle(Watch(3, "gone", 2))
     until(lambda: "gone" not in ray.groups)
-    assert Ended(3, "Ray does not know it any more") in said
+    assert Ended(3, "Ray does not know it any more") in reports
 
     ray.error = ValueError("bad options")
     places.handle(Place(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
-    until(lambda: Ended(4, "Ray refused it: bad options") in said and "h" not in ray.groups)
+    until(lambda: Ended(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
 def test_an_address_that_does_not_answer_is_said() -> None:

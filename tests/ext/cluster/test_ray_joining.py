@@ -100,16 +100,16 @@ def test_an_open_cluster_elsewhere_is_refused(
     Ray's addresses stay Ray's.
     """
     ray.addresses = nodes
-    asked: list[str] = []
+    requests: list[str] = []
     with pytest.raises(
         Unusable, match=r"not on loopback \(10\.0\.0\.7\), and RAY_AUTH_MODE=token is not set"
     ):
         join(address)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setattr(ray_joining, "demands_token", lambda where: bool(asked.append(where)))
+    monkeypatch.setattr(ray_joining, "demands_token", lambda where: bool(requests.append(where)))
     with pytest.raises(Unusable, match=r"not on loopback \(10\.0\.0\.7\), and takes anyone without a token"):
         join(address)
-    assert asked == [address]
+    assert requests == [address]
     assert ray.joined == []
 
     monkeypatch.setattr(ray_joining, "demands_token", lambda _where: True)
@@ -119,15 +119,15 @@ def test_an_open_cluster_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("result", "reason"),
     [(False, "there is none"), (AuthenticationError("No file x. Ensure that"), "No file x")],
 )
 def test_token_mode_without_a_token_is_refused(
-    ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, found: bool | Exception, reason: str
+    ray: PlayedRay, monkeypatch: pytest.MonkeyPatch, result: bool | Exception, reason: str
 ) -> None:
     """Ray itself would end the process."""
     monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
-    ray.has_token = found
+    ray.has_token = result
     with pytest.raises(Unusable, match=f"RAY_AUTH_MODE=token is set, but no token is found in .*: {reason}$"):
         join("127.0.0.1:6379")
 
@@ -198,11 +198,11 @@ def test_versions_are_compared_as_ray_does(
     monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", level)
     monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
     ray.about = {"ray_version": ray_version, "python_version": python_version}
-    theirs, ours = f"runs Ray {ray_version} with Python {python_version}", "has Ray 2.60.0 with Python 3.12.1"
+    other, ours = f"runs Ray {ray_version} with Python {python_version}", "has Ray 2.60.0 with Python 3.12.1"
     if not refused:
         join("127.0.0.1:6379")
         return
-    with pytest.raises(Unusable, match=f"{theirs}, but ray_python .* {ours}"):
+    with pytest.raises(Unusable, match=f"{other}, but ray_python .* {ours}"):
         join("127.0.0.1:6379")
 
     assert ray.joined == []

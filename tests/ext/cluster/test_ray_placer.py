@@ -82,7 +82,7 @@ class Played:
         """How each helper was started."""
         return self._lines("starts")
 
-    def asked(self, kind: str) -> list[dict[str, Any]]:
+    def requests_of(self, kind: str) -> list[dict[str, Any]]:
         """The requests of one kind to all helpers."""
         return [request for request in self._lines("requests") if request["type"] == kind]
 
@@ -137,14 +137,14 @@ async def test_a_place_is_asked_for_and_withdrawn(placer: RayPlacer, played: Pla
     await until(lambda: first.placed and second.placed)
     first.withdraw()
     first.withdraw()
-    await until(lambda: played.asked("withdraw"))
+    await until(lambda: played.requests_of("withdraw"))
 
     assert await first.ended == "it was withdrawn"
     assert not second.ended.done()
     assert first.name != second.name
     assert first.name.startswith("W-9000-a_1.0:")
-    assert [request["name"] for request in played.asked("withdraw")] == [first.name]
-    assert [request["options"] for request in played.asked("place")] == [
+    assert [request["name"] for request in played.requests_of("withdraw")] == [first.name]
+    assert [request["options"] for request in played.requests_of("place")] == [
         {**options_of(Demand()), "scheduling_strategy": strategy} for strategy in ("SPREAD", "DEFAULT")
     ]
 
@@ -161,16 +161,16 @@ async def test_the_agents_of_a_workers_ranks_are_a_group(placer: RayPlacer, play
     """)
     packed = await placer.place(["{}", "{}"], Demand(placement="pack"), "W")
     assert await packed.ended == "its place on Ray is gone: its agent ended"
-    assert not played.asked("withdraw")
+    assert not played.requests_of("withdraw")
     spread = await placer.place(["{}", "{}"], Demand(), "W")
     for place in (packed, spread, packed):
         place.withdraw()
-    await until(lambda: len(played.asked("withdraw")) == 2)
+    await until(lambda: len(played.requests_of("withdraw")) == 2)
 
-    asked = played.asked("place")
-    assert [request["strategy"] for request in asked] == ["PACK", "SPREAD"]
-    assert [request["options"] for request in asked] == [options_of(Demand())] * 2
-    assert [(request["name"], request["ranks"]) for request in played.asked("withdraw")] == [
+    requests = played.requests_of("place")
+    assert [request["strategy"] for request in requests] == ["PACK", "SPREAD"]
+    assert [request["options"] for request in requests] == [options_of(Demand())] * 2
+    assert [(request["name"], request["ranks"]) for request in played.requests_of("withdraw")] == [
         (packed.name, 2),
         (spread.name, 2),
     ]
@@ -208,8 +208,8 @@ async def test_the_helper_gets_what_it_needs_only(
     assert "TS_KEYSTORE_PASS" not in start["environ"]
     assert start["environ"]["RAY_AUTH_MODE"] == "token"
     assert "the-invitation" not in json.dumps(start) + caplog.text
-    await until(lambda: played.asked("place"))
-    assert played.asked("place")[0]["invitations"] == ["the-invitation"]
+    await until(lambda: played.requests_of("place"))
+    assert played.requests_of("place")[0]["invitations"] == ["the-invitation"]
 
 
 @pytest.mark.parametrize("address", ["", "6379", "ray://10.0.0.1:10001", "host:port", "host:99999", "auto"])
@@ -279,14 +279,6 @@ async def test_a_refusal_is_passed_on(
     assert caplog.text.count("another version: 1 and 2") == 1
 
 
-async def test_another_modelserver_is_refused(placer: RayPlacer, played: Played) -> None:
-    """A helper of another version is not used; both are named."""
-    played.play("join('9.9.9')\ntime.sleep(60)")
-    expected = rf"has modelserver 9\.9\.9, the server is {modelserver.__version__}"
-    with pytest.raises(NoPlace, match=expected):
-        await placer.place(["{}"], Demand(), "W")
-
-
 async def test_a_python_that_is_none_is_said(address: str, tmp_path: Path) -> None:
     """A ``ray_python`` that cannot be started is named."""
     placer = RayPlacer(address, str(tmp_path / "none"))
@@ -308,23 +300,33 @@ async def test_a_python_without_modelserver_is_said(address: str, tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
-async def test_the_last_words_are_no_native_stack(placer: RayPlacer, played: Played) -> None:
-    """When Ray ends the process, what it says before its stack is the reason."""
-    played.play(r"""
-        sys.stderr.write("[E] Failed to connect\n*** StackTrace ***\n/lib/libc.so.6(+0x10) [0x7f]\n")
-        os.kill(os.getpid(), signal.SIGKILL)
-    """)
-    with pytest.raises(NoPlace, match=r"ended with -9: \[E\] Failed to connect$"):
-        await placer.place(["{}"], Demand(), "W")
-
-
-async def test_a_helper_that_cannot_join_is_ended(
-    placer: RayPlacer, played: Played, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "join('9.9.9')\ntime.sleep(60)",
+            rf"has modelserver 9\.9\.9, the server is {modelserver.__version__}",
+        ),
+        (
+            r"""
+            sys.stderr.write("[E] Failed to connect\n*** StackTrace ***\n/lib/libc.so.6(+0x10) [0x7f]\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+            """,
+            r"ended with -9: \[E\] Failed to connect$",
+        ),
+        ("time.sleep(600)", r"hangs: the helper could not join within 0\.5 s"),
+    ],
+    ids=["another modelserver", "Ray ends it", "cannot join"],
+)
+async def test_helper_that_does_not_join_is_ended(
+    placer: RayPlacer, played: Played, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
 ) -> None:
-    """Ray may hang for minutes: after some time the helper is killed, and places are refused."""
-    monkeypatch.setattr(ray_placer, "JOIN_PATIENCE", 0.3)
-    played.play("time.sleep(600)")
-    with pytest.raises(NoPlace, match=r"hangs: the helper could not join within 0\.3 s"):
+    """Places are refused with the reason: both versions, what Ray says before its native stack, or the time
+    within which it could not join.
+    """
+    monkeypatch.setattr(ray_placer, "JOIN_PATIENCE", 0.5 if "join" in reason else 60.0)
+    played.play(body)
+    with pytest.raises(NoPlace, match=reason):
         await placer.place(["{}"], Demand(), "W")
 
     await until(lambda: not runs(played.starts[0]["pid"]))
@@ -360,7 +362,8 @@ async def test_a_helper_that_fails_is_replaced(
                 if request["type"] == "place":
                     say("placed", id=request["id"])
                 if request["type"] == "watch":
-                    time.sleep(0.2)
+                    while not os.path.exists(folder + "/dies"):
+                        time.sleep(0.01)
                     say("ended", id=request["id"], how="it died")
             os._exit(0)
         some = requests()
@@ -373,12 +376,13 @@ async def test_a_helper_that_fails_is_replaced(
     assert how in await waiting.ended
     assert placed.placed
     assert not placed.ended.done()
+    played.python.with_name("dies").touch()
     later = await placer.place(["{}"], Demand(), "W")
     await until(lambda: later.placed)
 
     assert await placed.ended == "its place on Ray is gone: it died"
-    assert [request["name"] for request in played.asked("withdraw")] == [waiting.name]
-    assert [request["name"] for request in played.asked("watch")] == [placed.name]
+    assert [request["name"] for request in played.requests_of("withdraw")] == [waiting.name]
+    assert [request["name"] for request in played.requests_of("watch")] == [placed.name]
     assert caplog.text.count(how) == 1
 
 
@@ -399,10 +403,10 @@ async def test_what_is_withdrawn_without_a_helper_is_killed_by_the_next(
     place = await placer.place(["{}"], Demand(), "W")
     await until(lambda: place.placed and placer._process is None)
     place.withdraw()
-    await until(lambda: played.asked("withdraw"))
+    await until(lambda: played.requests_of("withdraw"))
 
-    assert played.asked("withdraw")[0]["name"] == place.name
-    assert played.asked("watch") == []
+    assert played.requests_of("withdraw")[0]["name"] == place.name
+    assert played.requests_of("watch") == []
 
 
 async def test_while_ray_is_away_places_are_refused(
@@ -468,7 +472,7 @@ async def test_closing_kills_the_actors_and_ends_the_helper(placer: RayPlacer, p
     places = [await placer.place(["{}"], Demand(), "W") for _ in range(3)]
     await placer.close()
 
-    assert {request["name"] for request in played.asked("withdraw")} == {place.name for place in places}
+    assert {request["name"] for request in played.requests_of("withdraw")} == {place.name for place in places}
     assert all(place.ended.done() for place in places)
     assert not runs(played.starts[0]["pid"])
     with pytest.raises(NoPlace, match="the server is stopping"):

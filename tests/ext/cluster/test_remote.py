@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import struct
-import time
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-import uvloop
 from tests.ext.cluster.conversation import Conversation, predict
-from tests.ext.cluster.loops import on_loop
 from tests.ext.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
-from tests.ext.cluster.proxy import TO_NODE, TO_SERVER, Proxy, proxy_to
-from tests.waiting import gone
 
 from modelserver.engine.wire.cluster import (
     MAX_MESSAGE,
@@ -27,23 +22,21 @@ from modelserver.engine.wire.cluster import (
     Started,
 )
 from modelserver.engine.wire.frames import encode, to_worker_decoder
-from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result, Stop
+from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
 from modelserver.errors import StartFailed
-from modelserver.ext.cluster import hub as hub_module
 from modelserver.ext.cluster import remote as remote_module
 from modelserver.ext.cluster import starting as starting_module
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.placing import NoPlace
-from modelserver.ext.cluster.processes import ProcessPlacer
+from modelserver.ext.cluster.remote import RemoteWorker
 from modelserver.surface.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from modelserver.ext.cluster.remote import RemoteWorker
 
 _LEASE = 0.8
 
@@ -83,29 +76,18 @@ class Stage:
 
 
 @pytest.fixture(params=["plain", "tls"])
-def stage(
-    request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop, bound: socket.socket, tmp_path: Path
-) -> Iterator[Stage]:
+async def stage(request: pytest.FixtureRequest, bound: socket.socket, tmp_path: Path) -> AsyncIterator[Stage]:
     certificate = make_certificate([]) if request.param == "tls" else None
-    made: list[Stage] = []
-
-    async def make() -> None:
-        hub = Hub(bound, "127.0.0.1", certificate=certificate)
-        await hub.open()
-        made.append(Stage(hub, tmp_path))
-
-    async def unmake() -> None:
-        made[0].hub.close()
-        close_all()
-        await asyncio.sleep(0)
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    loop.run_until_complete(make())
-    yield made[0]
-    loop.run_until_complete(unmake())
+    hub = Hub(bound, "127.0.0.1", certificate=certificate)
+    await hub.open()
+    yield Stage(hub, tmp_path)
+    hub.close()
+    close_all()
+    await asyncio.sleep(0)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.fixture(autouse=True)
@@ -114,11 +96,9 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelserver.ext.cluster.node.dial.PAUSES", ())
 
 
-on_uvloop = pytest.mark.parametrize("loop", [uvloop.new_event_loop], indirect=True)
 plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 
 
-@on_loop
 async def test_frames_pass_in_both_directions(stage: Stage) -> None:
     """Small and large batches arrive, whole, and so do their answers, however they are cut."""
     worker, agent, end = await stage.started()
@@ -152,8 +132,7 @@ async def test_frames_pass_in_both_directions(stage: Stage) -> None:
 
 
 @plainly
-@on_loop
-async def test_what_an_agent_tells(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_reports_of_an_agent_reach_their_places(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """Its machine's condition, the worker's output and what was taken back reach their places."""
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
@@ -177,32 +156,8 @@ async def test_what_an_agent_tells(stage: Stage, caplog: pytest.LogCaptureFixtur
     agent.close()
 
 
-@on_loop
-async def test_a_machine_of_another_version(stage: Stage) -> None:
-    """It is refused in words that name both versions, and nothing is started there."""
-    agent = await stage.placed()
-    agent.present(version="0.0.1")
-    agent.listen()
-    said = await stage.refusal()
-    assert "node n1 (host1) has modelserver 0.0.1 and Python" in said
-    await agent.gone
-    assert not agent.start.done()
-    agent = await asyncio.wait_for(_again(stage, python="2.7"), 5)
-    assert "Python 2.7" in await stage.refusal()
-    agent.close()
-
-
-async def _again(stage: Stage, **present: str) -> PlayedAgent:
-    stage.folder = stage.folder / "again"
-    stage.folder.mkdir()
-    agent = await stage.placed()
-    agent.present(**present)
-    return agent
-
-
 @plainly
-@on_loop
-async def test_an_agent_that_refuses(stage: Stage) -> None:
+async def test_refusal_of_an_agent_fails_the_start(stage: Stage) -> None:
     """Its words are those of the failed start."""
     agent = await stage.placed()
     agent.present()
@@ -214,8 +169,9 @@ async def test_an_agent_that_refuses(stage: Stage) -> None:
 
 
 @plainly
-@on_loop
-async def test_packages_that_cannot_be_installed(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_installation_is_the_models_fault(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """That is the model's fault, and said so to clients; what pip printed is in the model's log."""
     caplog.set_level(logging.INFO)
     agent = await stage.placed()
@@ -234,8 +190,7 @@ async def test_packages_that_cannot_be_installed(stage: Stage, caplog: pytest.Lo
 
 
 @plainly
-@on_loop
-async def test_a_worker_that_never_connects(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_that_never_connects_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for any longer than a start takes; its agent is told to end it."""
     monkeypatch.setattr(starting_module, "CONNECT_TIME", 0.2)
     agent = await stage.placed()
@@ -251,8 +206,7 @@ async def test_a_worker_that_never_connects(stage: Stage, monkeypatch: pytest.Mo
 
 
 @plainly
-@on_loop
-async def test_a_worker_of_a_failed_start(stage: Stage) -> None:
+async def test_worker_of_a_failed_start_is_disconnected(stage: Stage) -> None:
     """If it has connected already, its connection is closed, and means nothing for the next one."""
     agent = await stage.placed()
     agent.present()
@@ -266,8 +220,7 @@ async def test_a_worker_of_a_failed_start(stage: Stage) -> None:
 
 
 @plainly
-@on_loop
-async def test_a_place_without_an_agent(stage: Stage) -> None:
+async def test_place_without_an_agent_fails_the_start(stage: Stage) -> None:
     """The situation among the machines is part of the words; a place that is gone ends the wait."""
     stage.cluster = Cluster(stage.hub, stage.placer, placement_timeout=0.1, lost_after=_LEASE)
     stage.conversation = Conversation()
@@ -283,10 +236,9 @@ async def test_a_place_without_an_agent(stage: Stage) -> None:
     assert (await stage.refusal()).startswith("its node was turned off")
 
 
-@on_uvloop
 @plainly
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         b"\xff" * 64,
         struct.pack("<II", 0xFFFFFFFF, 8),
@@ -297,26 +249,24 @@ async def test_a_place_without_an_agent(stage: Stage) -> None:
     ids=["garbage", "four gigabytes", "over the limit", "the server's", "no head"],
 )
 @pytest.mark.parametrize("is_started", [True, False])
-@on_loop
-async def test_an_agent_that_speaks_nonsense(stage: Stage, said: bytes, is_started: bool) -> None:
+async def test_agent_that_speaks_nonsense_is_given_up(stage: Stage, data: bytes, is_started: bool) -> None:
     """Whoever has proven itself and cannot be understood is given up at once, with its worker."""
     if is_started:
         worker, agent, end = await stage.started()
-        agent.write(said)
+        agent.write(data)
         how = await asyncio.wait_for(worker.wait(), 5)
         assert how == "is out of reach: its agent cannot be understood"
         assert await end.ended()
     else:
         agent = await stage.placed()
         agent.listen()
-        agent.write(said)
+        agent.write(data)
         assert "cannot be understood" in await stage.refusal()
     await asyncio.wait_for(agent.gone, 5)
 
 
 @pytest.mark.parametrize("size", [(1 << 26) + 1, 0xFFFFFFFF])
-@on_loop
-async def test_a_worker_that_announces_too_much(stage: Stage, size: int) -> None:
+async def test_worker_that_announces_too_much_is_disconnected(stage: Stage, size: int) -> None:
     """Its connection is closed before anything of it is kept."""
     worker, agent, end = await stage.started()
     end.write(struct.pack("<II", size, 8))
@@ -331,7 +281,6 @@ async def test_a_worker_that_announces_too_much(stage: Stage, size: int) -> None
 
 
 @plainly
-@on_loop
 async def test_a_lost_worker_is_no_invalid_message(stage: Stage) -> None:
     """A connection that a worker's machine resets is lost without a reason; its agent tells the rest."""
     worker, agent, end = await stage.started()
@@ -343,7 +292,6 @@ async def test_a_lost_worker_is_no_invalid_message(stage: Stage) -> None:
     agent.close()
 
 
-@on_loop
 async def test_a_lost_agent_takes_its_worker_along(stage: Stage) -> None:
     """Without its agent a worker is out of reach, even if its own connection lives."""
     worker, agent, end = await stage.started()
@@ -354,57 +302,57 @@ async def test_a_lost_agent_takes_its_worker_along(stage: Stage) -> None:
     assert await end.ended()
 
 
-@on_uvloop
-@plainly
-@on_loop
-async def test_a_silent_agent_is_given_up(stage: Stage) -> None:
-    """After the time of the lease, not before; noise on the worker's connection does not count."""
-    worker, agent, end = await stage.started()
-    agent.is_mute = True
-    began = time.monotonic()
-    how = await asyncio.wait_for(worker.wait(), 10)
-    assert how == f"is out of reach: nothing was heard of its node n1 for {_LEASE:g} s"
-    assert time.monotonic() - began >= 0.6 * _LEASE
-    await agent.gone
-    assert await end.ended()
+class FakeLoop:
+    """The clock of a worker's lease, and the call that is due next."""
+
+    def __init__(self) -> None:
+        self.now, self.calls = 0.0, list[tuple[float, Any]]()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Any) -> Any:
+        self.calls.append((self.now + seconds, call))
+        return SimpleNamespace(cancel=self.calls.clear)
+
+    def pass_time(self, until: float, late: float = 0.0) -> None:
+        """Calls what is due, ``late`` seconds after its time."""
+        while self.calls and self.calls[0][0] <= until:
+            due, call = self.calls.pop(0)
+            self.now = due + late
+            call()
+        self.now = max(self.now, until)
 
 
-@plainly
-@on_loop
-async def test_the_end_of_a_lease_is_noticed_at_once(stage: Stage) -> None:
-    """Not only when the next sign of life is due."""
-    worker, agent, _ = await stage.started()
-    beats = worker._beats
-    while worker._beats == beats or worker._heard <= worker._due - worker._beat_time:  # noqa: ASYNC110
-        await asyncio.sleep(0.002)
-    # It has just been heard of, in answer to a beat.
-    agent.is_mute = True
-    await asyncio.wait_for(asyncio.shield(worker.lost), 10)
-
-    assert asyncio.get_running_loop().time() - worker._heard < _LEASE + 0.5 * worker._beat_time
-    agent.close()
-
-
-@pytest.mark.slow
-@on_uvloop
-@plainly
-@on_loop
-async def test_a_server_that_was_stopped_asks_before_it_gives_up(stage: Stage) -> None:
-    """The time that the server itself did not run is no silence of its nodes."""
-    worker, agent, _ = await stage.started()
-    time.sleep(1.5 * _LEASE)  # noqa: ASYNC251 - as if it had been stopped
-    await asyncio.sleep(0.4 * _LEASE)
+@pytest.mark.parametrize(
+    ("heard", "late", "end"),
+    [([], 0.0, 8.0), ([1.5], 0.0, 9.5), ([1.0, 2.0, 3.0, 7.5], 0.0, 15.5), ([], 60.0, 68.0)],
+    ids=["silent", "heard once", "heard often", "the server did not run"],
+)
+async def test_silent_agent_is_given_up_after_lease(
+    monkeypatch: pytest.MonkeyPatch, heard: list[float], late: float, end: float
+) -> None:
+    """Not before, and at once then; the time in which the server itself did not run does not count."""
+    fake = FakeLoop()
+    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None)
+    monkeypatch.setattr(worker, "_loop", fake)
+    worker.connection_made(cast("Any", SimpleNamespace(is_closing=lambda: True, close=lambda: None)))
+    for moment in heard:
+        fake.pass_time(moment)
+        worker.data_received(b"")
+    if late:
+        fake.pass_time(1.5, late)
+    fake.pass_time(end - 0.02)
     assert not worker.lost.done()
-    assert worker.is_alive
-    agent.is_mute = True
-    # What was not silence then does not lengthen the lease later.
-    await asyncio.wait_for(asyncio.shield(worker.lost), 2 * _LEASE)
-    agent.close()
+    fake.pass_time(end + 0.02)
+
+    assert worker.lost.result() == "is out of reach: nothing was heard of its node  for 8 s"
 
 
 @plainly
-@on_loop
-async def test_a_killed_worker_out_of_reach(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_worker_out_of_reach_counts_as_killed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nobody can report its end, it counts as killed after a while."""
     monkeypatch.setattr(remote_module, "_KILL_TIME", 0.1)
     worker, agent, _ = await stage.started()
@@ -415,164 +363,4 @@ async def test_a_killed_worker_out_of_reach(stage: Stage, monkeypatch: pytest.Mo
     agent.close()
 
 
-@pytest.mark.slow
-@on_uvloop
-@plainly
-@on_loop
-async def test_a_flood_of_output(stage: Stage) -> None:
-    """200 MB of lines cost the server little time and no memory; the last lines are kept."""
-    worker, agent, _ = await stage.started()
-    piece = b"x" * 79 + b"\n"
-    flood = Output(False, piece * 800)
-    data = b"".join(encode(flood))
-    before = time.thread_time()
-    # The first part may be logged.
-    for _ in range(200_000_000 // len(data)):
-        agent.write(data)
-        assert agent.writer is not None
-        await agent.writer.drain()
-    agent.say(Output(False, b"the last line\n"))
-    agent.say(Ended(0, 1, False))
-    await asyncio.wait_for(worker.wait(), 60)
-    assert worker.last_output(1).startswith("[") or worker.last_output(1) == "the last line"
-    assert "x" * 79 in worker.last_output(3)
-    # Of both sides, and of the log.
-    assert time.thread_time() - before < 5
-    agent.close()
-
-
 # -- a network that stalls, between real agents and workers
-
-
-class Far:
-    """Real agents and workers behind a network: agents come by ``agents``, workers by ``data``."""
-
-    def __init__(self, hub: Hub, agents: Proxy, data: Proxy, lease: float) -> None:
-        self.agents, self.data = agents, data
-        self.placer = ProcessPlacer()
-        self.cluster = Cluster(hub, self.placer, placement_timeout=30.0, lost_after=lease)
-
-    def both(self, do: str, *arguments: str) -> None:
-        """Stalls, resumes or cuts the whole network."""
-        for proxy in (self.agents, self.data):
-            getattr(proxy, do)(*arguments)
-
-
-@pytest.fixture
-def far(
-    loop: asyncio.AbstractEventLoop, bound: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Far]:
-    hub = Hub(bound, "127.0.0.1", certificate=make_certificate([]))
-    loop.run_until_complete(hub.open())
-    with proxy_to(hub.port) as agents, proxy_to(hub.port) as data:
-        invite, turns = hub_module.invite, itertools.cycle((agents, data))
-        monkeypatch.setattr(
-            hub_module, "invite", lambda host, _, **more: invite(host, next(turns).port, **more)
-        )
-        made = Far(hub, agents, data, 2.0)
-        yield made
-
-        async def unmake() -> None:
-            await made.placer.close()
-            hub.close()
-
-        loop.run_until_complete(unmake())
-
-
-async def loaded(far: Far, folder: Path, **load: Any) -> Conversation:
-    """A worker on a far machine that has its model."""
-    conversation = Conversation(**load)
-    await conversation.start(far.cluster, folder)
-    assert isinstance((await conversation.next())[0], Loaded)
-    return conversation
-
-
-async def answers(conversation: Conversation, number: int, size: int = 10) -> None:
-    """A batch is answered."""
-    body = os.urandom(size)
-    conversation.worker.send(*predict(number, body))
-    message, tail = await conversation.next()
-    assert (message.sequence, tail) == (number, body * 2)
-
-
-@pytest.mark.slow
-@on_uvloop
-@pytest.mark.parametrize("ways", [(), (TO_SERVER,)], ids=["both", "to server"])
-@on_loop
-async def test_a_network_that_stalls_for_less_than_the_lease(
-    far: Far, tmp_path: Path, ways: tuple[str, ...]
-) -> None:
-    """Nothing happens: what waited is delivered, and the worker serves on."""
-    conversation = await loaded(far, tmp_path)
-    far.both("stall", *ways)
-    body = os.urandom(5)
-    conversation.worker.send(*predict(0, body))
-    await asyncio.sleep(1.0)
-    far.both("resume")
-    assert (await conversation.next())[1] == body * 2
-    await answers(conversation, 1, 2_000_000)
-    conversation.worker.send(Stop())
-    assert await asyncio.wait_for(conversation.worker.wait(), 10) == "exited with status 0"
-
-
-@pytest.mark.slow
-@on_uvloop
-@pytest.mark.parametrize("ways", [(TO_SERVER,), (TO_NODE,)], ids=["to server", "to node"])
-@on_loop
-async def test_a_network_that_stalls_for_longer(far: Far, tmp_path: Path, ways: tuple[str, ...]) -> None:
-    """Both sides give each other up after the lease, whichever direction it is; nothing comes back later."""
-    conversation = await loaded(far, tmp_path)
-    worker, agent = conversation.worker, far.placer.placements[0].pids[0]
-    far.both("stall", *ways)
-    began = time.monotonic()
-    how = await asyncio.wait_for(worker.wait(), 8)
-    assert "is out of reach: nothing was heard of its node process-1 for 2 s" in how or (
-        ways == (TO_NODE,) and "out of reach" in how
-    )
-    assert time.monotonic() - began > 1
-    await gone(worker.pid, agent)
-    far.both("resume")
-    await asyncio.sleep(0.3)
-    assert conversation.messages.empty()
-
-
-@pytest.mark.slow
-@on_uvloop
-@on_loop
-async def test_the_connection_of_the_worker_is_cut(far: Far, tmp_path: Path) -> None:
-    """The worker ends by itself, and its agent says so."""
-    conversation = await loaded(far, tmp_path)
-    far.data.cut()
-    assert await asyncio.wait_for(conversation.lost, 5) is None
-    how = await asyncio.wait_for(conversation.worker.wait(), 10)
-    assert how.startswith("exited with status")
-    assert conversation.worker.begun == 0
-    await gone(conversation.worker.pid, far.placer.placements[0].pids[0])
-
-
-@pytest.mark.slow
-@on_uvloop
-@on_loop
-async def test_the_connection_of_the_agent_is_cut(far: Far, tmp_path: Path) -> None:
-    """Agent and worker end, and the server knows at once."""
-    conversation = await loaded(far, tmp_path)
-    far.agents.cut()
-    how = await asyncio.wait_for(conversation.worker.wait(), 5)
-    assert how == "is out of reach: the connection to its node process-1 is lost"
-    await gone(conversation.worker.pid, far.placer.placements[0].pids[0])
-
-
-@pytest.mark.slow
-@on_uvloop
-@on_loop
-async def test_a_slow_and_narrow_network(far: Far, tmp_path: Path) -> None:
-    """Large batches pass, and keep no heartbeat back; the round trip is measured."""
-    conversation = await loaded(far, tmp_path)
-    far.data.rate, far.data.latency, far.agents.latency = 4e6, 0.05, 0.05
-    await answers(conversation, 0, 2_500_000)
-    assert not conversation.worker.lost.done()
-    # Longer trips count little by little.
-    assert 0.01 < conversation.worker.round_trip < 1
-    far.data.rate = 0
-    conversation.worker.kill()
-    await conversation.worker.wait()

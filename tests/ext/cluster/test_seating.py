@@ -32,9 +32,9 @@ def specs(*machines: str | tuple[str, str], has_gpus: bool = False) -> list[Work
     return [rank_spec(_SPEC, ranks, seat, _MEETING, has_gpus=has_gpus) for seat in order]
 
 
-def variables(found: list[WorkerSpec], name: str) -> list[str]:
+def variables(results: list[WorkerSpec], name: str) -> list[str]:
     """A variable of each rank."""
-    return [spec.extra_environment[name] for spec in found]
+    return [spec.extra_environment[name] for spec in results]
 
 
 def test_ranks_of_one_machine_follow_each_other() -> None:
@@ -52,25 +52,25 @@ def test_ranks_of_one_machine_follow_each_other() -> None:
     ]
 
 
-def test_variables_of_ranks_on_several_machines() -> None:
+def test_ranks_on_several_machines_have_torchruns_variables() -> None:
     """Each finds what torchrun would tell it there; all meet on the first machine."""
-    found = specs("a", "b", "b")
+    result = specs("a", "b", "b")
 
-    assert variables(found, "RANK") == ["0", "1", "2"]
-    assert variables(found, "LOCAL_RANK") == ["0", "0", "1"]
-    assert variables(found, "LOCAL_WORLD_SIZE") == ["1", "2", "2"]
-    assert variables(found, "GROUP_RANK") == ["0", "1", "1"]
-    assert variables(found, "GROUP_WORLD_SIZE") == ["2", "2", "2"]
-    assert variables(found, "WORLD_SIZE") == ["3", "3", "3"]
-    assert variables(found, "MASTER_ADDR") == ["10.0.0.1"] * 3
-    assert variables(found, "MASTER_PORT") == ["29501"] * 3
-    assert variables(found, "OWN") == ["1"] * 3
-    assert [(spec.load.rank, spec.load.ranks, spec.threads) for spec in found] == [
+    assert variables(result, "RANK") == ["0", "1", "2"]
+    assert variables(result, "LOCAL_RANK") == ["0", "0", "1"]
+    assert variables(result, "LOCAL_WORLD_SIZE") == ["1", "2", "2"]
+    assert variables(result, "GROUP_RANK") == ["0", "1", "1"]
+    assert variables(result, "GROUP_WORLD_SIZE") == ["2", "2", "2"]
+    assert variables(result, "WORLD_SIZE") == ["3", "3", "3"]
+    assert variables(result, "MASTER_ADDR") == ["10.0.0.1"] * 3
+    assert variables(result, "MASTER_PORT") == ["29501"] * 3
+    assert variables(result, "OWN") == ["1"] * 3
+    assert [(spec.load.rank, spec.load.ranks, spec.threads) for spec in result] == [
         (0, 3, 2),
         (1, 3, 2),
         (2, 3, 2),
     ]
-    assert [spec.load.gpu_id for spec in found] == [None] * 3
+    assert [spec.load.gpu_id for spec in result] == [None] * 3
 
 
 def test_ranks_on_one_machine_meet_there() -> None:
@@ -79,7 +79,7 @@ def test_ranks_on_one_machine_meet_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "visible", "devices"),
+    ("values", "visible", "devices"),
     [
         (["3", "1"], "1,3", [0, 1]),
         (["2,3", "0,1"], "0,1,2,3", [0, 2]),
@@ -89,20 +89,22 @@ def test_ranks_on_one_machine_meet_there() -> None:
         (["", ""], None, [0, 1]),
     ],
 )
-def test_gpus_of_ranks(given: list[str], visible: str | None, devices: list[int]) -> None:
+def test_ranks_see_all_gpus_of_their_machine(
+    values: list[str], visible: str | None, devices: list[int]
+) -> None:
     """All see those of all on their machine, in order, and each is given its own, as its local rank says."""
-    found = specs(*(("a", each) for each in given), has_gpus=True)
+    result = specs(*(("a", each) for each in values), has_gpus=True)
 
-    assert {spec.extra_environment.get("CUDA_VISIBLE_DEVICES") for spec in found} == {visible}
-    assert [spec.load.gpu_id for spec in found] == devices
+    assert {spec.extra_environment.get("CUDA_VISIBLE_DEVICES") for spec in result} == {visible}
+    assert [spec.load.gpu_id for spec in result] == devices
 
 
 def test_gpus_of_another_machine_do_not_count() -> None:
     """Each machine numbers its own."""
-    found = specs(("a", "5"), ("b", "0"), ("b", "1"), has_gpus=True)
+    result = specs(("a", "5"), ("b", "0"), ("b", "1"), has_gpus=True)
 
-    assert variables(found, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
-    assert [spec.load.gpu_id for spec in found] == [0, 0, 1]
+    assert variables(result, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
+    assert [spec.load.gpu_id for spec in result] == [0, 0, 1]
 
 
 def test_devices_of_the_server_do_not_count() -> None:

@@ -136,7 +136,7 @@ def way(request: pytest.FixtureRequest) -> Callable[[Invitation], object]:
     return _WAYS[request.param]
 
 
-def test_a_server_that_does_not_know_the_secret(
+def test_server_without_the_secret_is_refused(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
     """Who answers without knowing the secret is given up at once, and sent nothing more."""
@@ -156,7 +156,7 @@ def test_a_server_that_does_not_know_the_secret(
     assert after in ([], [b""])
 
 
-def test_something_else_answers(
+def test_other_service_is_recognised(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
     """A server of something else is told from one of this product."""
@@ -187,7 +187,7 @@ def test_a_closed_connection_is_tried_again(
     assert server.answered == 6
 
 
-def test_a_silent_server(
+def test_silent_server_is_given_up(
     serve: Callable[..., FalseServer],
     way: Callable[[Invitation], object],
     monkeypatch: pytest.MonkeyPatch,
@@ -202,7 +202,7 @@ def test_a_silent_server(
     over.set()
 
 
-def test_nobody_listens(way: Callable[[Invitation], object]) -> None:
+def test_refused_connection_is_an_error(way: Callable[[Invitation], object]) -> None:
     """That is an error, too."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
@@ -210,7 +210,7 @@ def test_nobody_listens(way: Callable[[Invitation], object]) -> None:
         way(invite("127.0.0.1", port))
 
 
-def test_the_pinned_certificate_only(
+def test_only_the_pinned_certificate_is_trusted(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object], tmp_path: Path
 ) -> None:
     """The server's certificate is trusted; no other of the same name is, even of the same authority."""
@@ -253,7 +253,7 @@ def test_old_tls_is_not_spoken(
         way(msgspec.structs.replace(server.invitation, certificate=_OWN.chain.decode()))
 
 
-def test_no_tls_where_it_was_promised(
+def test_nothing_is_sent_in_the_clear_where_tls_was_promised(
     serve: Callable[..., FalseServer], way: Callable[[Invitation], object]
 ) -> None:
     """Nothing is said in the clear if the invitation has a certificate."""
@@ -269,7 +269,7 @@ def test_no_tls_where_it_was_promised(
     assert all(server.invitation.ticket not in data for data in heard)
 
 
-def test_another_servers_local_socket(
+def test_local_socket_of_another_server_is_not_used(
     serve: Callable[..., FalseServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where another server has its socket at the same path, a worker uses the network."""
@@ -292,7 +292,7 @@ def test_another_servers_local_socket(
     assert server.answered == 3
 
 
-def test_a_frozen_local_socket(serve: Callable[..., FalseServer], tmp_path: Path) -> None:
+def test_frozen_local_socket_is_not_waited_for(serve: Callable[..., FalseServer], tmp_path: Path) -> None:
     """A socket whose server takes no more connections does not hold a worker for ever."""
     path = str(tmp_path / "s")
     local = socket.socket(socket.AF_UNIX)
@@ -332,7 +332,7 @@ def received_by(worker: SecureConnection, size: int, flags: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 100_000, 5_000_000])
-def test_both_directions_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], size: int) -> None:
+def test_both_directions_work_at_once(ends: tuple[ssl.SSLSocket, SecureConnection], size: int) -> None:
     """A thread writes while another one reads, and all bytes arrive in their order."""
     server, worker = ends
     there, back = os.urandom(size), os.urandom(size)
@@ -369,20 +369,6 @@ def test_nothing_decrypted_stays_behind(ends: tuple[ssl.SSLSocket, SecureConnect
         received_by(worker, 1, socket.MSG_DONTWAIT)
 
 
-def test_receiving_in_place(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
-    """Large frames are received where they belong."""
-    server, worker = ends
-    body = os.urandom(300_000)
-    thread = threading.Thread(target=server.sendall, args=(body,))
-    thread.start()
-    place = memoryview(bytearray(len(body)))
-    filled = 0
-    while filled < len(body):
-        filled += worker.recv_into(place[filled:], 0, 0)
-    thread.join()
-    assert place == body
-
-
 def test_one_read_takes_all_that_has_come(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
     """Records that are there are received by one read, except one that may not fit."""
     server, worker = ends
@@ -403,7 +389,7 @@ def test_the_end_is_told_after_what_came_before(ends: tuple[ssl.SSLSocket, Secur
     assert [received_by(worker, 1 << 18) for _ in range(3)] == [b"last", b"", b""]
 
 
-def test_sending_pieces(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
+def test_first_of_several_pieces_is_sent(ends: tuple[ssl.SSLSocket, SecureConnection]) -> None:
     """Of several pieces, the first is sent, or a part of it."""
     server, worker = ends
     assert worker.sendmsg([memoryview(b"one"), memoryview(b"two")]) == 3

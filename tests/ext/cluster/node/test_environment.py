@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
 import re
-import subprocess
 import sys
-import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,30 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_wheel(folder: Path, name: str, code: str) -> None:
-    """A package of one module."""
-    info = f"{name}-1.0.dist-info"
-    files = {
-        f"{name}.py": code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    digests = {path: hashlib.sha256(text.encode()).digest() for path, text in files.items()}
-    rows = [f"{p},sha256={base64.urlsafe_b64encode(d).rstrip(b'=').decode()}," for p, d in digests.items()]
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            wheel.writestr(path, text)
-
-
 @pytest.fixture
 def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An unpacked archive that brings the wheel it needs, on a node with a cache of its own."""
+    """An unpacked archive that needs a package, on a node with a cache of its own."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     made = tmp_path / "model"
-    write_wheel(made / "wheels", "tiny", "ANSWER = 42\n")
-    (made / "requirements.txt").write_text("--no-index\n--find-links wheels\ntiny==1.0\n")
+    made.mkdir()
+    (made / "requirements.txt").write_text("--no-index\ntiny==1.0\n")
     return made
 
 
@@ -58,20 +36,13 @@ def played(tmp_path: Path, script: str) -> str:
     return str(path)
 
 
-def told_to(told: list[str]) -> Callable[[str, str], None]:
+def note_in(lines: list[str]) -> Callable[[str, str], None]:
     """Notes each step, and each line of pip's with its source."""
-    return lambda text, source: told.append(f"{source}: {text}" if source else text)
+    return lambda text, source: lines.append(f"{source}: {text}" if source else text)
 
 
-def answer(python: str, variables: dict[str, str]) -> str:
-    """What a program reads from the package."""
-    code = "import tiny, modelserver, msgspec; print(tiny.ANSWER)"
-    ended = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True, check=True)
-    return ended.stdout.strip()
-
-
-def wanted(model_dir: Path, requirements: str | None = "requirements.txt", *, venv: bool = False) -> Wanted:
-    return Wanted("m", "1.0", model_dir, requirements, venv)
+def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") -> Wanted:
+    return Wanted("m", "1.0", model_dir, requirements, False)
 
 
 def environment(hidden: str = "", own: dict[str, str] | None = None, threads: int = 2) -> NodeEnvironment:
@@ -129,7 +100,9 @@ def test_the_operators_pattern_hides_more() -> None:
     ],
     ids=["the share", "the node's", "the model's", "an empty one"],
 )
-def test_threads(own: dict[str, str], node: dict[str, str], threads: set[str]) -> None:
+def test_threads_are_the_models_then_the_nodes_then_the_share(
+    own: dict[str, str], node: dict[str, str], threads: set[str]
+) -> None:
     """The model's number counts before that of the node, and this before the worker's share of cores."""
     variables = environment(own=own).variables(node, WorkerEnvironment())
 
@@ -153,7 +126,7 @@ def test_gpus_are_numbered_as_the_server_does() -> None:
     assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
-def test_what_wins() -> None:
+def test_variables_of_packages_win() -> None:
     """The packages' variables come before the model's, these before the node's."""
     node = {"A": "node", "B": "node", "C": "node"}
     packages = WorkerEnvironment(variables={"A": "packages"})
@@ -174,58 +147,43 @@ def test_the_server_and_nodes_make_them_alike() -> None:
 # Packages
 
 
-@pytest.mark.slow
-async def test_packages_are_installed_once_on_a_node(tmp_path: Path, model_dir: Path) -> None:
-    """Two workers that start at once share them; pip's lines are told, and the module can be imported."""
-    told: list[str] = []
-    first, second = await asyncio.gather(
-        *(environment().packages(wanted(model_dir), tmp_path / "own", told_to(told)) for _ in range(2))
-    )
-
-    assert first == second
-    assert told.count("Installing the packages of m 1.0") == 1
-    assert any("Successfully installed tiny-1.0" in line for line in told)
-    assert answer(sys.executable, environment().variables({"PATH": "/bin"}, first)) == "42"
-    assert not (tmp_path / "own").exists()
-
-
-async def test_a_model_without_packages(tmp_path: Path, model_dir: Path) -> None:
+async def test_model_without_packages_runs_on_the_nodes_python(tmp_path: Path, model_dir: Path) -> None:
     """Its worker is run by the node's Python, and nothing is installed."""
-    told: list[str] = []
-    packages = await environment().packages(wanted(model_dir, None), tmp_path / "own", told_to(told))
+    lines: list[str] = []
+    packages = await environment().packages(packages_of(model_dir, None), tmp_path / "own", note_in(lines))
 
     assert packages == WorkerEnvironment(sys.executable)
-    assert told == []
+    assert lines == []
 
 
-async def test_a_node_without_a_cache(
+async def test_node_without_a_cache_installs_into_the_fallback(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder for this case is used."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
-    packages = await environment().packages(wanted(model_dir), tmp_path / "own", lambda *_: None)
+    packages = await environment().packages(packages_of(model_dir), tmp_path / "own", lambda *_: None)
 
     assert packages.variables["PYTHONPATH"].startswith(str(tmp_path / "own"))
 
 
-async def test_packages_that_cannot_be_installed(
+async def test_failed_installation_is_reported_with_pips_last_lines(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error has pip's last lines, which were told as well."""
     script = "echo 'No matching distribution found for no-such-package==1.0'\nexit 1"
     monkeypatch.setattr(sys, "executable", played(tmp_path, script))
-    told: list[str] = []
+    lines: list[str] = []
 
     with pytest.raises(EnvironmentFailed, match=r"(?s)pip ended with status 1\..*no-such-package==1\.0"):
-        await environment().packages(wanted(model_dir), tmp_path / "own", told_to(told))
-    assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in told
+        await environment().packages(packages_of(model_dir), tmp_path / "own", note_in(lines))
+    assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in lines
 
 
-async def test_a_missing_requirements_file(tmp_path: Path, model_dir: Path) -> None:
+async def test_missing_requirements_file_is_refused(tmp_path: Path, model_dir: Path) -> None:
     """It is refused as on the server."""
     with pytest.raises(InvalidModel, match=r"The requirementsFile 'other\.txt' of m is missing"):
-        await environment().packages(wanted(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
+        await environment().packages(packages_of(model_dir, "other.txt"), tmp_path / "own", lambda *_: None)
 
 
 async def test_pip_sees_none_of_the_secrets(
@@ -236,19 +194,9 @@ async def test_pip_sees_none_of_the_secrets(
         monkeypatch.setenv(name, "not to be seen")
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "env\nexit 1"))
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(EnvironmentFailed):
-        await environment("AWS_.*").packages(wanted(model_dir), tmp_path / "own", told_to(told))
+        await environment("AWS_.*").packages(packages_of(model_dir), tmp_path / "own", note_in(lines))
 
-    assert "m_1.0-pip: KEPT=1" in told
-    assert [line for line in told if "not to be seen" in line] == []
-
-
-@pytest.mark.slow
-async def test_a_virtual_environment_on_a_node(tmp_path: Path, model_dir: Path) -> None:
-    """With ``useVenv`` its Python runs the worker, and sees the node's packages too."""
-    packages = await environment().packages(wanted(model_dir, venv=True), tmp_path / "own", lambda *_: None)
-    assert packages.python is not None
-
-    assert packages.python != sys.executable
-    assert answer(packages.python, {}) == "42"
+    assert "m_1.0-pip: KEPT=1" in lines
+    assert [line for line in lines if "not to be seen" in line] == []
