@@ -95,7 +95,7 @@ class FakeCall(Call):
 def around_calls(codes: list[int]) -> Surroundings:
     """Lets all calls pass; ``codes`` gets those with which they end."""
     gate: Any = SimpleNamespace(check=lambda *_: None)
-    return Surroundings(lambda *said: codes.append(said[2]), gate)
+    return Surroundings(lambda *data: codes.append(data[2]), gate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,112 +16,80 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import FAILED, tell_prediction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from modelserver.ext.grpc.calls import Served
 
 NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _Asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
-_Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 
-def served(method: Any, told: list[int], name: str = "Predictions") -> Served:
-    """What serves a method's calls; ``told`` gets the codes with which they end."""
+def served(method: Any, codes: list[int], name: str = "Predictions") -> Served:
+    """What serves a method's calls; ``codes`` gets those with which they end."""
     methods = dict.fromkeys(("Ping", "Predictions", "StreamPredictions", "StreamPredictions2"), method)
-    return handlers(NAME, methods, tell_prediction, around_calls(told))[f"{NAME}/{name}"]
+    return handlers(NAME, methods, tell_prediction, around_calls(codes))[f"{NAME}/{name}"]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_a_call_that_was_cancelled_before_it_began(cancelled: bool) -> None:
+async def test_call_cancelled_before_it_began_asks_no_model(cancelled: bool) -> None:
     """Nothing is asked of a model for it, and it is counted as cancelled."""
-    asked: list[Any] = []
-    told: list[int] = []
+    requests: list[Any] = []
+    codes: list[int] = []
 
     async def predict(message: Any, _: Any) -> Any:
-        asked.append(message)
+        requests.append(message)
         return message
 
-    running = served(predict, told).begin(FakeCall(cancelled=cancelled), b"")
+    running = served(predict, codes).begin(FakeCall(cancelled=cancelled), b"")
 
     if cancelled:
         with pytest.raises(asyncio.CancelledError):
             await running
     else:
         await running
-    assert (len(asked), told) == ((0, [1]) if cancelled else (1, [0]))
+    assert (len(requests), codes) == ((0, [1]) if cancelled else (1, [0]))
 
 
-async def test_a_call_that_is_cancelled_as_it_comes() -> None:
+async def test_call_cancelled_as_it_comes_asks_no_model() -> None:
     """What asks and gives up at once asks nothing of a model, and is counted too."""
-    asked: list[Any] = []
-    told: list[int] = []
+    requests: list[Any] = []
+    codes: list[int] = []
 
     async def predict(message: Any, _: Any) -> Any:
-        asked.append(message)
+        requests.append(message)
         return message
 
     path = f"{NAME}/Predictions"
-    async with listening({path: served(predict, told)}) as server:
+    async with listening({path: served(predict, codes)}) as server:
         given_up = asking(path, b"") + frames.reset(1, frames.Code.CANCEL)
         async with connected(server) as (reader, writer):
             writer.write(GREETING + given_up + asking(path, b"", 3))
-            while 0 not in told:
+            while 0 not in codes:
                 await asyncio.wait_for(reader.read(1 << 16), 10)
 
-    assert (len(asked), sorted(told)) == (1, [0, 1])
+    assert (len(requests), sorted(codes)) == (1, [0, 1])
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
 async def test_messages_know_their_bytes(size: int) -> None:
     """A large message is not serialized anew for whoever needs its bytes; its fields are as in any other."""
     body = _Asked(model_name="m", input={"data": bytes(size)}).SerializeToString()
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def predict(message: Any, _: Any) -> Any:
-        asked.append(message)
+        requests.append(message)
         return message
 
     await served(predict, []).begin(FakeCall(), body)
 
-    (found,) = asked
-    assert found.SerializeToString() == body
-    assert size < 100 or found.SerializeToString() is body
-    assert (found.model_name, dict(found.input), found.HasField("sequence_id")) == (
+    (result,) = requests
+    assert result.SerializeToString() == body
+    assert size < 100 or result.SerializeToString() is body
+    assert (result.model_name, dict(result.input), result.HasField("sequence_id")) == (
         "m",
         {"data": bytes(size)},
         False,
     )
-
-
-async def test_one_answer() -> None:
-    """It is sent, and the call ends well."""
-    told: list[int] = []
-
-    async def predict(asked: Any, _: Any) -> Any:
-        return _Answer(prediction=asked.model_name.encode())
-
-    call = FakeCall()
-    await served(predict, told).begin(call, _Asked(model_name="m").SerializeToString())
-
-    assert ([_Answer.FromString(sent).prediction for sent in call.sent], told) == ([b"m"], [0])
-    assert call.ending == (StatusCode.OK, "", ())
-
-
-@pytest.mark.parametrize("name", ["StreamPredictions", "StreamPredictions2"])
-async def test_answers_in_parts(name: str) -> None:
-    """Each is a message; a stream of requests is read until the client has no more."""
-
-    async def talk(asked: Any, _: Any) -> AsyncIterator[Any]:
-        names = [each.model_name async for each in asked] if name[-1] == "2" else [asked.model_name] * 2
-        for each in names:
-            yield _Answer(prediction=each.encode())
-
-    bodies = [_Asked(model_name=each).SerializeToString() for each in "mm"]
-    call, told = FakeCall(requests=bodies), list[int]()
-    await served(talk, told, name).begin(call, b"" if name[-1] == "2" else bodies[0])
-
-    assert ([_Answer.FromString(sent).prediction for sent in call.sent], told) == ([b"m"] * 2, [0])
-    assert call.ending == (StatusCode.OK, "", ())
 
 
 def refuse() -> None:
@@ -144,17 +112,19 @@ def misread() -> None:
         (misread, StatusCode.INVALID_ARGUMENT, "what?\norg.pytorch.serve.http.BadRequestException"),
     ],
 )
-async def test_failures(fail: Callable[[], None], code: StatusCode, text: str) -> None:
+async def test_failure_has_status_and_request_id(
+    fail: Callable[[], None], code: StatusCode, text: str
+) -> None:
     """The end has the error's status, and the id of the request; what is unexpected is not told."""
-    told: list[int] = []
+    codes: list[int] = []
 
     async def predict(_: Any, __: Any) -> Any:
         fail()
 
     call = FakeCall((("x-request-id", "mine"),))
-    await served(predict, told).begin(call, b"")
+    await served(predict, codes).begin(call, b"")
 
-    assert (call.sent, call.ending, told) == ([], (code, text, (("x-request-id", "mine"),)), [code])
+    assert (call.sent, call.ending, codes) == ([], (code, text, (("x-request-id", "mine"),)), [code])
 
 
 @pytest.mark.parametrize(
@@ -166,25 +136,25 @@ async def test_failures(fail: Callable[[], None], code: StatusCode, text: str) -
         (FakeCall(timeout=0.0, unread=True), 8),
     ],
 )
-async def test_who_gives_up(call: FakeCall, code: int) -> None:
+async def test_ended_call_has_the_code_of_who_gave_up(call: FakeCall, code: int) -> None:
     """A call that ends at its deadline was too late; one whose client does not read took too much; any other
     that is cancelled was given up.
     """
-    told: list[int] = []
+    codes: list[int] = []
 
     async def predict(_: Any, __: Any) -> Any:
         await asyncio.Event().wait()
 
-    running = asyncio.ensure_future(served(predict, told).begin(call, b""))
+    running = asyncio.ensure_future(served(predict, codes).begin(call, b""))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert told == [code]
+    assert codes == [code]
 
 
-def test_other_methods() -> None:
+def test_service_needs_all_methods_of_its_proto() -> None:
     """A service has the methods that its proto has, no more and no fewer."""
     with pytest.raises(KeyError, match="Ping"):
         handlers(NAME, {}, tell_prediction, around_calls([]))

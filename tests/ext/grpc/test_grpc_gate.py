@@ -37,7 +37,7 @@ def test_the_right_token_opens(verifier: Verifier) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "management", "nonsense", ""])
-def test_others_do_not(verifier: Verifier, token: str | None) -> None:
+def test_other_tokens_are_refused(verifier: Verifier, token: str | None) -> None:
     """Missing, wrong or another scope's: TorchServe's words (reference 16.2)."""
     gate = Gate(verifier, Scope.INFERENCE, ping_token=False)
 
@@ -66,6 +66,6 @@ def test_probes_need_none(verifier: Verifier) -> None:
         Gate(verifier, Scope.INFERENCE, ping_token=True).check(_PING, call())
 
 
-def test_without_tokens() -> None:
+def test_everybody_passes_without_tokens() -> None:
     """Where none are asked for, everybody passes."""
     Gate(None, Scope.MANAGEMENT, ping_token=True).check(_LOAD, call())

@@ -23,11 +23,11 @@ USUAL = [
 ]
 
 
-def told(block: bytes) -> list[Any]:
+def fields_in(block: bytes) -> list[Any]:
     return [tuple(each) for each in Decoder().decode(block)]
 
 
-def test_a_usual_head() -> None:
+def test_usual_head_is_read() -> None:
     """The path, and nothing else where nothing else is said."""
     head = read_head(USUAL)
 
@@ -40,7 +40,7 @@ def test_a_usual_head() -> None:
     assert not head.wrong
 
 
-def test_what_a_head_may_say() -> None:
+def test_metadata_are_decoded_in_order() -> None:
     """Metadata keep their order; binary ones are decoded, with or without padding, if they can be."""
     head = read_head(
         [
@@ -67,7 +67,7 @@ def test_what_a_head_may_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("data", "seconds"),
     [
         (b"1H", 3600),
         (b"2M", 120),
@@ -77,15 +77,15 @@ def test_what_a_head_may_say() -> None:
         (b"1n", 1e-9),
     ],
 )
-def test_timeouts(said: bytes, seconds: float) -> None:
+def test_timeout_is_read_with_its_unit(data: bytes, seconds: float) -> None:
     """At most eight digits and a unit."""
-    assert read_head([*USUAL, (b"grpc-timeout", said)]).timeout == pytest.approx(seconds)
+    assert read_head([*USUAL, (b"grpc-timeout", data)]).timeout == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("said", [b"123456789S", b"5", b"-5S", b"5 S", b"1s", b"1.5S", b"\xb2S", b"S", b""])
-def test_malformed_timeouts_are_refused(said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"123456789S", b"5", b"-5S", b"5 S", b"1s", b"1.5S", b"\xb2S", b"S", b""])
+def test_malformed_timeouts_are_refused(data: bytes) -> None:
     """A client that wants a deadline is not served without one."""
-    assert read_head([*USUAL, (b"grpc-timeout", said)]).wrong == 400
+    assert read_head([*USUAL, (b"grpc-timeout", data)]).wrong == 400
 
 
 @pytest.mark.parametrize(
@@ -99,37 +99,37 @@ def test_malformed_timeouts_are_refused(said: bytes) -> None:
         ((b"x", b"a\tb \xff"), 0),
     ],
 )
-def test_heads_that_are_refused(field: tuple[bytes, bytes], status: int) -> None:
+def test_other_method_or_content_is_refused(field: tuple[bytes, bytes], status: int) -> None:
     """Other methods and contents."""
     others = [each for each in USUAL if each[0] != field[0]]
 
     assert read_head([*others, field]).wrong == status
 
 
-def test_answers() -> None:
+def test_answers_have_their_fields() -> None:
     """A good answer says what is needed; one that is not gRPC's says its status."""
-    assert told(OK_HEAD) == [
+    assert fields_in(OK_HEAD) == [
         (":status", "200"),
         ("content-type", "application/grpc"),
         ("grpc-accept-encoding", "identity,deflate,gzip"),
     ]
-    assert told(OK_TRAILERS) == [("grpc-status", "0")]
-    assert told(http_head(415)) == [(":status", "415")]
-    assert told(http_head(400)) == [
+    assert fields_in(OK_TRAILERS) == [("grpc-status", "0")]
+    assert fields_in(http_head(415)) == [(":status", "415")]
+    assert fields_in(http_head(400)) == [
         (":status", "400"),
         ("content-type", "application/grpc"),
         ("grpc-status", "13"),
         ("grpc-message", "malformed grpc-timeout"),
     ]
-    assert told(fields_of((("x-batch-id", "7"), ("a", "\u20ac")))) == [("x-batch-id", "7"), ("a", "?")]
+    assert fields_in(fields_of((("x-batch-id", "7"), ("a", "\u20ac")))) == [("x-batch-id", "7"), ("a", "?")]
 
 
 @given(st.text())
-def test_messages_of_any_text(text: str) -> None:
+def test_message_of_any_text_is_printable_ascii(text: str) -> None:
     """The text of a status is what clients decode, and travels as printable ASCII."""
-    found = dict(told(trailers(StatusCode.NOT_FOUND, text)))
+    result = dict(fields_in(trailers(StatusCode.NOT_FOUND, text)))
 
-    assert found["grpc-status"] == "5"
-    said = found.get("grpc-message", "")
-    assert all(" " <= each <= "~" for each in said)
-    assert unquote(said) == text.encode("utf-8", "replace").decode()
+    assert result["grpc-status"] == "5"
+    data = result.get("grpc-message", "")
+    assert all(" " <= each <= "~" for each in data)
+    assert unquote(data) == text.encode("utf-8", "replace").decode()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from modelserver.errors import ModelNotFound
 from modelserver.ext.grpc.codes import StatusCode
@@ -32,7 +33,7 @@ class Registry:
         return bool(self.pool.ready)
 
 
-def asked(service: str = "") -> Any:
+def question(service: str = "") -> Any:
     """A question."""
     return message("grpc.health.v1.HealthCheckRequest")(service=service)
 
@@ -60,19 +61,19 @@ def service(registry: Any, stopping: asyncio.Event) -> HealthService:
     return HealthService(registry, ["own.Service"], stopping)
 
 
-async def test_who_is_asked_about(service: HealthService, stopping: asyncio.Event) -> None:
+async def test_server_and_models_have_their_state(service: HealthService, stopping: asyncio.Event) -> None:
     """The server by no name or a service's, a model by its own; a server that stops serves nothing."""
     context: Any = None
 
-    async def told() -> list[int]:
+    async def statuses() -> list[int]:
         names = ("", "own.Service", "grpc.health.v1.Health", "m")
-        return [(await service.check(asked(name), context)).status for name in names]
+        return [(await service.check(question(name), context)).status for name in names]
 
-    assert await told() == [_SERVING] * 3 + [_NOT_SERVING]
+    assert await statuses() == [_SERVING] * 3 + [_NOT_SERVING]
     with pytest.raises(ModelNotFound, match="other"):
-        await service.check(asked("other"), context)
+        await service.check(question("other"), context)
     stopping.set()
-    assert await told() == [_NOT_SERVING] * 4
+    assert await statuses() == [_NOT_SERVING] * 4
 
 
 async def test_changes_are_watched_until_the_end(
@@ -80,7 +81,7 @@ async def test_changes_are_watched_until_the_end(
 ) -> None:
     """The state now, and each that is another."""
     monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.001)
-    watched = service.watch(asked("m"), call())
+    watched = service.watch(question("m"), call())
     seen = [(await anext(watched)).status]
     registry.pool.ready = True
     seen.append((await anext(watched)).status)
@@ -88,14 +89,14 @@ async def test_changes_are_watched_until_the_end(
     seen += [answer.status async for answer in watched]
 
     assert seen == [_NOT_SERVING, _SERVING, _NOT_SERVING]
-    assert [answer.status async for answer in service.watch(asked("no"), call())] == [_UNKNOWN]
+    assert [answer.status async for answer in service.watch(question("no"), call())] == [_UNKNOWN]
 
 
-async def test_many_watchers(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_watchers_share_one_look(service: HealthService, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked for all of them at once while nothing changes, and not at all once they have left."""
     monkeypatch.setattr("modelserver.ext.grpc.health.EVERY", 0.01)
     watched = [
-        service.watch(asked(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
+        service.watch(question(("", "m")[each % 2]), call(each // MOST_OF_CLIENT)) for each in range(MOST)
     ]
     for each in watched:
         await anext(each)
@@ -109,24 +110,22 @@ async def test_many_watchers(service: HealthService, monkeypatch: pytest.MonkeyP
     for each in waiting:
         each.cancel()
     await asyncio.wait(waiting)
-    await asyncio.sleep(0.05)
 
-    assert service._looking is None
+    await until(lambda: service._looking is None and len(asyncio.all_tasks()) == 1)
     assert not service._watchers
-    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize(("of_client", "count"), [(MOST_OF_CLIENT + 1, MOST_OF_CLIENT), (1, MOST)])
 async def test_watchers_are_bounded(service: HealthService, of_client: int, count: int) -> None:
     """A client may have some on its connection, and all clients some together, until one of them leaves."""
-    watched = [service.watch(asked(), call(each // of_client)) for each in range(count)]
+    watched = [service.watch(question(), call(each // of_client)) for each in range(count)]
     for each in watched:
         await anext(each)
-    refused = service.watch(asked(), call(count // of_client))
+    refused = service.watch(question(), call(count // of_client))
     with pytest.raises(Unacceptable, match="1000") as error:
         await anext(refused)
     assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
 
     assert isinstance(watched[0], AsyncGenerator)
     await watched[0].aclose()
-    assert (await anext(service.watch(asked(), call(count // of_client)))).status == _SERVING
+    assert (await anext(service.watch(question(), call(count // of_client)))).status == _SERVING

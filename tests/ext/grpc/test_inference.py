@@ -16,7 +16,6 @@ from modelserver.engine.wire.messages import Answer
 from modelserver.errors import ModelNotFound
 from modelserver.ext.grpc.inference import InferenceService
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.statuses import Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -73,7 +72,7 @@ def service(registry: Any) -> InferenceService:
     return InferenceService(registry)
 
 
-def asked(name: str = "m", **more: Any) -> Any:
+def make_request(name: str = "m", **more: Any) -> Any:
     """A request with one field."""
     return message("org.pytorch.serve.grpc.inference.PredictionsRequest")(
         model_name=name, input={"data": b"\x01"}, **more
@@ -83,42 +82,26 @@ def asked(name: str = "m", **more: Any) -> Any:
 async def test_ping_says_what_rest_says(service: InferenceService, registry: Registry) -> None:
     """The text of ``/ping``; the call ends well either way."""
     ping: Any = None
-    told = [json.loads((await service.ping(ping, FakeCall())).health)["status"]]
+    statuses = [json.loads((await service.ping(ping, FakeCall())).health)["status"]]
     registry.healthy = False
-    told.append(json.loads((await service.ping(ping, FakeCall())).health)["status"])
+    statuses.append(json.loads((await service.ping(ping, FakeCall())).health)["status"])
 
-    assert told == ["Healthy", "Unhealthy"]
+    assert statuses == ["Healthy", "Unhealthy"]
 
 
 async def test_fields_travel_as_they_came(service: InferenceService) -> None:
     """The worker gets all of them, by name."""
-    answer = await service.predict(asked(), FakeCall())
+    answer = await service.predict(make_request(), FakeCall())
 
     assert msgspec.msgpack.decode(answer.prediction) == {"data": b"\x01"}
-
-
-async def test_an_answer_may_come_in_parts(service: InferenceService) -> None:
-    """What the handler returns is the last of them."""
-    parts = [part.prediction async for part in service.stream(asked(), FakeCall())]
-
-    assert (parts[0], len(parts)) == (b"part", 2)
 
 
 async def test_a_stream_goes_on_after_a_failure(service: InferenceService) -> None:
     """The failure is an answer with a status; ids of sequences are given back."""
 
     async def requests() -> AsyncIterator[Any]:
-        yield asked("none", sequence_id="s")
-        yield asked(sequence_id="t")
+        yield make_request("none", sequence_id="s")
+        yield make_request(sequence_id="t")
 
     answers = [answer async for answer in service.converse(requests(), FakeCall())]
     assert [(answer.status.code, answer.sequence_id) for answer in answers] == [(13, "s"), (0, "t"), (0, "t")]
-
-
-@pytest.mark.parametrize(("name", "told"), [("", "model_name is required"), ("none", "none")])
-async def test_requests_without_a_model_are_refused(service: InferenceService, name: str, told: str) -> None:
-    """Before they are in any queue."""
-    with pytest.raises(Refused) as caught:
-        await service.predict(asked(name), FakeCall())
-
-    assert told in str(caught.value.__cause__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from tests.ext.grpc.calling import around_calls, listening
+from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Answer
@@ -157,23 +158,8 @@ async def many(client: grpc.aio.Channel, path: str, *bodies: bytes) -> None:
         pass
 
 
-async def answered(client: grpc.aio.Channel) -> None:
-    await one(client, prediction())
-
-
-async def too_many_rows(client: grpc.aio.Channel) -> None:
-    await one(client, tensor(8))
-
-
-async def tensors(client: grpc.aio.Channel) -> None:
-    await one(client, tensor(2))
-
-
-async def too_late(client: grpc.aio.Channel) -> None:
-    await one(client, prediction(), timeout=0.1)
-
-
 async def cancelled(client: grpc.aio.Channel) -> None:
+    """A call that its client gives up."""
     task = asyncio.ensure_future(one(client, prediction()))
     await asyncio.sleep(0.1)
     task.cancel()
@@ -181,79 +167,62 @@ async def cancelled(client: grpc.aio.Channel) -> None:
 
 
 async def stream(client: grpc.aio.Channel) -> None:
+    """A call whose answer comes in parts."""
     call: Any = client.unary_stream(f"/{inference.NAME}/StreamPredictions")
     async for _ in call(prediction(), timeout=20.0):
         pass
 
 
-async def conversation(client: grpc.aio.Channel) -> None:
-    await many(client, f"{inference.NAME}/StreamPredictions2", prediction(), prediction())
-
-
-async def stream_of_tensors(client: grpc.aio.Channel) -> None:
-    await many(client, f"{open_inference.NAME}/ModelStreamInfer", tensor(), tensor())
-
-
-async def garbage_in_a_stream(client: grpc.aio.Channel) -> None:
-    await many(client, f"{open_inference.NAME}/ModelStreamInfer", tensor(), b"\xff")
-
-
-async def conversation_cancelled(client: grpc.aio.Channel) -> None:
-    call: Any = client.stream_stream(f"/{inference.NAME}/StreamPredictions2")(timeout=20.0)
-    await call.write(prediction())
+async def broken_off(client: grpc.aio.Channel, path: str, body: bytes) -> None:
+    """A stream that its client gives up after the first answer."""
+    call: Any = client.stream_stream(f"/{path}")(timeout=20.0)
+    await call.write(body)
     await call.read()
     call.cancel()
 
 
-async def stream_of_tensors_cancelled(client: grpc.aio.Channel) -> None:
-    call: Any = client.stream_stream(f"/{open_inference.NAME}/ModelStreamInfer")(timeout=20.0)
-    await call.write(tensor())
-    await call.read()
-    call.cancel()
+CONVERSATION, TENSORS = f"{inference.NAME}/StreamPredictions2", f"{open_inference.NAME}/ModelStreamInfer"
+CALLS_OF: dict[str, Callable[[grpc.aio.Channel], Awaitable[None]]] = {
+    "prediction": lambda client: one(client, prediction()),
+    "tensors": lambda client: one(client, tensor(2)),
+    "too many rows": lambda client: one(client, tensor(8)),
+    "too late": lambda client: one(client, prediction(), timeout=0.1),
+    "cancelled": cancelled,
+    "stream": stream,
+    "conversation": lambda client: many(client, CONVERSATION, prediction(), prediction()),
+    "stream of tensors": lambda client: many(client, TENSORS, tensor(), tensor()),
+    "garbage in a stream": lambda client: many(client, TENSORS, tensor(), b"\xff"),
+    "conversation cancelled": lambda client: broken_off(client, CONVERSATION, prediction()),
+    "tensors cancelled": lambda client: broken_off(client, TENSORS, tensor()),
+}
 
 
 @pytest.mark.parametrize(
-    ("does", "call"),
+    ("does", "calls"),
     [
-        (handler_fails, answered),
-        (handler_fails, tensors),
-        (worker_dies, answered),
-        (worker_dies, tensors),
-        (full, answered),
-        (full, tensors),
-        (strange, answered),
-        (silent, too_many_rows),
-        (silent, too_late),
-        (silent, cancelled),
-        (breaks_off, stream),
-        (worker_dies, stream),
-        (breaks_off, conversation),
-        (handler_fails, stream_of_tensors),
-        (strange, stream_of_tensors),
-        (handler_fails, garbage_in_a_stream),
-        (handler_fails, conversation_cancelled),
-        (handler_fails, stream_of_tensors_cancelled),
+        (handler_fails, "prediction, tensors, stream of tensors, garbage in a stream"),
+        (handler_fails, "conversation cancelled, tensors cancelled"),
+        (worker_dies, "prediction, tensors, stream"),
+        (full, "prediction, tensors"),
+        (strange, "prediction, stream of tensors"),
+        (silent, "too many rows, too late, cancelled"),
+        (breaks_off, "stream, conversation"),
     ],
-    ids=lambda each: each.__name__,
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
 @pytest.mark.usefixtures("traced")
 async def test_nothing_outlives_a_call_that_failed(
     client: grpc.aio.Channel,
     pool: Pool,
     does: Callable[[Request], None],
-    call: Callable[[grpc.aio.Channel], Awaitable[None]],
+    calls: str,
 ) -> None:
     """Its bodies are freed with it, and not by the collector of circles."""
     pool.does = does
-    before, _ = tracemalloc.get_traced_memory()
+    for name in calls.split(", "):
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(CALLS):
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+                await CALLS_OF[name](client)
 
-    for _ in range(CALLS):
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-            await call(client)
-    for _ in range(100):
-        if tracemalloc.get_traced_memory()[0] - before < SIZE // 2:
-            break
-        await asyncio.sleep(0.01)
-
-    kept = tracemalloc.get_traced_memory()[0] - before
-    assert kept < SIZE // 2
+        await until(lambda before=before: tracemalloc.get_traced_memory()[0] - before < SIZE // 2)

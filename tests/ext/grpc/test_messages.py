@@ -33,11 +33,11 @@ def test_descriptors_are_current() -> None:
 
 def test_pool_is_our_own() -> None:
     """A client's copy of the same messages, in the pool of all, is not in the way."""
-    theirs = pytest.importorskip("tritonclient.grpc").service_pb2.ModelInferRequest
+    other = pytest.importorskip("tritonclient.grpc").service_pb2.ModelInferRequest
 
     assert "raw_input_contents" in message("inference.ModelInferRequest").DESCRIPTOR.fields_by_name
-    assert theirs.DESCRIPTOR.full_name == "inference.ModelInferRequest"
-    assert theirs.DESCRIPTOR.file.pool is not POOL
+    assert other.DESCRIPTOR.full_name == "inference.ModelInferRequest"
+    assert other.DESCRIPTOR.file.pool is not POOL
 
 
 @pytest.mark.parametrize(
@@ -79,66 +79,31 @@ def test_pool_is_our_own() -> None:
                 "timeout": 7,
             },
         ),
-        (
-            "inference.ModelInferRequest",
-            {
-                "model_name": 1,
-                "model_version": 2,
-                "id": 3,
-                "parameters": 4,
-                "inputs": 5,
-                "outputs": 6,
-                "raw_input_contents": 7,
-            },
-        ),
-        (
-            "inference.InferTensorContents",
-            {
-                "bool_contents": 1,
-                "int_contents": 2,
-                "int64_contents": 3,
-                "uint_contents": 4,
-                "uint64_contents": 5,
-                "fp32_contents": 6,
-                "fp64_contents": 7,
-                "bytes_contents": 8,
-            },
-        ),
-        (
-            "inference.InferParameter",
-            {
-                "bool_param": 1,
-                "int64_param": 2,
-                "string_param": 3,
-                "double_param": 4,
-                "uint64_param": 5,
-            },
-        ),
     ],
 )
-def test_field_numbers(name: str, numbers: dict[str, int]) -> None:
-    """They are the contract (reference 20, kserve reference 6)."""
+def test_field_numbers_are_torchserves(name: str, numbers: dict[str, int]) -> None:
+    """They are TorchServe's (reference 20); those of the Open Inference Protocol are compared below."""
     assert {field.name: field.number for field in message(name).DESCRIPTOR.fields} == numbers
 
 
 def fields_of(kind: descriptor_pb2.DescriptorProto) -> dict[str, tuple[Any, ...]]:
     """The fields of a message type and of those within it, and the numbers of its enumerations."""
-    found: dict[str, tuple[Any, ...]] = {}
+    result: dict[str, tuple[Any, ...]] = {}
     for field in kind.field:
         choice = kind.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else ""
-        found[field.name] = field.number, field.type, field.label, field.type_name, choice
+        result[field.name] = field.number, field.type, field.label, field.type_name, choice
     for enum in kind.enum_type:
-        found |= {f"{enum.name}.{value.name}": (value.number,) for value in enum.value}
+        result |= {f"{enum.name}.{value.name}": (value.number,) for value in enum.value}
     for each in kind.nested_type:
-        found |= {f"{each.name}.{name}": told for name, told in fields_of(each).items()}
-    return found
+        result |= {f"{each.name}.{name}": number for name, number in fields_of(each).items()}
+    return result
 
 
 def compared(pool: Any, name: str) -> dict[str, tuple[Any, ...]]:
     """The fields of a message of the protocol, by names that begin with its own."""
     kind = descriptor_pb2.DescriptorProto()
     pool.FindMessageTypeByName(f"inference.{name}").CopyToProto(kind)
-    return {f"{name}.{field}": told for field, told in fields_of(kind).items()}
+    return {f"{name}.{field}": number for field, number in fields_of(kind).items()}
 
 
 def test_messages_are_tritons() -> None:
@@ -146,10 +111,10 @@ def test_messages_are_tritons() -> None:
     have, by number, type and name; beside them only those that KServe's clients know.
     """
     file = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR
-    theirs, ours = file.services_by_name["GRPCInferenceService"], service("inference.GRPCInferenceService")
+    others, ours = file.services_by_name["GRPCInferenceService"], service("inference.GRPCInferenceService")
     names = {name for each in (ours.file, *ours.file.dependencies) for name in each.message_types_by_name}
 
-    assert set(ours.methods_by_name) == set(theirs.methods_by_name)
+    assert set(ours.methods_by_name) == set(others.methods_by_name)
     assert len(names) > 50
     for name in names:
         mine, other = compared(POOL, name), compared(file.pool, name)
@@ -159,7 +124,7 @@ def test_messages_are_tritons() -> None:
         assert name in _IN_PART or other.keys() == shared
 
 
-def test_unknown_names() -> None:
+def test_unknown_name_is_a_key_error() -> None:
     """Names that the protos do not have are KeyErrors."""
     for find in (message, service):
         with pytest.raises(KeyError):

@@ -38,7 +38,7 @@ async def test_results_are_in_order() -> None:
     assert ended == [2, 1, 0]
 
 
-async def test_no_more_than_the_window() -> None:
+async def test_window_limits_what_is_read() -> None:
     """What nobody takes keeps further items from being read."""
     read: list[int] = []
 
@@ -100,7 +100,7 @@ async def test_leaving_ends_the_work() -> None:
     assert cancelled == [1, 2]
 
 
-async def test_items_that_nobody_reads_any_more() -> None:
+async def test_items_can_be_closed_while_the_next_is_awaited() -> None:
     """Who has enough while the next item is awaited can close the items at once."""
     waits = asyncio.Event()
 

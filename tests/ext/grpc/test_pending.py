@@ -71,12 +71,12 @@ def outcomes(model: Any) -> list[str]:
 async def fails(model: Any, answer: tuple[Answer, bytes]) -> None:
     """A request whose answer is a failure."""
     with contextlib.suppress(HandlerError):
-        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+        async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
             waiting.request.deliver(0, [answer])
             await waiting.answers()
 
 
-def asked(rows: int = 1) -> Parsed:
+def parsed(rows: int = 1) -> Parsed:
     """A request with so many rows."""
     return Parsed([b""] * rows)
 
@@ -88,7 +88,7 @@ def failed(text: str, status: int = 503) -> tuple[Answer, bytes]:
 
 async def test_answers_come_together(model: Any) -> None:
     """Whoever awaits them gets those of all rows, in order."""
-    async with Pending(model, asked(2), CALL, None, UNWATCHED) as waiting:
+    async with Pending(model, parsed(2), CALL, None, UNWATCHED) as waiting:
         task = asyncio.create_task(waiting.answers())
         await asyncio.sleep(0)
         waiting.request.deliver(1, [(Answer(1), b"b")])
@@ -102,7 +102,7 @@ async def test_leaving_cancels(model: Any) -> None:
     """A caller that is cancelled takes its request out of the pool (F37)."""
 
     async def wait() -> None:
-        async with Pending(model, asked(), CALL, None, UNWATCHED) as made:
+        async with Pending(model, parsed(), CALL, None, UNWATCHED) as made:
             waiting.append(made.request)
             await made.answers()
 
@@ -119,21 +119,21 @@ async def test_leaving_cancels(model: Any) -> None:
 
 async def test_outcomes_are_counted(model: Any) -> None:
     """An answer, a failure of the handler, and a refusal."""
-    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+    async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a")])
         await waiting.answers()
     await fails(model, failed("bad"))
     model.pool.refusal = ServiceUnavailable("full")
     with pytest.raises(ServiceUnavailable):
-        Pending(model, asked(), CALL, None, UNWATCHED)
+        Pending(model, parsed(), CALL, None, UNWATCHED)
 
     assert outcomes(model) == ["2xx", "5xx", "5xx"]
     assert model.metrics.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
 
 
-async def test_parts(model: Any) -> None:
+async def test_parts_come_before_the_returned_answer(model: Any) -> None:
     """The parts come as they are sent, then what was returned; the backlog is what was not taken."""
-    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
+    async with Pending(model, parsed(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
         backlog = made.backlog
         assert made.on_part is not None
@@ -149,10 +149,10 @@ async def test_parts(model: Any) -> None:
         assert backlog() == 0
 
 
-async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_client_ends_the_work(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that takes nothing ends the work for it; it is told why."""
     monkeypatch.setattr(pending, "MAX_UNSENT", 4)
-    async with Pending(model, asked(), CALL, None, UNWATCHED, parts=True) as waiting:
+    async with Pending(model, parsed(), CALL, None, UNWATCHED, parts=True) as waiting:
         made = waiting.request
         assert made.on_part is not None
         for _ in range(3):
@@ -163,7 +163,7 @@ async def test_slow_clients(model: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert model.pool.cancelled == [made]
 
 
-async def test_failures(model: Any) -> None:
+async def test_failures_name_their_row(model: Any) -> None:
     """The first row that failed is named; errors of the server are passed on, strange ones are INTERNAL."""
     async with Pending(model, Inference([b"", b""], TENSORS), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [(Answer(1), b"a"), failed("bad", 400)])
@@ -171,24 +171,15 @@ async def test_failures(model: Any) -> None:
             await waiting.answers()
     assert (caught.value.status, caught.value.kserve_status) == (400, None)
     for error, kind in ((ServiceUnavailable("no"), ServiceUnavailable), (KeyError("x"), InternalError)):
-        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+        async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
             waiting.request.fail(error)
             with pytest.raises(kind):
                 await waiting.answers()
 
 
-async def test_ids_of_failures(model: Any) -> None:
-    """An error has the id of the request that it ended, also if reading the answers failed."""
-    with pytest.raises(InternalError) as caught:
-        async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
-            raise InternalError
-
-    assert caught.value.logged_id == waiting.request.id
-
-
-async def test_failures_of_whole_bodies(model: Any) -> None:
+async def test_failed_body_is_500_in_v2(model: Any) -> None:
     """What is 503 in TorchServe's protocol is 500 in V2 (design 9, "Statuses")."""
-    async with Pending(model, asked(), CALL, None, UNWATCHED) as waiting:
+    async with Pending(model, parsed(), CALL, None, UNWATCHED) as waiting:
         waiting.request.deliver(0, [failed("Prediction failed")])
         with pytest.raises(HandlerError) as caught:
             await waiting.answers()
@@ -196,7 +187,7 @@ async def test_failures_of_whole_bodies(model: Any) -> None:
     assert (caught.value.status, caught.value.kserve_status) == (503, 500)
 
 
-def test_request_ids() -> None:
+def test_usable_request_id_is_taken() -> None:
     """A usable one of the metadata is taken; line breaks never are (F13)."""
 
     def of(*metadata: tuple[str, str | bytes]) -> str:
@@ -207,10 +198,10 @@ def test_request_ids() -> None:
     assert len(of()) == 36
 
 
-async def test_parts_that_nobody_takes(model: Any) -> None:
+async def test_parts_of_a_caller_that_left_do_not_count(model: Any) -> None:
     """They do not count any more when the caller has left."""
     call = FakeCall()
-    async with Pending(model, asked(), call, None, UNWATCHED, parts=True) as waiting:
+    async with Pending(model, parsed(), call, None, UNWATCHED, parts=True) as waiting:
         assert waiting.request.on_part is not None
         waiting.request.on_part(waiting.request, Answer(3), b"one")
         assert call.held == 3

@@ -11,7 +11,7 @@ from modelserver.ext.grpc.ports import addresses, reserved
 from modelserver.models.settings.settings import Settings
 
 
-def test_addresses() -> None:
+def test_addresses_are_those_of_the_settings() -> None:
     """Both sides, as the settings say; IPv6 is in brackets where gRPC reads it."""
     first, second = addresses(Settings(grpc_inference_address="::1", grpc_management_port=9))
 
@@ -36,7 +36,7 @@ def test_nothing_is_held_where_grpc_is_off() -> None:
         assert held == []
 
 
-def test_taken_port() -> None:
+def test_taken_port_is_refused_with_its_settings() -> None:
     """The error names the settings, the reason and the ways out (F56)."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

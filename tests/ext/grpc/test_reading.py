@@ -21,7 +21,7 @@ WHOLE = Takes("m", Signature(), rows=False)
 SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
-def asked(rows: int = 2, **parameters: Any) -> Any:
+def make_request(rows: int = 2, **parameters: Any) -> Any:
     """So many rows of one number."""
     request = message("inference.ModelInferRequest")(model_name="m", id="own")
     tensor = request.inputs.add(name="x", datatype="UINT8", shape=[rows, 1])
@@ -35,8 +35,8 @@ def asked(rows: int = 2, **parameters: Any) -> Any:
 def test_rows_are_taken_apart() -> None:
     """Of a model that takes rows; on the loop and by a helper alike."""
     here, aside = (
-        read_message(asked(), TAKES),
-        read_bytes(asked().SerializeToString(), TAKES),
+        read_message(make_request(), TAKES),
+        read_bytes(make_request().SerializeToString(), TAKES),
     )
 
     for read in (here, aside):
@@ -47,7 +47,7 @@ def test_rows_are_taken_apart() -> None:
 
 def test_another_model_gets_the_whole_as_json() -> None:
     """As the same request has it over REST."""
-    read = read_message(asked(), WHOLE)
+    read = read_message(make_request(), WHOLE)
 
     assert read.kind == BODY
     assert json.loads(read.bodies[0])["inputs"] == [
@@ -57,24 +57,24 @@ def test_another_model_gets_the_whole_as_json() -> None:
 
 def test_a_sequence_is_said_by_headers() -> None:
     """Only where the model has sequences; the parameters are taken out then."""
-    said = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    data = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 
     for splits in (True, False):
         takes = msgspec.structs.replace(SEQUENCES, rows=splits)
-        read = read_message(asked(**said), takes)
+        read = read_message(make_request(**data), takes)
         assert list(read.sequence) == [(b"seq-id", b"7"), (b"seq-start", b"true")]
-    assert not read_message(asked(**said), TAKES).sequence
+    assert not read_message(make_request(**data), TAKES).sequence
 
 
 def test_what_names_no_sequence_is_refused() -> None:
     """As over REST."""
     with pytest.raises(BadRequest, match="parameter sequence_start is 1, true or false is needed"):
-        read_message(asked(sequence_id=7, sequence_start=1), SEQUENCES)
+        read_message(make_request(sequence_id=7, sequence_start=1), SEQUENCES)
 
 
 def test_what_is_heavy_is_left_to_a_helper() -> None:
     """Where it must be light."""
-    request = asked(0)
+    request = make_request(0)
     request.inputs[0].shape[:] = [LIGHT_BYTES + 1, 1]
     request.inputs[0].ClearField("contents")
     request.raw_input_contents.append(bytes(LIGHT_BYTES + 1))

@@ -20,13 +20,13 @@ _OURS = "inference.GRPCInferenceService"
 @pytest.fixture(params=NAMES, ids=lambda name: name.split(".")[2])
 def name(request: pytest.FixtureRequest) -> str:
     """The service, in each version of its protocol."""
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
-async def ask(name: str, **asked: Any) -> Any:
+async def ask(name: str, **query: Any) -> Any:
     """The only answer to a request."""
-    request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **asked)
+    request = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(host="here", **query)
 
     async def requests() -> AsyncIterator[Any]:
         yield request
@@ -40,11 +40,11 @@ async def ask(name: str, **asked: Any) -> Any:
 
 def files(answer: Any) -> list[str]:
     """The names of the files that were told."""
-    told = answer.file_descriptor_response.file_descriptor_proto
-    return [FileDescriptorProto.FromString(each).name for each in told]
+    response = answer.file_descriptor_response.file_descriptor_proto
+    return [FileDescriptorProto.FromString(each).name for each in response]
 
 
-async def test_services(name: str) -> None:
+async def test_services_are_listed_by_name(name: str) -> None:
     """All of the port are told, in the order of their names."""
     answer = await ask(name, list_services="")
 
@@ -54,7 +54,7 @@ async def test_services(name: str) -> None:
 @pytest.mark.parametrize(
     "symbol", [_OURS, f"{_OURS}.ModelInfer", "inference.ModelInferRequest", "inference.ModelInferRequest.id"]
 )
-async def test_symbols(name: str, symbol: str) -> None:
+async def test_symbol_is_found_in_its_file(name: str, symbol: str) -> None:
     """A service, a method, a message or a field: the file that has it comes first."""
     first, *_ = files(await ask(name, file_containing_symbol=symbol))
 
@@ -64,24 +64,24 @@ async def test_symbols(name: str, symbol: str) -> None:
 
 async def test_files_come_with_what_they_import(name: str) -> None:
     """Each file once: a client need not ask again."""
-    found = files(
+    result = files(
         await ask(name, file_containing_symbol="org.pytorch.serve.grpc.inference.InferenceAPIsService")
     )
 
-    assert "google/protobuf/empty.proto" in found
-    assert len(found) == len(set(found))
+    assert "google/protobuf/empty.proto" in result
+    assert len(result) == len(set(result))
 
 
-async def test_extensions(name: str) -> None:
+async def test_messages_have_no_extensions(name: str) -> None:
     """Our messages have none."""
     answer = await ask(name, all_extension_numbers_of_type="inference.ModelInferRequest")
 
-    told = answer.all_extension_numbers_response
-    assert (told.base_type_name, list(told.extension_number)) == ("inference.ModelInferRequest", [])
+    response = answer.all_extension_numbers_response
+    assert (response.base_type_name, list(response.extension_number)) == ("inference.ModelInferRequest", [])
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "query",
     [
         {"file_by_filename": "none.proto"},
         {"file_containing_symbol": "no.such.Thing"},
@@ -89,10 +89,10 @@ async def test_extensions(name: str) -> None:
         {"file_containing_extension": {"containing_type": "a.B", "extension_number": 1}},
         {},
     ],
-    ids=lambda asked: next(iter(asked), "nothing"),
+    ids=lambda query: next(iter(query), "nothing"),
 )
-async def test_what_is_not_there(name: str, asked: dict[str, Any]) -> None:
+async def test_unknown_name_is_not_found(name: str, query: dict[str, Any]) -> None:
     """NOT_FOUND, and the stream goes on."""
-    error = (await ask(name, **asked)).error_response
+    error = (await ask(name, **query)).error_response
 
     assert (error.error_code, error.error_message) == (5, "not found")

@@ -125,14 +125,14 @@ def raw(sent: Sent) -> InferRequest:
 
 def forms(sent: Sent) -> list[InferRequest]:
     """The request in every form that there is for its type."""
-    found = [in_json(sent, flat=True), in_json(sent, flat=False), in_binary(sent), raw(sent)]
-    return [*found, typed(sent)] if sent.datatype in _FIELDS else found
+    results = [in_json(sent, flat=True), in_json(sent, flat=False), in_binary(sent), raw(sent)]
+    return [*results, typed(sent)] if sent.datatype in _FIELDS else results
 
 
 @pytest.mark.parametrize("datatype", NAMES)
 @given(data=st.data())
 @_FEW
-def test_requests(datatype: str, data: st.DataObject) -> None:
+def test_all_forms_of_a_request_are_the_same_tensor(datatype: str, data: st.DataObject) -> None:
     """Every form of a request is the same tensor, has the same rows, and may share their batch."""
     sent = data.draw(tensors(datatype))
     requests = forms(sent)
@@ -165,7 +165,7 @@ def echoed(request: InferRequest) -> list[Output]:
 @pytest.mark.parametrize("datatype", NAMES)
 @given(data=st.data())
 @_FEW
-def test_answers(datatype: str, data: st.DataObject) -> None:
+def test_answers_come_back_in_every_form(datatype: str, data: st.DataObject) -> None:
     """What came back in any form is what was sent in any other."""
     sent = data.draw(tensors(datatype))
 
@@ -179,8 +179,8 @@ def test_answers(datatype: str, data: st.DataObject) -> None:
 
 def from_rest(request: InferRequest, outputs: list[Output], *, binary: bool) -> bytes:
     """The bytes of the output as REST tells it."""
-    asked = InferRequest(request.inputs, binary=binary)
-    content, length = encode_response("m", "1", asked, "id", outputs)
+    requests = InferRequest(request.inputs, binary=binary)
+    content, length = encode_response("m", "1", requests, "id", outputs)
     (output,) = json.loads(content if length is None else content[:length])["outputs"]
     if length is not None:
         assert output["parameters"] == {"binary_data_size": len(content) - length}
@@ -206,7 +206,7 @@ def from_grpc(request: InferRequest, outputs: list[Output]) -> bytes:
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
 @given(data=st.data())
 @_FEW
-def test_any_bits(datatype: str, data: st.DataObject) -> None:
+def test_any_bits_pass(datatype: str, data: st.DataObject) -> None:
     """Infinities, what is no number, and all else that bits can be pass in binary, raw and typed."""
     count = data.draw(st.integers(1, 4))
     width = DATATYPES[datatype].width
@@ -215,5 +215,5 @@ def test_any_bits(datatype: str, data: st.DataObject) -> None:
 
     assert from_rest(request, echoed(request), binary=True) == content
     assert from_grpc(request, echoed(request)) == content
-    told = from_grpc(InferRequest(request.inputs), echoed(request))
-    assert str(unpack(datatype, memoryview(told))) == str(unpack(datatype, memoryview(content)))
+    typed_content = from_grpc(InferRequest(request.inputs), echoed(request))
+    assert str(unpack(datatype, memoryview(typed_content))) == str(unpack(datatype, memoryview(content)))

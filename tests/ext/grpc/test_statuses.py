@@ -71,13 +71,13 @@ def test_codes_are_those_of_grpc() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), _TABLE.items())
-def test_codes_of_http(status: int, code: int) -> None:
+def test_http_status_has_its_code(status: int, code: int) -> None:
     """The table of reference 20."""
     assert by_http(status) == code
 
 
 @pytest.mark.parametrize("code", StatusCode)
-def test_counting(code: StatusCode) -> None:
+def test_code_counts_as_success_or_whose_fault(code: StatusCode) -> None:
     """Each code counts as success, the client's fault or the server's."""
     like = http_class(code) // 100
 
@@ -103,7 +103,7 @@ def test_counting(code: StatusCode) -> None:
         (ServiceUnavailable("full"), "full\nInternalServerException.()"),
     ],
 )
-def test_refused_predictions(error: ModelServerError, text: str) -> None:
+def test_refused_prediction_is_internal(error: ModelServerError, text: str) -> None:
     """Whatever the reason, it is INTERNAL, as a recording of TorchServe 0.12 has it."""
     assert tell_as_torchserve(Refused(error)) == (StatusCode.INTERNAL, text)
     if error.status != 503:
@@ -129,11 +129,11 @@ def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
         (PayloadTooLarge("m"), StatusCode.RESOURCE_EXHAUSTED),
     ],
 )
-def test_failed_predictions(error: ModelServerError, code: StatusCode) -> None:
+def test_failed_prediction_has_the_code_of_its_status(error: ModelServerError, code: StatusCode) -> None:
     """By the HTTP status, with the class on the second line."""
-    found, text = tell_prediction(error)
+    result, text = tell_prediction(error)
 
-    assert found is code
+    assert result is code
     assert text == f"{error.message}\norg.pytorch.serve.http.{error.type}"
 
 
@@ -153,11 +153,11 @@ def test_failed_predictions(error: ModelServerError, code: StatusCode) -> None:
         (InvalidModelVersion("m"), StatusCode.UNKNOWN),
     ],
 )
-def test_management(error: ModelServerError, code: StatusCode) -> None:
+def test_management_error_has_its_code(error: ModelServerError, code: StatusCode) -> None:
     """The table of reference 20; what TorchServe does not map is UNKNOWN, but has a text."""
-    found, text = tell_management(error)
+    result, text = tell_management(error)
 
-    assert found is code
+    assert result is code
     assert text
 
 
@@ -172,13 +172,13 @@ def test_management(error: ModelServerError, code: StatusCode) -> None:
         (MethodNotAllowed(message="off"), StatusCode.PERMISSION_DENIED, "off"),
     ],
 )
-def test_open_inference(error: ModelServerError, code: StatusCode, text: str) -> None:
+def test_open_inference_error_has_its_code(error: ModelServerError, code: StatusCode, text: str) -> None:
     """By the status and the text that V2 has over REST."""
     assert tell_open_inference(error) == (code, text)
 
 
 @pytest.mark.parametrize("tell", [tell_prediction, tell_management, tell_open_inference])
-def test_long_messages(tell: Tell) -> None:
+def test_long_message_is_cut_before_its_class(tell: Tell) -> None:
     """A message is cut, but neither the request's id nor TorchServe's class after it."""
     error = HandlerError("x" * 5000, 503)
     error.request_id = "mine"
@@ -190,7 +190,7 @@ def test_long_messages(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
-def test_long_messages_in_any_language(letter: str) -> None:
+def test_long_message_fits_into_a_header(letter: str) -> None:
     """A message fits into a header, in which gRPC writes bytes that are not ASCII with three."""
     _, text = tell_open_inference(HandlerError(letter * 9000, 503, 500))
 
@@ -198,7 +198,7 @@ def test_long_messages_in_any_language(letter: str) -> None:
     assert set(text) == {letter}
 
 
-def test_long_refusals() -> None:
+def test_long_refusal_is_cut() -> None:
     """The same for what no queue accepted."""
     _, text = tell_as_torchserve(Refused(ServiceUnavailable("x" * 5000)))
 

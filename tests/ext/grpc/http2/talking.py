@@ -108,8 +108,8 @@ class Client:
 
     def greet(self, **settings: int) -> Client:
         """Sends the preface and settings, of which ``s4`` is number 4, and skips the server's."""
-        said = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
-        self.say(PREFACE, frame(SETTINGS, 0, 0, said))
+        data = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
+        self.say(PREFACE, frame(SETTINGS, 0, 0, data))
         self.hear()
         return self
 
@@ -134,7 +134,7 @@ class Client:
 
     def ending(self) -> int | None:
         """The code of the GOAWAY frame with which the connection has ended."""
-        found = [each for each in self.hear() if each.kind == GOAWAY]
-        if not found or not self.transport.closed:
+        results = [each for each in self.hear() if each.kind == GOAWAY]
+        if not results or not self.transport.closed:
             return None
-        return int.from_bytes(found[-1].payload[4:8], "big")
+        return int.from_bytes(results[-1].payload[4:8], "big")

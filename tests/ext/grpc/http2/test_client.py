@@ -129,7 +129,7 @@ def test_frames_of_all_forms_are_read() -> None:
         (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
     ],
 )
-def test_what_ends_an_exchange(part: bytes, code: Code) -> None:
+def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
     """Is told with its code."""
     with saying(part) as address, pytest.raises(Broken) as broken:
         ask(address, "/", b"", 10)
@@ -137,7 +137,7 @@ def test_what_ends_an_exchange(part: bytes, code: Code) -> None:
     assert broken.value.code == code
 
 
-def test_a_server_that_is_no_such_one() -> None:
+def test_server_that_closes_or_is_silent_is_an_error() -> None:
     """One that closes the connection, and one that says nothing."""
     with saying() as address, pytest.raises(ConnectionResetError):
         ask(address, "/", b"", 10)

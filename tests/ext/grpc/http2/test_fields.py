@@ -30,17 +30,17 @@ def outcome(decode: Any, block: bytes) -> Any:
 
 
 @given(st.lists(SAID, max_size=30))
-def test_remembered_blocks_are_read_right(said: list[Any]) -> None:
+def test_remembered_blocks_are_read_right(messages: list[Any]) -> None:
     """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""
     encoder, plain, decoder = Encoder(), Decoder(), FieldDecoder(1 << 16, tuple)
-    for fields, kept, size in said:
+    for fields, remaining, size in messages:
         if size is not None:
             encoder.header_table_size = size
-        block = encoder.encode([(name, value, not kept) for name, value in fields])
+        block = encoder.encode([(name, value, not remaining) for name, value in fields])
         for _ in range(3):
-            wanted = outcome(lambda block: plain.decode(block, raw=True), block)
-            assert outcome(decoder.decode, block) == wanted
-            if wanted is None:
+            expected = outcome(lambda block: plain.decode(block, raw=True), block)
+            assert outcome(decoder.decode, block) == expected
+            if expected is None:
                 return
 
 
@@ -82,7 +82,7 @@ def test_little_is_remembered() -> None:
     ],
     ids=["endless number", "no such entry", "cut off", "a huge table", "too long", "too many"],
 )
-def test_blocks_that_are_none(block: bytes, code: Code) -> None:
+def test_unreadable_block_ends_the_connection(block: bytes, code: Code) -> None:
     """What cannot be read ends the connection, as the tables differ from then on; so do long lists."""
     with pytest.raises(Broken) as broken:
         FieldDecoder(1000, tuple).decode(block)

@@ -23,7 +23,7 @@ def test_fields_are_read_by_others(fields: list[tuple[bytes, bytes]]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 254, 255, 256, 16_510, 60_000])
-def test_lengths(size: int) -> None:
+def test_lengths_are_coded_right(size: int) -> None:
     """Lengths around the borders of their coding are right."""
     [(_, value)] = Decoder().decode(frames.field(b"a", bytes(size)), raw=True)
 
@@ -31,7 +31,7 @@ def test_lengths(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "wanted"),
+    ("made", "expected"),
     [
         (frames.frame(frames.DATA, 1, 3, b"ab"), "000002 00 01 00000003 6162"),
         (frames.head(frames.DATA, 0, 3, 70_000), "011170 00 00 00000003"),
@@ -41,6 +41,6 @@ def test_lengths(size: int) -> None:
         (frames.settings([(frames.Setting.MAX_FRAME_SIZE, 65_536)]), "000006 04 00 00000000 0005 00010000"),
     ],
 )
-def test_bytes_of_frames(made: bytes, wanted: str) -> None:
+def test_frames_have_the_bytes_of_the_rfc(made: bytes, expected: str) -> None:
     """Frames have the bytes of RFC 9113, 4.1 and 6."""
-    assert made == bytes.fromhex(wanted)
+    assert made == bytes.fromhex(expected)

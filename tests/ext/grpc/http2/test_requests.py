@@ -24,7 +24,7 @@ def test_trailers_have_no_head() -> None:
 
 
 @pytest.mark.parametrize("more", [(b"te", b"Trailers"), (b"x-a", b" b\t\xff "), (b"x-a", b"")])
-def test_lenient_fields(more: tuple[bytes, bytes]) -> None:
+def test_fields_of_grpcs_clients_are_accepted(more: tuple[bytes, bytes]) -> None:
     """What clients of gRPC send is accepted, such as values with spaces around them."""
     assert read_block([*USUAL, more], dict).is_request
 
@@ -39,6 +39,6 @@ def test_lenient_fields(more: tuple[bytes, bytes]) -> None:
         [USUAL[0]],
     ],
 )
-def test_malformed_blocks(fields: list[tuple[bytes, bytes]]) -> None:
+def test_malformed_block_is_neither_request_nor_trailers(fields: list[tuple[bytes, bytes]]) -> None:
     """Other blocks are neither, be it those of a head or of trailers."""
     assert read_block(fields, dict) == Block()

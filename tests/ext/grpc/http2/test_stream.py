@@ -41,7 +41,7 @@ async def is_done(task: asyncio.Task[None]) -> bool:
     return task.done()
 
 
-async def test_order(client: Client, stream: Noted) -> None:
+async def test_pieces_are_sent_in_order(client: Client, stream: Noted) -> None:
     """Head, pieces of the body and trailers go out in the order they were given in, however they wait."""
     stream.send(b"\x88", b"one")
     stream.send(b"", b"two, three")
@@ -55,7 +55,7 @@ async def test_order(client: Client, stream: Noted) -> None:
     assert client.body(heard) == b"onetwo, threefour"
 
 
-async def test_what_comes_after_the_end(client: Client, stream: Noted) -> None:
+async def test_nothing_is_sent_after_the_end(client: Client, stream: Noted) -> None:
     """It is not sent."""
     stream.send(b"\x88", b"", b"\x88")
     client.hear()
@@ -64,7 +64,7 @@ async def test_what_comes_after_the_end(client: Client, stream: Noted) -> None:
     assert client.hear() == []
 
 
-async def test_room(client: Client, stream: Noted) -> None:
+async def test_stream_has_room_once_all_is_sent(client: Client, stream: Noted) -> None:
     """There is room once all has been sent that was given, and at once if nothing waits."""
     stream.send(b"\x88", b"1234567890")
     await stream.room()
@@ -111,7 +111,7 @@ async def test_a_stream_fails_once(client: Client, stream: Noted) -> None:
     assert [each.kind for each in client.hear()] == [HEADERS]
 
 
-async def test_time(client: Client, stream: Noted) -> None:
+async def test_stream_without_progress_ends(client: Client, stream: Noted) -> None:
     """A stream that has nothing to send has any time; one byte is no progress."""
     now = client.connection.now()
     stream.check(now + 1000)
@@ -125,7 +125,20 @@ async def test_time(client: Client, stream: Noted) -> None:
     assert stream.calls[-2:] == ["stalled", "gone"]
 
 
-async def test_progress(client: Client, stream: Noted) -> None:
+async def test_sent_bytes_get_time_to_be_read(client: Client, stream: Noted) -> None:
+    """What was sent may lie in the client's buffers: it has a second for each 64 KiB of that, up to 8 MiB."""
+    now = client.connection.now()
+    stream.send(b"\x88", bytes(20))
+    for sent, seconds in ((1 << 20, 16), (100 << 20, 128)):
+        stream._sent, stream._moved = sent, now
+        stream.check(now + 10 + seconds - 1)
+        assert "gone" not in stream.calls
+    stream.check(now + 10 + 128 + 1)
+
+    assert stream.calls[-2:] == ["stalled", "gone"]
+
+
+async def test_progress_gives_the_client_its_time_anew(client: Client, stream: Noted) -> None:
     """A client has its time anew when it has taken a tenth of what waited, and 4 KiB at least."""
     client.say(client.head(3, WHOLE | END))
     for each, size, share in ((stream, 50_000, 5000), (client.streams[3], 5000, 4096)):
