@@ -55,11 +55,11 @@ class Folder(Store):
 
 
 def held(
-    cache: Cache, store: Store, items: list[Item] | None = None, told: list[tuple[int, int]] | None = None
+    cache: Cache, store: Store, items: list[Item] | None = None, reports: list[tuple[int, int]] | None = None
 ) -> tuple[Path, Use]:
     """What the cache gives."""
     got = store.items() if items is None else items
-    progress = [] if told is None else told
+    progress = [] if reports is None else reports
     return asyncio.run(cache.hold(store, got, "s3://b/x", lambda *pair: progress.append(pair), lambda: None))
 
 
@@ -75,22 +75,22 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", 40 << 20)
 
 
-def test_an_archive(cache: Cache, source: Path, tmp_path: Path) -> None:
+def test_archive_is_fetched_once(cache: Cache, source: Path, tmp_path: Path) -> None:
     """It is fetched once, in ranges, and is named by its content; another cache in the folder has it too."""
-    store, told = Folder(source), list[tuple[int, int]]()
-    path, use = held(cache, store, told=told)
+    store, reports = Folder(source), list[tuple[int, int]]()
+    path, use = held(cache, store, reports=reports)
 
     assert path.read_bytes() == source.read_bytes()
     assert path.parent.name == f"archive-{hashlib.sha256(source.read_bytes()).hexdigest()}"
     assert len(store.reads) == 3
-    assert told[-1] == (9 << 20, 9 << 20)
+    assert reports[-1] == (9 << 20, 9 << 20)
     again, other_use = held(Cache(tmp_path / "cache", 1 << 30), store)
     assert (again, len(store.reads)) == (path, 3)
     use.end()
     other_use.end()
 
 
-def test_a_folder(cache: Cache, tmp_path: Path) -> None:
+def test_folder_becomes_a_zip_file(cache: Cache, tmp_path: Path) -> None:
     """It becomes a zip file, the same for the same content."""
     for name in ("one", "two"):
         (tmp_path / name / "MAR-INF").mkdir(parents=True)
@@ -129,7 +129,7 @@ def _fail() -> bytes:
     raise OSError("a torn connection")
 
 
-def test_an_object_that_changes(cache: Cache, source: Path, tmp_path: Path) -> None:
+def test_changed_object_is_refused(cache: Cache, source: Path, tmp_path: Path) -> None:
     """It is refused, and nothing of it stays."""
     store = Folder(source)
     items = store.items()
@@ -143,7 +143,7 @@ def test_an_object_that_changes(cache: Cache, source: Path, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
-def test_a_wrong_checksum(cache: Cache, source: Path, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused(cache: Cache, source: Path, tmp_path: Path) -> None:
     """It is refused, and nothing of it stays, unless the store takes the checksum back."""
     store = Folder(source)
     store.wrong.add("")
@@ -156,7 +156,7 @@ def test_a_wrong_checksum(cache: Cache, source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a\\b", "a/../../x", "a//b"])
-def test_names_that_lead_elsewhere(cache: Cache, source: Path, name: str) -> None:
+def test_name_that_leads_elsewhere_is_refused(cache: Cache, source: Path, name: str) -> None:
     """They are refused before anything is read."""
     item = Item(name, str(source), 5, "1")
     store = Folder(source)
@@ -166,7 +166,7 @@ def test_names_that_lead_elsewhere(cache: Cache, source: Path, name: str) -> Non
     assert store.reads == []
 
 
-def test_the_bound(cache: Cache, source: Path, tmp_path: Path) -> None:
+def test_least_recently_used_archives_give_way(cache: Cache, source: Path, tmp_path: Path) -> None:
     """The least recently used archives make room, but not those in use; what can never fit is refused."""
     archives = []
     for number in range(5):
@@ -185,7 +185,7 @@ def test_the_bound(cache: Cache, source: Path, tmp_path: Path) -> None:
         held(Cache(tmp_path / "cache", 1000), Folder(source), [Item("", str(source), 1001, "1")])
 
 
-def test_a_damaged_archive(cache: Cache, source: Path) -> None:
+def test_damaged_archive_is_fetched_again(cache: Cache, source: Path) -> None:
     """What somebody wrote to is fetched again."""
     store = Folder(source)
     path, use = held(cache, store)
@@ -199,7 +199,7 @@ def test_a_damaged_archive(cache: Cache, source: Path) -> None:
     assert len(store.reads) == 3
 
 
-async def test_two_at_once(cache: Cache, source: Path) -> None:
+async def test_two_at_once_fetch_once(cache: Cache, source: Path) -> None:
     """One fetches, and the other waits for it and has the same."""
     store, waited = Folder(source), list[str]()
     items = store.items()

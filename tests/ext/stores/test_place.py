@@ -19,7 +19,7 @@ from modelserver.ext.stores.place import Place, parse_place, signed_place
         ("hf://owner/name@v1.0/deep/x.mar", Place("hf", "owner/name@v1.0", "deep/x.mar")),
     ],
 )
-def test_places(url: str, place: Place) -> None:
+def test_url_names_bucket_and_key(url: str, place: Place) -> None:
     """A bucket, or a repository with its revision, and a key."""
     assert parse_place(url) == place
 
@@ -69,11 +69,11 @@ def test_nothing_else_can_be_named(url: str) -> None:
         ("http://127.0.0.1:9000/models/x.mar", ("models", "x.mar", "")),
     ],
 )
-def test_addresses_of_s3(url: str, place: tuple[str, str, str]) -> None:
+def test_addresses_of_s3_are_recognised(url: str, place: tuple[str, str, str]) -> None:
     """Amazon's, with the bucket in host or path, and those of the operator's endpoint."""
-    found = signed_place(url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/"})
+    result = signed_place(url, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000/"})
 
-    assert (found.scheme, found.bucket, found.key, found.region) == ("s3", *place)
+    assert (result.scheme, result.bucket, result.key, result.region) == ("s3", *place)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from modelserver.ext.stores.place import Place
 from modelserver.ext.stores.process import Message, Task
@@ -42,7 +43,8 @@ def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
+@pytest.mark.slow  # needs the libraries of object stores
+def test_unreachable_store_is_reported(tmp_path: Path) -> None:
     """The message names what happened, and the process ends."""
     with start(tmp_path, lists=True) as process:
         assert process.stdout is not None

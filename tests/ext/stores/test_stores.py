@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Of the libraries themselves: connections that are closed with the process.
 pytestmark = [
+    pytest.mark.slow,  # needs the libraries of object stores, and servers of them
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -53,7 +54,7 @@ def googles() -> Iterator[Bucket]:
         yield bucket
 
 
-def test_an_object_of_s3(amazon: Bucket) -> None:
+def test_object_of_s3_is_read_in_ranges(amazon: Bucket) -> None:
     """It is known by size, ETag and MD5, and read in ranges."""
     store = opened("s3://models/store/x.mar")
     (item,) = store.items()
@@ -64,7 +65,7 @@ def test_an_object_of_s3(amazon: Bucket) -> None:
     assert store.endpoint == amazon.variables["AWS_ENDPOINT_URL"]
 
 
-def test_a_folder_of_s3(amazon: Bucket) -> None:
+def test_folder_of_s3_has_all_files(amazon: Bucket) -> None:
     """All files below it, without the mark that stands for the folder itself; names for a model store."""
     assert amazon
     items = opened("s3://models/store/deep").items()
@@ -73,7 +74,7 @@ def test_a_folder_of_s3(amazon: Bucket) -> None:
     assert sorted(opened("s3://models/store").names()) == [("deep", True), ("x.mar", False)]
 
 
-def test_an_object_of_s3_that_changes(amazon: Bucket) -> None:
+def test_changed_object_of_s3_is_not_read(amazon: Bucket) -> None:
     """A replaced or removed object is never read as if it were the old one."""
     amazon.put("changes", b"before")
     store = opened("s3://models/changes")
@@ -85,7 +86,7 @@ def test_an_object_of_s3_that_changes(amazon: Bucket) -> None:
     assert not store.has_still([item])
 
 
-def test_an_encrypted_object_of_s3(amazon: Bucket) -> None:
+def test_encrypted_object_of_s3_has_no_checksum(amazon: Bucket) -> None:
     """Its ETag is not compared with its MD5."""
     amazon.put("kms", b"secret", **{"x-amz-server-side-encryption": "aws:kms"})
     store = opened("s3://models/kms")
@@ -95,7 +96,7 @@ def test_an_encrypted_object_of_s3(amazon: Bucket) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://models/none", "s3://no-such-bucket/x.mar"])
-def test_nothing_in_s3(amazon: Bucket, url: str) -> None:
+def test_missing_object_of_s3_is_known_to_be_missing(amazon: Bucket, url: str) -> None:
     """It is known to be missing, which is not an error of the store."""
     assert amazon
     with pytest.raises(OSError) as caught:  # noqa: PT011 - whichever the library has
@@ -103,7 +104,7 @@ def test_nothing_in_s3(amazon: Bucket, url: str) -> None:
     assert is_missing(caught.value)
 
 
-def test_without_permission(amazon: Bucket) -> None:
+def test_missing_permission_is_said_without_a_key(amazon: Bucket) -> None:
     """The reason says so, and names no key."""
     with denying(amazon), pytest.raises(OSError) as caught:  # noqa: PT011
         opened("s3://models/store/x.mar").items()
@@ -112,7 +113,7 @@ def test_without_permission(amazon: Bucket) -> None:
     assert not is_missing(caught.value)
 
 
-def test_googles_objects(googles: Bucket) -> None:
+def test_objects_of_google_are_read(googles: Bucket) -> None:
     """They are known by generation and MD5, and one with another generation is another."""
     store = opened("gs://models/store/x.mar")
     (item,) = store.items()
@@ -140,7 +141,7 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield made
 
 
-def test_files_of_a_hub(repository: Hub) -> None:
+def test_files_of_a_hub_are_read(repository: Hub) -> None:
     """Large files are known by SHA-256, others by the id of their blob; all are of one commit."""
     store = opened("hf://owner/tiny@main/x.mar")
     (item,) = store.items()
@@ -158,7 +159,7 @@ def test_files_of_a_hub(repository: Hub) -> None:
 
 
 @pytest.mark.parametrize("name", ["owner/tiny/none", "owner/none/x.mar", "owner/tiny@gone/x.mar"])
-def test_nothing_on_a_hub(repository: Hub, name: str) -> None:
+def test_missing_file_of_a_hub_is_known_to_be_missing(repository: Hub, name: str) -> None:
     """A file, repository or revision that is not there is missing."""
     assert repository
     with pytest.raises(OSError) as caught:  # noqa: PT011
@@ -166,7 +167,7 @@ def test_nothing_on_a_hub(repository: Hub, name: str) -> None:
     assert is_missing(caught.value)
 
 
-def test_blobs_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blobs_of_azure_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are known by ETag and MD5; a blob with another ETag is not read."""
     with azure() as container:
         for name, value in container.variables.items():
@@ -189,7 +190,7 @@ def test_blobs_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
             opened("az://models/none").items()
 
 
-def test_an_account_of_azure_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unnamed_account_of_azure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the variables."""
     for name in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
         monkeypatch.delenv(name, raising=False)
@@ -198,7 +199,7 @@ def test_an_account_of_azure_that_is_not_named(monkeypatch: pytest.MonkeyPatch) 
         opened("az://models/x.mar")
 
 
-def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "adlfs", None)
 
