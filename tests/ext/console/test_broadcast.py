@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from modelserver.ext.console import broadcast
 from modelserver.ext.console.broadcast import SHARE, Broadcast
@@ -65,7 +66,7 @@ async def test_viewers_share_one_producer_which_ends_with_the_last() -> None:
     changes = [await next_of(one), await next_of(two)]
     await one.aclose()
     await two.aclose()
-    await asyncio.sleep(0.05)
+    await until(lambda: source.forgotten)
     looks = source.looks
     await asyncio.sleep(0.05)
 

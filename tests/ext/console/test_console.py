@@ -63,9 +63,9 @@ async def test_every_file_is_served_with_its_kind(client: httpx.AsyncClient) -> 
 def test_no_text_becomes_markup() -> None:
     """The modules only make text nodes, keep nothing and evaluate nothing."""
     forbidden = r"(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|(local|session)Storage|cookie"
-    found = [path.name for path in STATIC.glob("*.js") if re.search(forbidden, path.read_text("utf-8"))]
+    results = [path.name for path in STATIC.glob("*.js") if re.search(forbidden, path.read_text("utf-8"))]
 
-    assert found == []
+    assert results == []
     assert "MIT License" in (STATIC / "vendor" / "uplot" / "LICENSE").read_text("utf-8")
 
 
@@ -111,11 +111,11 @@ async def test_a_name_that_was_made_to_lead_here_gets_no_data(client: httpx.Asyn
 async def test_settings_tell_their_source(client: httpx.AsyncClient) -> None:
     """Each with its value, source and meaning; secrets are masked."""
     answer = await client.get("/console/settings")
-    told = {each["name"]: each for each in answer.json()["settings"]}
+    described = {each["name"]: each for each in answer.json()["settings"]}
 
-    assert (told["job_queue_size"]["value"], told["job_queue_size"]["source"]) == ("7", "flag --x")
-    assert told["batch_policy"]["source"] == "default"
-    assert told["keystore_pass"]["value"] == "********"
+    assert (described["job_queue_size"]["value"], described["job_queue_size"]["source"]) == ("7", "flag --x")
+    assert described["batch_policy"]["source"] == "default"
+    assert described["keystore_pass"]["value"] == "********"
     assert "swordfish" not in answer.text
     assert answer.json()["options"]["batchSize"] == "The most instances in a batch."
     assert "sandbox" in answer.headers["content-security-policy"]
@@ -143,8 +143,8 @@ async def test_an_estimate_is_given_up_when_its_client_leaves(console: Console) 
     pool, arrivals = SimpleNamespace(workers=[]), SimpleNamespace(measured=lambda *_: None)
     model: Any = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
     console._services.registry.get = lambda *_: model  # type: ignore[method-assign]
-    asked = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
-    pieces, left = iter([{"type": "http.request", "body": asked}]), asyncio.Event()
+    request = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
+    pieces, left = iter([{"type": "http.request", "body": request}]), asyncio.Event()
 
     async def receive() -> Any:
         if (piece := next(pieces, None)) is not None:
@@ -167,13 +167,13 @@ async def test_an_estimate_is_given_up_when_its_client_leaves(console: Console) 
 
 async def test_estimates_need_what_they_are_made_of(client: httpx.AsyncClient) -> None:
     """What is no JSON, has an unknown policy, names no model or is too much is refused with the reason."""
-    asked: dict[str, Any] = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
+    request: dict[str, Any] = {"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}
     wrong = [
         (b"{", 400, "cannot be estimated"),
-        (json.dumps({**asked, "now": {**CHOICE, "policy": "best"}}).encode(), 400, "best"),
-        (json.dumps({**asked, "now": {**CHOICE, "workers": 65}}).encode(), 400, "64"),
-        (json.dumps({**asked, "factor": 0}).encode(), 400, "> 0.0"),
-        (json.dumps(asked).encode(), 404, "Model not found: m"),
+        (json.dumps({**request, "now": {**CHOICE, "policy": "best"}}).encode(), 400, "best"),
+        (json.dumps({**request, "now": {**CHOICE, "workers": 65}}).encode(), 400, "64"),
+        (json.dumps({**request, "factor": 0}).encode(), 400, "> 0.0"),
+        (json.dumps(request).encode(), 404, "Model not found: m"),
         (b" " * 2000, 413, ""),
     ]
     for body, status, message in wrong:

@@ -28,7 +28,7 @@ def worker(**changes: Any) -> Any:
     return SimpleNamespace(**{**values, **changes})
 
 
-def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, wanted: int = 1) -> Any:
+def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, expected: int = 1) -> Any:
     states = [each.state for each in workers]
     statistics = PoolStatistics(
         pending=3, capacity=100, instances=5, batches_in_flight=1,
@@ -36,7 +36,7 @@ def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, w
         failed=states.count(WorkerState.FAILED),
     )  # fmt: skip
     pool = SimpleNamespace(
-        min_workers=wanted, max_workers=wanted, workers=list(workers), warnings=[], sequences=None,
+        min_workers=expected, max_workers=expected, workers=list(workers), warnings=[], sequences=None,
         statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
         failing=False, failure=next((each.failure for each in workers if each.failure), ""),
     )  # fmt: skip
@@ -68,31 +68,31 @@ def read(event: bytes) -> dict[str, Any]:
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     assert event.count(b"\n") == 2
-    found: dict[str, Any] = json.loads(event[6:])
-    return found
+    result: dict[str, Any] = json.loads(event[6:])
+    return result
 
 
 def test_figures_are_the_servers_own_counts() -> None:
     """Sums and buckets of its histograms, from which the page takes differences."""
-    shown = model()
-    shown.metrics.answered(0.02, 0.001, False)
-    shown.metrics.batch(3, 3, 8, "idle", 0.015, (0.0, 0.0, 0.0))
-    shown.metrics.rejected("queue_full")
-    shown.metrics.expired()
-    told = figures_of(shown)
+    item = model()
+    item.metrics.answered(0.02, 0.001, False)
+    item.metrics.batch(3, 3, 8, "idle", 0.015, (0.0, 0.0, 0.0))
+    item.metrics.rejected("queue_full")
+    item.metrics.expired()
+    facts = figures_of(item)
 
-    assert (told["latency"][0], sum(told["latency"][1:])) == (0.02, 1)
-    assert told["latency"][1:].index(1) == 10
-    assert told["size"] == [3.0, 1]
-    assert told["fill"] == [0.375, 1]
-    assert (told["handler"][0], told["unanswered"], told["waiting"]) == (0.015, 2, 3)
-    assert told["errors"] == 0
-    shown.metrics.failed(InternalError("no"), "r")
-    assert figures_of(shown)["errors"] == 1
+    assert (facts["latency"][0], sum(facts["latency"][1:])) == (0.02, 1)
+    assert facts["latency"][1:].index(1) == 10
+    assert facts["size"] == [3.0, 1]
+    assert facts["fill"] == [0.375, 1]
+    assert (facts["handler"][0], facts["unanswered"], facts["waiting"]) == (0.015, 2, 3)
+    assert facts["errors"] == 0
+    item.metrics.failed(InternalError("no"), "r")
+    assert figures_of(item)["errors"] == 1
 
 
 @pytest.mark.parametrize(
-    ("workers", "wanted", "state"),
+    ("workers", "expected", "state"),
     [
         ([worker()], 1, "ready"),
         ([worker(), worker(state=WorkerState.LOADING)], 2, "degraded"),
@@ -102,21 +102,21 @@ def test_figures_are_the_servers_own_counts() -> None:
         ([], 0, "empty"),
     ],
 )
-def test_the_state_of_a_version(workers: list[Any], wanted: int, state: str) -> None:
+def test_version_has_its_state_in_one_word(workers: list[Any], expected: int, state: str) -> None:
     """In one word, from the states of its workers."""
-    assert facts_of(model(*workers, wanted=wanted), is_default=True)["state"] == state
+    assert facts_of(model(*workers, expected=expected), is_default=True)["state"] == state
 
 
 def test_a_version_whose_batches_fail_is_failing() -> None:
     """Although its workers are ready; the last error is there with its time, request and type."""
-    shown = model(worker())
-    shown.pool.failing = True
-    shown.metrics.failed(InternalError("no"), "r")
-    told = facts_of(shown, is_default=True)
+    item = model(worker())
+    item.pool.failing = True
+    item.metrics.failed(InternalError("no"), "r")
+    facts = facts_of(item, is_default=True)
 
-    assert told["state"] == "failing"
-    assert (told["errors"]["count"], told["errors"]["types"]) == (1, {"InternalError": 1})
-    assert {**told["errors"]["last"], "time": ""} == {
+    assert facts["state"] == "failing"
+    assert (facts["errors"]["count"], facts["errors"]["types"]) == (1, {"InternalError": 1})
+    assert {**facts["errors"]["last"], "time": ""} == {
         "time": "", "type": "InternalError", "status": 500, "message": "no", "requestId": "r"
     }  # fmt: skip
 
@@ -124,27 +124,27 @@ def test_a_version_whose_batches_fail_is_failing() -> None:
 def test_a_failed_worker_tells_why_and_what_it_printed() -> None:
     """The reason with the quoted output, as describe has it; a living worker has its last lines, bounded."""
     failed = worker(state=WorkerState.FAILED, failure=FAILURE, process=None)
-    told = facts_of(model(failed, worker()), is_default=False)
+    facts = facts_of(model(failed, worker()), is_default=False)
 
-    assert told["failure"] == told["workers"][0]["failure"] == FAILURE
-    assert told["workers"][0]["output"] == ""
-    assert told["workers"][1]["output"].endswith("\n20 lines")
-    assert len(told["workers"][1]["output"]) == 4000
+    assert facts["failure"] == facts["workers"][0]["failure"] == FAILURE
+    assert facts["workers"][0]["output"] == ""
+    assert facts["workers"][1]["output"].endswith("\n20 lines")
+    assert len(facts["workers"][1]["output"]) == 4000
 
 
 def test_options_have_their_sources() -> None:
     """Every option of the version, as text; one with parts shows those that were set."""
     options = ModelOptions(batch_size=8, device_ids=(0, 1), sources={"batch_size": "model-config.yaml"})
     options = replace(options, resources=replace(ModelOptions().resources, num_gpus=2.0))
-    told = {
+    facts = {
         name: (value, source)
         for name, value, source in facts_of(model(options=options), is_default=True)["options"]
     }
 
-    assert told["batchSize"] == ("8", "model-config.yaml")
-    assert told["deviceIds"] == ("0,1", "default")
-    assert told["resources"] == ("num_gpus=2.0", "default")
-    assert told["signature"] == ("", "default")
+    assert facts["batchSize"] == ("8", "model-config.yaml")
+    assert facts["deviceIds"] == ("0,1", "default")
+    assert facts["resources"] == ("num_gpus=2.0", "default")
+    assert facts["signature"] == ("", "default")
 
 
 async def test_events_have_what_changed() -> None:

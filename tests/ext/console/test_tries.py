@@ -63,7 +63,7 @@ async def test_an_answer_cannot_act_on_the_console(client: httpx.AsyncClient, ho
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_an_answer_without_a_body(client: httpx.AsyncClient, hot: Hot) -> None:
+async def test_answer_without_a_body_has_none(client: httpx.AsyncClient, hot: Hot) -> None:
     """Of some statuses there is none, whatever the handler returned."""
     hot.answer = lambda each: each.reply(204, b"left out")
     answer = await client.post("/console/try/predictions/m")
@@ -71,7 +71,7 @@ async def test_an_answer_without_a_body(client: httpx.AsyncClient, hot: Hot) -> 
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-async def test_an_answer_in_parts(client: httpx.AsyncClient, hot: Hot) -> None:
+async def test_parts_of_an_answer_follow_each_other(client: httpx.AsyncClient, hot: Hot) -> None:
     """They come one after the other; one that breaks off says so."""
 
     def answer(each: Any) -> None:

@@ -80,18 +80,6 @@ async def test_connections_are_spread_evenly(house: House) -> None:
     assert [len(taken) for taken in house.taken] == [10, 10]
 
 
-async def test_who_has_fewer_goes_first(house: House) -> None:
-    """New connections go to the front end that has the fewest."""
-    house.acceptors[0].open()
-    house.connect(6)
-    await asyncio.wait_for(house.until_taken(6), 10)
-    house.acceptors[1].open()
-    house.connect(6)
-    await asyncio.wait_for(house.until_taken(12), 10)
-
-    assert [len(taken) for taken in house.taken] == [6, 6]
-
-
 async def test_who_is_slow_goes_first_still(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who takes connections goes first, though a turn of its loop takes longer than the wait."""
     monkeypatch.setattr("modelserver.ext.frontends.acceptor.COURTESY", 0.0)
@@ -139,7 +127,9 @@ async def test_a_closed_acceptor_takes_none(house: House) -> None:
     assert [len(taken) for taken in house.taken] == [0, 4]
 
 
-async def test_descriptors_run_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_is_accepted_later_when_descriptors_run_out(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A connection that cannot be accepted is tried again a little later (F38)."""
     monkeypatch.setattr("modelserver.ext.frontends.acceptor._PAUSE", 0.01)
     acceptor, tries = house.acceptors[0], []

@@ -26,7 +26,7 @@ def test_seats_are_empty_at_first(counts: tuple[int, Counts]) -> None:
     assert counts[1].fewest() == ABSENT
 
 
-def test_the_fewest(counts: tuple[int, Counts]) -> None:
+def test_smallest_number_counts(counts: tuple[int, Counts]) -> None:
     """The smallest number of those who are there counts; who leaves does not."""
     counts[1].put(0, 5)
     counts[1].put(2, 3)
@@ -38,11 +38,11 @@ def test_the_fewest(counts: tuple[int, Counts]) -> None:
 
 def test_others_see_it(counts: tuple[int, Counts]) -> None:
     """A process that got the descriptor sees what the others put there."""
-    theirs = Counts(counts[0], 3)
-    theirs.put(1, 7)
+    other = Counts(counts[0], 3)
+    other.put(1, 7)
 
     assert counts[1].fewest() == 7
-    theirs.close()
+    other.close()
 
 
 def test_it_is_large_enough() -> None:

@@ -22,7 +22,7 @@ class Side:
         self.lost = asyncio.get_running_loop().create_future()
         self.link: Link[Any] = Link(
             to_frontend_decoder,
-            lambda *given: self._came.put_nowait(given),
+            lambda *value: self._came.put_nowait(value),
             lambda: self.lost.set_result(None),
         )
 

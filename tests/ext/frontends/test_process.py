@@ -9,6 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from tests.waiting import until
+
 from modelserver.engine.wire import frontend as messages
 from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.process import Frontend, TellServer
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_imports() -> None:
+def test_front_end_imports_little() -> None:
     """A front end imports neither torch nor the framework of the application, nor what workers need."""
     program = (
         "import sys, modelserver.ext.frontends.process;"
@@ -30,7 +32,7 @@ def test_imports() -> None:
     assert done.stdout == "[]\n"
 
 
-async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_reach_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
     """Records reach the log of the server, with their own time, level, name and traceback."""
     end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
     ended = asyncio.Event()
@@ -44,7 +46,7 @@ async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
             int("oh")
         except ValueError:
             logger.exception("failed")
-        await asyncio.sleep(0.02)
+        await until(lambda: len(caplog.records) == 2)
     end.link.abort()
     await asyncio.wait_for(ended.wait(), 5)
 
@@ -59,25 +61,23 @@ async def test_logs_of_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
     assert second.getMessage().endswith("'oh'")
 
 
-async def test_stalls_of_a_front_end() -> None:
+async def test_stall_is_reported_to_the_server() -> None:
     """The server is told for how long the event loop of a front end was blocked."""
-    found: list[float] = []
-    end = ServerEnd(None, None, print, found.append)  # type: ignore[arg-type]
+    stalls: list[float] = []
+    end = ServerEnd(None, None, print, stalls.append)  # type: ignore[arg-type]
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
     await join(end, frontend)
     watch = frontend.watch()
     await asyncio.sleep(0.05)
-    until = time.thread_time() + 0.2
-    while time.thread_time() < until:
+    enough = time.thread_time() + 0.2
+    while time.thread_time() < enough:
         pass
-    await asyncio.sleep(0.05)
+    await until(lambda: stalls and max(stalls) >= 0.2)
     watch.close()
     end.link.abort()
 
-    assert max(found) >= 0.2
 
-
-async def test_memory_of_a_front_end() -> None:
+async def test_memory_of_large_answers_is_given_back() -> None:
     """After large answers it is given back as after large requests."""
     frontend = Frontend(None, None, 0, lambda: None)  # type: ignore[arg-type]
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
@@ -92,6 +92,6 @@ async def test_memory_of_a_front_end() -> None:
 async def join(end: ServerEnd, frontend: Any) -> None:
     """Connects both by a socket pair."""
     loop = asyncio.get_running_loop()
-    ours, theirs = make_pair()
+    ours, other = make_pair()
     await loop.create_unix_connection(lambda: end.link, sock=ours)
-    await loop.create_unix_connection(lambda: frontend.link, sock=theirs)
+    await loop.create_unix_connection(lambda: frontend.link, sock=other)

@@ -32,7 +32,7 @@ def make_fleet(listener: socket.socket) -> Fleet:
     return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)  # type: ignore[arg-type]
 
 
-async def test_front_ends_that_cannot_start(
+async def test_front_ends_that_cannot_start_fail_the_start(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server's start fails with the setting's name; how they ended is in the log."""
@@ -46,7 +46,9 @@ async def test_front_ends_that_cannot_start(
     assert "Front end 0 ended with status 1" in caplog.text
 
 
-async def test_no_such_program(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_program_fails_the_start(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that cannot even be made is the same."""
     monkeypatch.setattr(sys, "executable", "/no/such/program")
     fleet = make_fleet(listener)
@@ -58,7 +60,7 @@ async def test_no_such_program(listener: socket.socket, monkeypatch: pytest.Monk
     assert fleet.pids == []
 
 
-async def test_a_front_end_that_does_not_end(
+async def test_front_end_that_does_not_end_is_killed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is asked to end and does not is killed."""

@@ -16,14 +16,14 @@ from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.exchange import Target
 
 
-async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nonsense_cuts_the_link(caplog: pytest.LogCaptureFixture) -> None:
     """The link to it is cut, and the server lives on."""
     end = ServerEnd(None, None, print, print)  # type: ignore[arg-type]
-    ours, theirs = make_pair()
+    ours, other = make_pair()
     await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=ours)
-    theirs.send(b"\xff" * 20)
+    other.send(b"\xff" * 20)
     await asyncio.wait_for(end.lost, 5)
-    theirs.close()
+    other.close()
 
     assert "invalid data" in caplog.text
     with contextlib.suppress(asyncio.CancelledError):
@@ -33,7 +33,7 @@ async def test_nonsense_from_a_front_end(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("unsent", "size", "status"), [(11, LARGE, 503), (10, LARGE, 200), (11, LARGE - 1, 200)]
 )
-async def test_large_answers_for_a_front_end_that_is_behind(
+async def test_large_answer_for_a_front_end_that_is_behind_gets_503(
     monkeypatch: pytest.MonkeyPatch, unsent: int, size: int, status: int
 ) -> None:
     """They become refusals while more waits for it than may; others are sent."""

@@ -80,7 +80,7 @@ async def test_nothing_to_send() -> None:
     await metrics.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until the collector is given up
 async def test_a_collector_that_hangs_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from modelserver.engine.tensors.datatypes import pack
 from modelserver.engine.tensors.rows import OutputForm, pack_answer
-from modelserver.ext.rollout.compare import Pair, compare_all, difference
+from modelserver.ext.rollout.compare import Pair, difference
 
 
-def told(primary: Any, shadow: Any, mode: Any = "numeric", tolerance: float = 0.01) -> str:
+def difference_in_json(primary: Any, shadow: Any, mode: Any = "numeric", tolerance: float = 0.01) -> str:
     return difference(Pair(json.dumps(primary).encode(), json.dumps(shadow).encode()), mode, tolerance)
 
 
@@ -40,7 +40,7 @@ def tensor(*numbers: float, datatype: str = "FP32", name: str = "y") -> bytes:
 )
 def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -> None:
     """Everything else must be the same; the reason names the first place."""
-    assert told(primary, shadow) == expected
+    assert difference_in_json(primary, shadow) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_numbers_may_differ_a_little(primary: Any, shadow: Any, expected: str) -
 )
 def test_only_the_most_probable_class_counts(primary: Any, shadow: Any, expected: str) -> None:
     """Of a mapping from classes to numbers, a list of numbers, or a list of such."""
-    assert told(primary, shadow, "top1") == expected
+    assert difference_in_json(primary, shadow, "top1") == expected
 
 
 @pytest.mark.parametrize("mode", ["numeric", "top1"])
@@ -68,15 +68,15 @@ def test_only_the_most_probable_class_counts(primary: Any, shadow: Any, expected
         (b"cat", b"cat", ""),
     ],
 )
-def test_other_bodies(primary: bytes, shadow: bytes, expected: str, mode: Any) -> None:
+def test_other_bodies_agree_byte_by_byte(primary: bytes, shadow: bytes, expected: str, mode: Any) -> None:
     """What is not JSON agrees if all bytes do."""
     assert difference(Pair(primary, shadow), mode, 0.1) == expected
 
 
-def test_exactly() -> None:
+def test_exact_mode_compares_bytes() -> None:
     """Byte by byte."""
-    assert told([1], [1], "exact") == ""
-    assert told([1], [1.0], "exact") == "bodies of 3 and 5 bytes differ"
+    assert difference_in_json([1], [1], "exact") == ""
+    assert difference_in_json([1], [1.0], "exact") == "bodies of 3 and 5 bytes differ"
 
 
 @pytest.mark.parametrize(
@@ -92,23 +92,15 @@ def test_exactly() -> None:
         (tensor(1, 2), b"", "numeric", "tensors that cannot be read: "),
     ],
 )
-def test_tensors(primary: bytes, shadow: bytes, mode: Any, expected: str) -> None:
+def test_tensors_are_compared_like_json(primary: bytes, shadow: bytes, mode: Any, expected: str) -> None:
     """They have the same names, datatypes and shapes, and numbers as in JSON."""
-    found = difference(Pair(primary, shadow, tensors=True), mode, 0.01)
+    result = difference(Pair(primary, shadow, tensors=True), mode, 0.01)
 
-    assert found.startswith(expected)
-    assert bool(found) == bool(expected)
-
-
-def test_all_pairs_are_compared() -> None:
-    """As a helper does it."""
-    assert compare_all([Pair(b"1", b"1"), Pair(b"1", b"2")], "exact", 0) == [
-        "",
-        "bodies of 1 and 1 bytes differ",
-    ]
+    assert result.startswith(expected)
+    assert bool(result) == bool(expected)
 
 
-def test_the_versions_of_the_example() -> None:
+def test_versions_of_the_example_agree_on_the_class() -> None:
     """They agree on the class, and on no number, as docs/rollouts.md says."""
     path = Path(__file__).parents[3] / "examples" / "rollouts" / "moods.py"
     moods = runpy.run_path(str(path))["Moods"]
@@ -118,5 +110,5 @@ def test_the_versions_of_the_example() -> None:
         handler.initialize(SimpleNamespace(manifest={"model": {"modelVersion": version}}))
         answers += handler.handle([{"body": b"a great day"}], None)
 
-    assert told(*answers, "top1") == ""
-    assert told(*answers, "numeric") != ""
+    assert difference_in_json(*answers, "top1") == ""
+    assert difference_in_json(*answers, "numeric") != ""

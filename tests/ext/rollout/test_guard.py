@@ -35,7 +35,7 @@ GOALS = st.builds(
         (Evidence(1000, 0, None, None, 0), "on", "kept", "1000 answers within the bounds (failed 0 of 1000)"),
     ],
 )  # fmt: skip
-def test_decisions(seen: Evidence, action: str, cause: str, reason: str) -> None:
+def test_verdict_follows_the_evidence(seen: Evidence, action: str, cause: str, reason: str) -> None:
     """Up after enough answers within the bounds, back as soon as they cannot be kept."""
     verdict = judge(ALL, seen)
 

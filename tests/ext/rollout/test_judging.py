@@ -39,64 +39,64 @@ async def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return Judge()
 
 
-async def told(judge: Judge, *cases: list[Pair], how: Shadowing = HOW) -> list[str | None]:
-    found: list[str | None] = []
+async def reasons_of(judge: Judge, *cases: list[Pair], how: Shadowing = HOW) -> list[str | None]:
+    results: list[str | None] = []
     for case in cases:
-        judge.compare(case, how, found.append)
+        judge.compare(case, how, results.append)
     for _ in range(200):
-        if len(found) == len(cases):
+        if len(results) == len(cases):
             break
         await asyncio.sleep(0)
-    return found
+    return results
 
 
 async def test_each_case_gets_its_reason(judge: Judge) -> None:
     """The first of its pairs, and all cases that wait are one call."""
     same, other = Pair(b"1", b"1.0"), Pair(b"1", b"2")
 
-    assert await told(judge, [same], [same, other], [same, same]) == ["", "1 and 2 at the top", ""]
+    assert await reasons_of(judge, [same], [same, other], [same, same]) == ["", "1 and 2 at the top", ""]
     assert judge._helpers.calls == [5]  # type: ignore[union-attr]
 
 
 async def test_a_helper_that_fails_has_compared_nothing(judge: Judge) -> None:
     """And later cases are compared again."""
-    await told(judge, [])
+    await reasons_of(judge, [])
     judge._helpers.failure = InternalError("no memory")  # type: ignore[union-attr]
-    assert await told(judge, [Pair(b"1", b"2")], [Pair(b"1", b"1.0")]) == [None, None]
+    assert await reasons_of(judge, [Pair(b"1", b"2")], [Pair(b"1", b"1.0")]) == [None, None]
 
     judge._helpers.failure = None  # type: ignore[union-attr]
-    assert await told(judge, [Pair(b"1", b"1.0")]) == [""]
+    assert await reasons_of(judge, [Pair(b"1", b"1.0")]) == [""]
 
 
 async def test_only_so_much_waits(judge: Judge) -> None:
     """The rest is not compared, at once; there is room again afterwards."""
     large = Pair(bytes(judging.MOST_BYTES // 2), b"")
 
-    assert await told(judge, [large], [large], [large]) == [
+    assert await reasons_of(judge, [large], [large], [large]) == [
         None,
         *2 * ["bodies differ, and are no JSON that can be read"],
     ]
-    assert await told(judge, [large]) == ["bodies differ, and are no JSON that can be read"]
+    assert await reasons_of(judge, [large]) == ["bodies differ, and are no JSON that can be read"]
 
 
 async def test_only_so_many_wait(judge: Judge) -> None:
     """Small answers, too, for there is more to each than its bytes."""
     cases = [[Pair(b"1", b"1.0")]] * (judging.MOST_WAITING + 1)
-    found = await told(judge, *cases)
+    result = await reasons_of(judge, *cases)
 
-    assert found.count(None) == 1
-    assert found.count("") == judging.MOST_WAITING
+    assert result.count(None) == 1
+    assert result.count("") == judging.MOST_WAITING
 
 
 async def test_each_way_of_comparing_has_calls_of_its_own(judge: Judge) -> None:
     """As have more cases than fit into one."""
-    found: list[str | None] = []
+    results: list[str | None] = []
     for _ in range(judging.TOGETHER + 1):
-        judge.compare([Pair(b"1", b"1.1")], HOW, found.append)
-    judge.compare([Pair(b"1", b"1.1")], Shadowing(5, tolerance=0.5), found.append)
-    while len(found) < judging.TOGETHER + 2:  # noqa: ASYNC110 - the loop has to turn
+        judge.compare([Pair(b"1", b"1.1")], HOW, results.append)
+    judge.compare([Pair(b"1", b"1.1")], Shadowing(5, tolerance=0.5), results.append)
+    while len(results) < judging.TOGETHER + 2:  # noqa: ASYNC110 - the loop has to turn
         await asyncio.sleep(0)
 
     assert judge._helpers.calls == [judging.TOGETHER, 1, 1]  # type: ignore[union-attr]
-    assert found[-1] == ""
+    assert results[-1] == ""
     judge.close()

@@ -8,7 +8,7 @@ from modelserver.ext.rollout.latencies import Latencies
 
 
 @given(st.lists(st.floats(1e-5, 1000), min_size=1), st.floats(0.01, 1))
-def test_percentiles(values: list[float], share: float) -> None:
+def test_percentile_is_within_one_interval(values: list[float], share: float) -> None:
     """Within one interval, 4.4 %, of the exact one."""
     latencies = Latencies()
     for value in values:
@@ -19,7 +19,7 @@ def test_percentiles(values: list[float], share: float) -> None:
 
 
 @given(st.lists(st.floats(1e-5, 1000)), st.floats(1e-5, 1000))
-def test_above(values: list[float], bound: float) -> None:
+def test_only_longer_latencies_are_above(values: list[float], bound: float) -> None:
     """Only what was longer for certain counts."""
     latencies = Latencies()
     for value in values:
@@ -29,7 +29,7 @@ def test_above(values: list[float], bound: float) -> None:
     assert latencies.above(bound) <= sum(value >= bound * 0.999 for value in values)
 
 
-def test_the_ends() -> None:
+def test_extreme_latencies_are_counted() -> None:
     """No time and very long times are counted too, and without any there is no percentile."""
     latencies = Latencies()
     assert latencies.percentile(0.5) is None

@@ -17,8 +17,8 @@ async def test_traffic_is_shown_as_long_as_there_is_any() -> None:
     parts = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}, "promote": {"errors": 0.1}}
     traffic.adopt(patched(Plan(), parts))
     traffic.requests["2.0"].add(3)
-    shown, metrics = [traffic], ServerMetrics(hostname="h")
-    Meters(metrics, lambda: shown)
+    item, metrics = [traffic], ServerMetrics(hostname="h")
+    Meters(metrics, lambda: item)
 
     text = metrics.render().decode()
     labels = 'model_name="m",model_version="2.0"'
@@ -32,5 +32,5 @@ async def test_traffic_is_shown_as_long_as_there_is_any() -> None:
         assert f"modelserver_promotion_steps_total{{{labels},{why}}} {steps}.0" in text
 
     traffic.close()
-    shown.clear()
+    item.clear()
     assert "modelserver_traffic_weight{" not in metrics.render().decode()

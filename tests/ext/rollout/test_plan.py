@@ -35,7 +35,7 @@ def plan(**parts: Any) -> Plan:
         ({"promote": {"after": 5, **BOUND}}, Plan(promote=Promotion(5, errors=0.1))),
     ],
 )
-def test_documents(document: Any, expected: Plan) -> None:
+def test_numbers_alone_are_weights(document: Any, expected: Plan) -> None:
     """Numbers alone are weights."""
     assert patched(Plan(), document) == expected
 
@@ -115,7 +115,7 @@ def test_plans_that_cannot_be_carried_out_are_refused(parts: Any, message: str) 
         ({"sticky": "x user"}, "sticky: the name of a header is needed."),
     ],
 )
-def test_documents_for_no_versions_at_all(document: Any, message: str) -> None:
+def test_document_for_no_versions_is_refused(document: Any, message: str) -> None:
     """Are refused whichever there are; others may wait for theirs."""
     with pytest.raises(BadRequest) as refused:
         check_form(document)
@@ -124,7 +124,7 @@ def test_documents_for_no_versions_at_all(document: Any, message: str) -> None:
     check_form({"weights": {"8": 50, "9": 50}, "promote": {"version": "7", "errors": 0.1}})
 
 
-def test_who_is_promoted() -> None:
+def test_other_version_is_promoted() -> None:
     """The only other version beside the default one, or the one that is named."""
     shadow = {"shadow": {"2.0": {"percent": 5}}}
 

@@ -35,7 +35,7 @@ def failed(error: Exception) -> Request:
         (failed(ValueError()), True),
     ],
 )
-def test_what_a_failure_is(request_: Request, expected: bool) -> None:
+def test_only_the_versions_failures_count(request_: Request, expected: bool) -> None:
     """The version's, not a mistake of the client."""
     assert has_failed(request_) is expected
 
@@ -72,27 +72,6 @@ def test_slow_answers_are_those_slower_than_the_other_version() -> None:
     counts.begin()
     counts.answered(answered(), "2.0", 3.0)
     assert counts.seen(100).slow == 1
-
-
-@pytest.mark.parametrize(
-    ("answers", "failures", "weight", "expected"),
-    [
-        (99, 0, 5, ("stay", 5)),
-        (100, 0, 0, ("on", 1)),
-        (100, 0, 5, ("on", 25)),
-        (100, 0, 100, ("on", None)),
-        (20, 11, 50, ("back", 0)),
-    ],
-)
-def test_weights_follow(answers: int, failures: int, weight: float, expected: Any) -> None:
-    """The next step, none after the last, nothing after too many failures."""
-    counts = promoter()
-    for number in range(answers):
-        counts.answered(answered(status=503 if number < failures else 200), "2.0", 0.1)
-
-    verdict, after = counts.verdict(weight)
-
-    assert (verdict.action, after) == expected
 
 
 def test_a_report_has_the_time_of_its_last_change() -> None:

@@ -46,26 +46,30 @@ async def model() -> Any:
 
 
 def schemas() -> dict[str, Any]:
-    found: dict[str, Any] = describe_listener("management")["components"]["schemas"]
-    return found
+    result: dict[str, Any] = describe_listener("management")["components"]["schemas"]
+    return result
 
 
 def named(schema: Any) -> Any:
     """The schema, whose objects have no other fields than it names."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: named(value) for key, value in schema.items()}
-    return {"additionalProperties": False, **kept} if isinstance(schema.get("properties"), dict) else kept
+    remaining = {key: named(value) for key, value in schema.items()}
+    return (
+        {"additionalProperties": False, **remaining}
+        if isinstance(schema.get("properties"), dict)
+        else remaining
+    )
 
 
 async def test_what_was_asked_for_is_told_again(model: Any) -> None:
     """With what holds now; the document has every field."""
-    told = json.loads(pretty(describe_traffic(model)))
+    description = json.loads(pretty(describe_traffic(model)))
 
-    assert {part: told[part] for part in WHOLE} == WHOLE
-    assert told["effective"] == {"1.0": 90, "2.0": 10}
-    assert told["promotion"]["state"] == "watching"
-    jsonschema.validate(told, named(schemas()["Traffic"]))
+    assert {part: description[part] for part in WHOLE} == WHOLE
+    assert description["effective"] == {"1.0": 90, "2.0": 10}
+    assert description["promotion"]["state"] == "watching"
+    jsonschema.validate(description, named(schemas()["Traffic"]))
     jsonschema.validate(WHOLE, named(schemas()["TrafficRequest"]["anyOf"][1]))
 
 
@@ -93,8 +97,8 @@ async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
         shadow.differences.append(
             Difference(f"r{number}", "why", (200, 503), (0.1, 0.2), (("a", 1), ("b", 2)), bodies)
         )
-    told = json.loads(pretty(describe_shadows(model)))
-    described = told["shadows"]["2.0"]
+    description = json.loads(pretty(describe_shadows(model)))
+    described = description["shadows"]["2.0"]
 
     assert described["agreement"] == 0.75
     assert described["batchSize"] == {"primary": 2, "shadow": 8}
@@ -105,10 +109,10 @@ async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
         "primary": "\ufffd",
         "shadow": "answer",
     }
-    jsonschema.validate(told, named(schemas()["Shadows"]))
+    jsonschema.validate(description, named(schemas()["Shadows"]))
 
 
-async def test_routes(model: Any) -> None:
+async def test_routes_change_what_they_say(model: Any) -> None:
     """Each changes what it says and tells the result; a body that is not JSON is refused."""
     calls: list[object] = []
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.ext.rollout.doubles import Version, answered, request
+from tests.waiting import until
 
 from modelserver.engine.pools.spec import PoolLimits, WorkerState, policy_for
 from modelserver.engine.wire.messages import Answer
@@ -58,8 +59,8 @@ async def direct(versions: dict[str, Version]) -> Any:
     made.traffic.close()
 
 
-def chosen(traffic: Traffic[Version], count: int = 400, asked: Any = Asked()) -> Counter[str]:  # noqa: B008
-    return Counter(traffic.choose(asked).version for _ in range(count))
+def chosen(traffic: Traffic[Version], count: int = 400, requests: Any = Asked()) -> Counter[str]:  # noqa: B008
+    return Counter(traffic.choose(requests).version for _ in range(count))
 
 
 async def test_without_weights_the_default_gets_everything(direct: Direct) -> None:
@@ -68,7 +69,7 @@ async def test_without_weights_the_default_gets_everything(direct: Direct) -> No
     assert direct.traffic.effective == {"1.0": 100}
 
 
-async def test_weights(direct: Direct) -> None:
+async def test_weights_share_the_requests(direct: Direct) -> None:
     """Each gets about its share, which is counted."""
     traffic = direct(weights={"1.0": 75, "2.0": 25})
     seen = chosen(traffic)
@@ -104,9 +105,8 @@ async def test_versions_that_are_not_ready_get_nothing(
 
     for version in versions.values():
         version.pool.workers[0].state = WorkerState.READY
-    await asyncio.sleep(0.02)
+    await until(lambda: traffic.ready)
     assert len(chosen(traffic)) == 2
-    assert traffic.ready
 
 
 async def test_copies_are_made_of_what_others_answer(
@@ -115,21 +115,20 @@ async def test_copies_are_made_of_what_others_answer(
     """After the answer; not of the shadow's own requests, and not of what clients do not wait for."""
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW)
-    told: list[str] = []
+    ids: list[str] = []
 
     def ask(version: str, end: Any) -> None:
         made = request()
-        made.on_done = lambda ended: told.append(ended.id)
+        made.on_done = lambda ended: ids.append(ended.id)
         traffic.watch(made, versions[version])
         end(made)
 
     ask("1.0", lambda made: made.deliver(0, [(Answer(1), b"1")]))
     ask("2.0", lambda made: made.deliver(0, [(Answer(1), b"1")]))
     ask("1.0", lambda made: made.fail(WorkerDied()))
-    assert told == ["r"] * 3
+    assert ids == ["r"] * 3
     assert traffic.shadows["2.0"].waiting == 1
-    await asyncio.sleep(0.01)
-    assert len(versions["2.0"].pool.given) == 1
+    await until(lambda: len(versions["2.0"].pool.given) == 1)
     assert traffic.shadows["2.0"].counts.outcomes["unanswered"] == 1
 
 
@@ -170,7 +169,7 @@ def serve(traffic: Traffic[Version], version: Version, count: int, status: int =
         made.deliver(0, [(Answer(1, status, failed=status != 200), b"1")])
 
 
-async def test_a_promotion_from_the_first_step_to_the_last(
+async def test_promotion_goes_from_the_first_step_to_the_last(
     direct: Direct, versions: dict[str, Version]
 ) -> None:
     """Its weight goes up, the plan is saved each time, and at the end the promotion is over."""
@@ -187,7 +186,7 @@ async def test_a_promotion_from_the_first_step_to_the_last(
     assert traffic.promotion.said == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
 
 
-async def test_a_promotion_that_fails(
+async def test_failed_promotion_is_rolled_back(
     direct: Direct, versions: dict[str, Version], caplog: pytest.LogCaptureFixture
 ) -> None:
     """All requests go to the other version again; refused ones count as failures."""
@@ -268,10 +267,10 @@ async def test_a_replaced_version_keeps_its_part(direct: Direct, versions: dict[
 
 async def test_shadows_that_stay_keep_their_counts(direct: Direct) -> None:
     """Whatever else is changed; one with other settings begins anew."""
-    kept = direct(shadow=SHADOW).shadows["2.0"]
+    remaining = direct(shadow=SHADOW).shadows["2.0"]
 
-    assert direct(weights=HALVES).shadows["2.0"] is kept
-    assert direct(shadow={"2.0": {"percent": 5}}).shadows["2.0"] is not kept
+    assert direct(weights=HALVES).shadows["2.0"] is remaining
+    assert direct(shadow={"2.0": {"percent": 5}}).shadows["2.0"] is not remaining
 
 
 async def test_the_default_gets_all(direct: Direct) -> None:
@@ -290,9 +289,9 @@ async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dic
     limits = PoolLimits(4, "greedy", 0.0, 100, 1 << 20)
     for version in versions.values():
         version.pool.queue = SequenceQueue(4, policy_for(limits), 100, 1 << 20, SequenceLimits(60, 60, 8, 8))
-    begun = answered()
+    started = answered()
     versions["2.0"].pool.queue.put(
-        SequencedRequest("r", begun.rows, begun.bodies, 0.0, mark=SequenceMark("mine"))
+        SequencedRequest("r", started.rows, started.bodies, 0.0, mark=SequenceMark("mine"))
     )
     traffic = direct(weights={"1.0": 100, "2.0": 0})
     assert traffic.home("mine", versions["1.0"]) is versions["2.0"]
@@ -306,7 +305,7 @@ async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dic
 
 
 @pytest.mark.parametrize("percent", [5, 50, 100])
-async def test_as_many_copies_as_asked_for(
+async def test_as_many_copies_are_made_as_configured(
     direct: Direct, versions: dict[str, Version], percent: float
 ) -> None:
     """Of each shadow, whatever others get."""

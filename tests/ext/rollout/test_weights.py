@@ -20,13 +20,13 @@ WEIGHTS = st.lists(st.integers(0, 100), min_size=1, max_size=5).filter(sum).map(
 def test_ready_versions_share_all_points(weights: dict[str, float], ready: set[str]) -> None:
     """Each gets its weight and its part of what is missing; the others get nothing."""
     able = {version for version, weight in weights.items() if weight and version in ready}
-    found = intervals(weights, ready)
+    result = intervals(weights, ready)
     total = sum(weights[version] for version in able)
 
-    assert shares(found) == pytest.approx(
+    assert shares(result) == pytest.approx(
         {v: weights[v] * 100 / total for v in weights if v in able}, abs=1e-6
     )
-    assert not found or found[-1].end == 1.0
+    assert not result or result[-1].end == 1.0
 
 
 @given(WEIGHTS, st.sets(st.sampled_from("01234")), st.floats(0, 1, exclude_max=True))

@@ -92,33 +92,6 @@ def bodies(process: Any) -> list[list[bytes]]:
 # Order and stickiness
 
 
-async def test_steps_in_order(make: Any, stage: Any) -> None:
-    """A step is sent when the one before it is answered, and not in advance."""
-    pool = await make(batch_size=1)
-    process = stage.processes[0]
-    first, second = step("a", b"1"), step("a", b"2")
-    submit(pool, first, second)
-    await stage.settle()
-
-    assert bodies(process) == [[b"1"]]
-    process.answer()
-    assert content(first) == b"1"
-    assert bodies(process) == [[b"2"]]
-    process.answer()
-    assert content(second) == b"2"
-
-
-async def test_a_batch_is_shared_between_sequences(make: Any, stage: Any) -> None:
-    """Sequences of one worker share its batches, one step of each."""
-    pool = await make()
-    submit(pool, step("a", b"a1"), step("a", b"a2"), step("b", b"b1"))
-    await stage.settle()
-
-    assert bodies(stage.processes[0]) == [[b"a1", b"b1"]]
-    stage.processes[0].answer()
-    assert bodies(stage.processes[0]) == [[b"a2"]]
-
-
 async def test_sticks_to_its_worker(make: Any, stage: Any) -> None:
     """A sequence stays where it began, though its worker is busy and another idle."""
     pool = await make(2)
@@ -162,7 +135,7 @@ async def test_requests_join_a_continuous_worker(make: Any, stage: Any) -> None:
 # Bounds
 
 
-async def test_too_many_sequences(make: Any, counts: Counts) -> None:
+async def test_too_many_sequences_are_refused(make: Any, counts: Counts) -> None:
     """One sequence too many is refused with TorchServe's text, and counted."""
     pool = await make(most=1)
     submit(pool, step("a"))
@@ -173,20 +146,7 @@ async def test_too_many_sequences(make: Any, counts: Counts) -> None:
     assert counts("rejected") == [("sequences",)]
 
 
-async def test_too_many_requests_of_one(make: Any, stage: Any) -> None:
-    """The queue of a sequence has its own bound; others are not concerned."""
-    pool = await make(waiting=1)
-    submit(pool, step("a"))
-    await stage.settle()
-    submit(pool, step("a"))
-
-    with pytest.raises(ServiceUnavailable) as refused:
-        pool.submit(step("a"))
-    assert refused.value.message == REFUSED
-    submit(pool, step("b"))
-
-
-async def test_tickets(make: Any, stage: Any) -> None:
+async def test_ticket_needs_an_idle_worker(make: Any, stage: Any) -> None:
     """With job tickets a request is refused unless its own worker is idle (reference 8.8)."""
     pool = await make(2, tickets=True)
     submit(pool, step("a"))
@@ -210,10 +170,10 @@ async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
     pool = await make(most=1, idle=30)
     submit(pool, first := step("a"))
     await stage.settle()
-    stage.processes[0].answer()
     assert first.is_first
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
+    stage.processes[0].answer()
     await until(lambda: pool.sequences.living == 0)
 
     submit(pool, other := step("b"))
@@ -249,18 +209,7 @@ async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
     assert pool.sequences.living == 1
 
 
-async def test_client_ends_its_sequence(make: Any, stage: Any) -> None:
-    """After the answer to a request that says so the place is free."""
-    pool = await make(most=1)
-    submit(pool, step("a", ends=True))
-    await stage.settle()
-    assert pool.sequences.living == 1
-    stage.processes[0].answer()
-
-    assert pool.sequences.living == 0
-
-
-async def test_client_that_leaves(make: Any, stage: Any) -> None:
+async def test_step_of_a_client_that_left_is_not_sent(make: Any, stage: Any) -> None:
     """What waits of a client that left is never sent; its sequence goes on."""
     pool = await make()
     submit(pool, step("a", b"1"), gone := step("a", b"2"))
@@ -272,7 +221,7 @@ async def test_client_that_leaves(make: Any, stage: Any) -> None:
     assert bodies(stage.processes[0]) == [[b"3"]]
 
 
-async def test_deadline(make: Any, stage: Any) -> None:
+async def test_late_step_is_answered_while_it_waits(make: Any, stage: Any) -> None:
     """A step whose deadline passes while it waits is answered then (F33); the next has its turn."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -321,7 +270,7 @@ async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
 # Deaths
 
 
-async def test_worker_dies(make: Any, stage: Any, counts: Counts) -> None:
+async def test_dead_worker_loses_its_sequences(make: Any, stage: Any, counts: Counts) -> None:
     """What waits of its sequences gets an error that says so; other workers' sequences go on (F39)."""
     pool = await make(2)
     first, second = stage.processes
@@ -345,36 +294,7 @@ async def test_worker_dies(make: Any, stage: Any, counts: Counts) -> None:
     assert content(other) == b"b1"
 
 
-async def test_begun_anew(make: Any, stage: Any) -> None:
-    """New sequences, and a lost one that the client begins anew, go to the workers that are left."""
-    pool = await make(2)
-    first, second = stage.processes
-    submit(pool, step("a", b"a1"))
-    await stage.settle()
-    first.exit("was killed by SIGKILL")
-    await stage.settle()
-    submit(pool, again := step("a", b"a2", starts=True), step("c", b"c1"))
-    await stage.settle()
-
-    assert again.is_first
-    assert bodies(second) == [[b"a2", b"c1"]]
-
-
-async def test_idle_worker_dies(make: Any, stage: Any) -> None:
-    """A sequence of which nothing waits is lost with its worker too."""
-    pool = await make(2)
-    submit(pool, step("a"))
-    await stage.settle()
-    stage.processes[0].answer()
-    stage.processes[0].exit("was killed by SIGKILL")
-    await stage.settle()
-
-    assert pool.sequences.living == 0
-    with pytest.raises(WorkerDied):
-        pool.submit(step("a"))
-
-
-async def test_wrong_number_of_answers(make: Any, stage: Any) -> None:
+async def test_wrong_number_of_answers_ends_the_worker(make: Any, stage: Any) -> None:
     """A worker that cannot be trusted is ended, and its sequences with it."""
     pool = await make()
     submit(pool, first := step("a"), second := step("a"))
@@ -441,7 +361,7 @@ async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None
         pool.submit(step("b"))
 
 
-async def test_scaled_to_nothing(make: Any, stage: Any) -> None:
+async def test_living_sequences_are_served_when_scaled_to_nothing(make: Any, stage: Any) -> None:
     """Sequences that live are served to their end (F50); new ones are refused."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -458,7 +378,9 @@ async def test_scaled_to_nothing(make: Any, stage: Any) -> None:
     assert content(last) == b"2"
 
 
-async def test_refused_with_the_reason(make: Any, stage: Any, counts: Counts) -> None:
+async def test_requests_without_a_worker_are_refused_with_the_reason(
+    make: Any, stage: Any, counts: Counts
+) -> None:
     """Where no worker can be loaded, what waits and what comes is refused with the reason (F40, F41)."""
     pool = await make()
     submit(pool, step("a", b"1"))
@@ -471,16 +393,16 @@ async def test_refused_with_the_reason(make: Any, stage: Any, counts: Counts) ->
         (await stage.enter(number)).fail_to_load("RuntimeError: the licence server is down\n  at line 1")
         await stage.settle()
 
-    told = f"{REFUSED}. Its workers fail: RuntimeError: the licence server is down"
+    reports = f"{REFUSED}. Its workers fail: RuntimeError: the licence server is down"
     assert isinstance(waiting.error, ServiceUnavailable)
-    assert waiting.error.message == told
+    assert waiting.error.message == reports
     with pytest.raises(ServiceUnavailable) as refused:
         pool.submit(step("c"))
-    assert refused.value.message == told
+    assert refused.value.message == reports
     assert counts.calls["rejected"] == [("no_worker",)]
 
 
-async def test_dies_while_it_leaves(make: Any, stage: Any) -> None:
+async def test_leaving_worker_that_dies_is_not_waited_for(make: Any, stage: Any) -> None:
     """A worker on its way out that dies is not waited for."""
     pool = await make(2)
     submit(pool, step("a"), waiting := step("b"))
@@ -526,7 +448,7 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(
     assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
 
 
-async def test_drained(make: Any, stage: Any) -> None:
+async def test_drained_pool_serves_what_waits(make: Any, stage: Any) -> None:
     """A server that stops serves what waits of all sequences, one step after the other."""
     pool = await make()
     submit(pool, step("a", b"1"), last := step("a", b"2"))
@@ -542,7 +464,7 @@ async def test_drained(make: Any, stage: Any) -> None:
     assert content(last) == b"2"
 
 
-async def test_closed(make: Any, stage: Any) -> None:
+async def test_closed_pool_refuses_what_waits(make: Any, stage: Any) -> None:
     """What waits when a version is removed is refused, and no worker stays for its sequences."""
     pool = await make(2)
     submit(pool, step("a"), step("b"), waiting := step("b"))

@@ -17,7 +17,6 @@ from modelserver.ext.sequences.queue import (
     SequenceLost,
     SequenceMark,
     SequenceQueue,
-    SequenceStatistics,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def step(
     )
 
 
-def test_times_of_a_request_of_a_sequence() -> None:
+def test_request_of_a_sequence_has_its_times() -> None:
     """They are those of any request: that it is the first of its sequence is noted apart."""
     first = step("a", now=1.0)
     queue().put(first)
@@ -75,7 +74,7 @@ def names(requests: Iterable[Request]) -> list[str]:
     return [request.id for request in requests]
 
 
-def begun(target: SequenceQueue, *names: str, worker: str = "w", now: float = 0.0) -> None:
+def run_first_steps(target: SequenceQueue, *names: str, worker: str = "w", now: float = 0.0) -> None:
     """Lets one step of each sequence run at the worker."""
     put(target, *(step(name, now) for name in names))
     target.place([worker], 1)
@@ -86,43 +85,6 @@ def begun(target: SequenceQueue, *names: str, worker: str = "w", now: float = 0.
 
 
 # Order, and who shares a batch
-
-
-def test_one_step_at_a_time() -> None:
-    """The second request of a sequence waits until the first is done."""
-    sut = queue()
-    put(sut, first := step("a"), second := step("a"))
-    sut.place(["w"], 1)
-
-    batch = sut.take_for("w", 0.0)
-    assert batch is not None
-    assert [parcel.request for parcel in batch.parcels] == [first]
-    assert sut.take_for("w", 0.0) is None
-    sut.finish(batch, 1.0)
-    after = sut.take_for("w", 1.0)
-
-    assert after is not None
-    assert [parcel.request for parcel in after.parcels] == [second]
-
-
-def test_a_batch_is_of_several_sequences() -> None:
-    """One step of each, up to the batch size, those first that wait longest."""
-    sut = queue(batch_size=2)
-    put(sut, step("a"), step("a"), step("b"), step("c"))
-    sut.place(["w"], 1)
-
-    assert ids(sut.take_for("w", 0.0)) == ["a", "b"]
-    assert ids(sut.take_for("w", 0.0)) == ["c"]
-
-
-def test_other_keys_never_share() -> None:
-    """An explanation and a prediction go in batches of their own."""
-    sut = queue()
-    put(sut, step("a", key="predict"), step("b", key="explain"), step("c", key="predict"))
-    sut.place(["w"], 1)
-
-    assert ids(sut.take_for("w", 0.0)) == ["a", "c"]
-    assert ids(sut.take_for("w", 0.0)) == ["b"]
 
 
 def test_explanations_wait_for_nobody_and_teach_the_policy_nothing() -> None:
@@ -145,25 +107,7 @@ def test_explanations_wait_for_nobody_and_teach_the_policy_nothing() -> None:
     assert seen == [2]
 
 
-def test_rows_of_a_request_are_steps() -> None:
-    """The instances of one request run one after the other, too."""
-    sut = queue()
-    request = step("a", rows=3)
-    put(sut, request)
-    sut.place(["w"], 1)
-
-    taken = []
-    for _ in range(3):
-        batch = sut.take_for("w", 0.0)
-        assert batch is not None
-        taken += [(parcel.start, parcel.count) for parcel in batch.parcels]
-        sut.finish(batch, 0.0)
-
-    assert taken == [(0, 1), (1, 1), (2, 1)]
-    assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
-
-
-def test_window() -> None:
+def test_batch_waits_for_its_window() -> None:
     """A batch that could still grow waits for its window, but not past a deadline in it."""
     sut = queue(policy=Window(5.0))
     put(sut, step("a", 1.0))
@@ -189,7 +133,7 @@ def test_nobody_else_can_come() -> None:
     assert batch.reason == "size"
 
 
-def test_flushing() -> None:
+def test_flushing_waits_for_nothing() -> None:
     """A server that is about to stop waits for nothing more."""
     sut = queue(policy=Window(5.0))
     put(sut, step("a"))
@@ -215,7 +159,7 @@ def test_new_sequences_are_spread() -> None:
     assert ids(sut.take_for("w", 0.0)) == ["b", "d"]
 
 
-def test_share() -> None:
+def test_worker_gets_its_share_of_sequences() -> None:
     """A worker gets no more than its share, rounded up; the rest waits for the other workers."""
     sut = queue(limits=SequenceLimits(10.0, max_sequences=3))
     put(sut, *(step(name) for name in "abc"))
@@ -226,21 +170,10 @@ def test_share() -> None:
     assert sut.living("v") == 1
 
 
-def test_stays_with_its_worker() -> None:
-    """A later step goes to the same worker, though another has nothing to do."""
-    sut = queue()
-    begun(sut, "a")
-    put(sut, step("a", 1.0))
-    sut.place(["v", "w"], 2)
-
-    assert sut.take_for("v", 1.0) is None
-    assert ids(sut.take_for("w", 1.0)) == ["a"]
-
-
-def test_lost() -> None:
+def test_sequence_is_lost_with_its_worker() -> None:
     """With its worker a sequence ends: what waits is handed back, and what comes later is refused (F39)."""
     sut = queue()
-    begun(sut, "a", "b")
+    run_first_steps(sut, "a", "b")
     put(sut, running := step("a"))
     batch = sut.take_for("w", 0.0)
     put(sut, waiting := step("a"))
@@ -255,18 +188,6 @@ def test_lost() -> None:
     assert sut.requests == 0
     assert batch is not None
     assert sut.finish(batch, 7.0) == []
-
-
-def test_lost_is_forgotten() -> None:
-    """The id is free again when the client says that it begins anew, and when the idle time is over."""
-    sut = queue()
-    begun(sut, "a", "b")
-    sut.lose("w", 5.0)
-
-    put(sut, again := step("a", 6.0, starts=True))
-    assert again.is_first
-    sut.expire(15.0)
-    put(sut, step("b", 15.0))
 
 
 def test_what_had_not_begun_is_not_lost() -> None:
@@ -286,7 +207,7 @@ def test_lost_ids_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "LOST_KEPT", 1)
     sut = queue(limits=SequenceLimits(10.0, max_sequences=2))
     for first, second in ("ab", "cd"):
-        begun(sut, first, second)
+        run_first_steps(sut, first, second)
         sut.lose("w", 0.0)
 
     put(sut, step("a"))
@@ -297,19 +218,7 @@ def test_lost_ids_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 # Bounds
 
 
-def test_too_many_sequences() -> None:
-    """Beyond ``max_sequences`` no new one begins; those that live go on."""
-    sut = queue()
-    begun(sut, *"abcd")
-
-    with pytest.raises(QueueFull) as refused:
-        sut.put(step("e"))
-    put(sut, step("a"))
-    assert refused.value.reason == "sequences"
-    assert sut.statistics == SequenceStatistics(living=4, waiting=1)
-
-
-def test_too_many_requests_of_a_sequence() -> None:
+def test_too_many_requests_of_a_sequence_are_refused() -> None:
     """Beyond ``max_waiting`` they are refused; the one that runs does not count."""
     sut = queue()
     put(sut, step("a"))
@@ -322,7 +231,7 @@ def test_too_many_requests_of_a_sequence() -> None:
     assert refused.value.reason == "sequence_queue"
 
 
-def test_too_many_bytes() -> None:
+def test_too_many_bytes_are_refused() -> None:
     """The bodies of all sequences share one bound, and a refused request begins no sequence."""
     sut = queue()
     put(sut, step("a", body=b"x" * 900))
@@ -333,29 +242,13 @@ def test_too_many_bytes() -> None:
     assert sut.statistics.living == 1
 
 
-def test_requests_without_a_sequence() -> None:
-    """The server's own questions go to any worker, alone."""
-    sut = queue()
-    question = Request("q", [Row("q", 0)], [b""], 0.0, key=Alone())
-    put(sut, step("a"), question)
-    sut.place(["w"], 1)
-
-    batch = sut.take(0.0, 1)
-    assert batch is not None
-    assert ids(batch) == ["q"]
-    assert sut.finish(batch, 0.0) == []
-    assert sut.take(0.0, 1) is None
-    assert not sut.lives(question)
-    assert ids(sut.take_for("w", 0.0)) == ["a"]
-
-
 # Ends
 
 
-def test_idle() -> None:
+def test_idle_sequence_ends() -> None:
     """A sequence of which nothing waits or runs for ``max_idle`` ends, and its place is free."""
     sut = queue()
-    begun(sut, *"abcd", now=1.0)
+    run_first_steps(sut, *"abcd", now=1.0)
     put(sut, step("b", 2.0))
 
     assert sut.next_end() == 11.0
@@ -383,7 +276,7 @@ def test_idle_counts_from_the_answer() -> None:
     assert not later.is_first
 
 
-def test_lifetime() -> None:
+def test_sequence_ends_after_its_lifetime() -> None:
     """Older than ``max_age`` it ends: the step that runs may end, what waits is handed back."""
     sut = queue()
     put(sut, step("a"))
@@ -400,24 +293,13 @@ def test_lifetime() -> None:
     assert sut.statistics.living == 0
 
 
-def test_no_lifetime() -> None:
+def test_sequence_without_a_lifetime_goes_on() -> None:
     """Without a ``max_age`` a busy sequence lives as long as it likes."""
     sut = queue(limits=SequenceLimits(10.0))
     put(sut, step("a"))
 
     assert sut.next_end() == math.inf
     assert sut.expire(1e9) == []
-
-
-def test_handler_ends() -> None:
-    """The handler ends sequences of its own worker; other names mean nothing."""
-    sut = queue()
-    begun(sut, "a", "b")
-    put(sut, waiting := step("a"))
-
-    assert sut.end("elsewhere", ["a"]) == []
-    assert sut.end("w", ["a", "nobody", ""]) == [waiting]
-    assert sut.statistics.living == 1
 
 
 def test_handler_ends_a_running_one() -> None:
@@ -438,7 +320,7 @@ def test_handler_ends_a_running_one() -> None:
 def test_client_ends() -> None:
     """After a request that says it is the last no other is taken; its sequence ends with it."""
     sut = queue()
-    begun(sut, "a")
+    run_first_steps(sut, "a")
     put(sut, step("a", ends=True))
 
     with pytest.raises(QueueFull) as refused_while_it_waits:
@@ -455,26 +337,10 @@ def test_client_ends() -> None:
     assert again.is_first
 
 
-def test_removed() -> None:
-    """A client that leaves takes its steps along; a sequence that never ran goes too."""
-    sut = queue()
-    put(sut, gone := step("a", rows=2), kept := step("b"), also := step("b"))
-    sut.place(["w"], 1)
-    sut.remove(gone)
-    sut.remove(gone)
-    sut.remove(kept)
-
-    assert (sut.requests, sut.instances, sut.nbytes) == (1, 1, 1)
-    assert sut.statistics.living == 1
-    batch = sut.take_for("w", 0.0)
-    assert batch is not None
-    assert batch.parcels[0].request is also
-
-
 def test_what_is_past_its_deadline_is_in_no_batch() -> None:
     """Its end may be told a moment later; the next of its sequence has its turn, no counter keeps it."""
     sut = queue()
-    begun(sut, "a")
+    run_first_steps(sut, "a")
     put(sut, late := step("a", rows=2, deadline=1.0), step("a"), lone := step("b", deadline=0.5), step("c"))
     sut.place(["w"], 1)
 
@@ -488,7 +354,7 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
 def test_removed_from_a_sequence_that_rests() -> None:
     """A request that was taken back was a sign of life, and the sequences end in the order of theirs."""
     sut = queue()
-    begun(sut, "a", "b")
+    run_first_steps(sut, "a", "b")
     put(sut, gone := step("a", 5.0))
     sut.remove(gone)
 
@@ -498,10 +364,10 @@ def test_removed_from_a_sequence_that_rests() -> None:
     assert sut.next_end() == 15.0
 
 
-def test_drained() -> None:
+def test_drained_queue_is_empty() -> None:
     """Everything that waits comes out, once each, and no sequence is left."""
     sut = queue()
-    begun(sut, "a")
+    run_first_steps(sut, "a")
     put(sut, step("a", rows=2), step("b"), Request("q", [Row("q", 0)], [b""], 0.0, key=Alone()))
 
     assert sorted(names(sut.drain())) == ["a", "b", "q"]
@@ -509,20 +375,20 @@ def test_drained() -> None:
     assert sut.statistics.living == 0
 
 
-def test_drained_of_what_has_no_worker() -> None:
+def test_only_what_has_no_worker_is_drained() -> None:
     """Only what would need a worker to begin with comes out."""
     sut = queue()
-    begun(sut, "a")
+    run_first_steps(sut, "a")
     put(sut, step("a"), step("b"))
 
     assert names(sut.drain_unplaced()) == ["b"]
     assert ids(sut.take_for("w", 0.0)) == ["a"]
 
 
-def test_would_run() -> None:
+def test_ticket_needs_room_at_an_idle_worker() -> None:
     """A ticket is for a sequence that rests at an idle worker with room, or a new one for such a worker."""
     sut = queue(batch_size=1)
-    begun(sut, "a")
+    run_first_steps(sut, "a")
 
     assert sut.would_run(step("a"), ["w"])
     assert not sut.would_run(step("a"), ["v"])
@@ -577,7 +443,7 @@ def test_many_end_without_being_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(compared) <= 100
 
 
-def test_another_key_after_a_removal() -> None:
+def test_next_step_joins_those_with_its_key() -> None:
     """If the next step of a sequence has another key, it joins those with that key, in its old place."""
     sut = queue(2)
     put(sut, first := step("a", key=1), step("a", key=2), step("b", key=2), step("c", key=2))

@@ -28,21 +28,21 @@ def request(mark: SequenceMark, *, began: bool = False) -> SequencedRequest:
     return made
 
 
-def test_named_sequence() -> None:
+def test_header_names_the_sequence() -> None:
     """The client's header names the sequence; what the handler sees is what the client sent."""
     sent = packed(ts_request_sequence_id="seq_0", ts_request_sequence_start="true", accept="*/*")
 
     assert read_sequence(sent, NAMES) == (SequenceMark("seq_0", starts=True), sent)
 
 
-def test_names_in_any_case() -> None:
+def test_names_are_read_in_any_case() -> None:
     """Names are read in any case, values without the spaces around them."""
     sent = packed(TS_Request_Sequence_ID=" a ", TS_REQUEST_SEQUENCE_END="True")
 
     assert read_sequence(sent, NAMES)[0] == SequenceMark("a", ends=True)
 
 
-def test_unnamed_sequence() -> None:
+def test_request_without_an_id_begins_a_sequence() -> None:
     """Without an id the request begins a sequence of its own, which the handler sees (reference 8.9)."""
     sent = packed(accept="*/*", ts_request_sequence_id="", ts_request_sequence_start="false")
     first, seen = read_sequence(sent, NAMES)
@@ -58,7 +58,7 @@ def test_unnamed_sequence() -> None:
     ]
 
 
-def test_names_of_the_operators_own() -> None:
+def test_operators_own_names_are_read() -> None:
     """The keys ``ts_header_key_sequence_*`` say other names (reference 3.3)."""
     assert read_sequence(packed(X__Id="7", X__End="true"), OWN)[0] == SequenceMark("7", ends=True)
     mark, seen = read_sequence(packed(ts_request_sequence_id="7"), OWN)
@@ -83,6 +83,6 @@ def test_what_the_handler_says_stands() -> None:
     assert sequence_headers(request(SequenceMark("a")), NAMES, own) == []
 
 
-def test_other_requests() -> None:
+def test_request_of_no_sequence_has_no_headers() -> None:
     """A request of no sequence has nothing to say."""
     assert sequence_headers(Request("id", [], [], 0.0), NAMES, ()) == []

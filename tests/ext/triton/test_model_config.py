@@ -34,7 +34,7 @@ def test_rows_are_batches() -> None:
     assert "sequence_batching" not in config
 
 
-def test_no_batches() -> None:
+def test_batch_size_of_one_has_no_scheduler() -> None:
     """A batch size of one has no scheduler; a timeout of the server's is told with one."""
     assert "dynamic_batching" not in describe_config(version(ROWS))
     policy = describe_config(version(ROWS, batch_size=2, request_timeout=1.5))["dynamic_batching"]
@@ -43,7 +43,7 @@ def test_no_batches() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (3, -1)], ids=["fixed", "scalar", "fixed rows"])
-def test_no_rows(shape: tuple[int, ...]) -> None:
+def test_tensor_without_rows_is_not_batched(shape: tuple[int, ...]) -> None:
     """Where a tensor's first dimension is not any number of rows, clients must not add one."""
     config = describe_config(version(Signature((TensorSpec("x", "INT8", shape),)), batch_size=4))
 
@@ -55,7 +55,7 @@ def test_unsplit_bodies_have_no_rows() -> None:
     assert describe_config(version(ROWS, batch_size=4, tensors=False))["max_batch_size"] == 0
 
 
-def test_sequences() -> None:
+def test_sequences_are_described() -> None:
     """Triton's tools need to know of them."""
     options = {"sequence_batching": True, "sequence_max_idle_ms": 60_000, "max_num_sequence": 16}
     config = describe_config(version(ROWS, batch_size=4, max_batch_delay=2, **options))
@@ -68,7 +68,7 @@ def test_sequences() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "kind"), [((None, None), "KIND_CPU"), ((1, 0, 1), "KIND_GPU")])
-def test_instances(gpus: tuple[int | None, ...], kind: str) -> None:
+def test_workers_are_one_group_of_instances(gpus: tuple[int | None, ...], kind: str) -> None:
     """One group of all workers, with their devices."""
     (group,) = describe_config(version(ROWS, gpus=gpus))["instance_group"]
 
@@ -76,7 +76,7 @@ def test_instances(gpus: tuple[int | None, ...], kind: str) -> None:
     assert group["gpus"] == ([0, 1] if kind == "KIND_GPU" else [])
 
 
-def test_what_is_unknown() -> None:
+def test_unknown_tensors_are_left_out() -> None:
     """A built-in handler takes and returns bytes; of others nothing is said."""
     inputs, outputs = tensors_of(version(splits=True))
 

@@ -38,20 +38,20 @@ def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 
 
-async def test_shared_memory(tmp_path: Path) -> None:
+async def test_shared_memory_is_registered_and_forgotten(tmp_path: Path) -> None:
     """It is registered, listed, and forgotten by name or as a whole."""
     (tmp_path / "k").write_bytes(bytes(64))
     base = "/v2/systemsharedmemory"
-    async with client(tmp_path) as asked:
+    async with client(tmp_path) as request:
         for name in ("a", "b", "c"):
             body = {"key": "/k", "byte_size": 32, "offset": 32}
-            assert (await asked.post(f"{base}/region/{name}/register", json=body)).json() == {}
-        assert [each["name"] for each in (await asked.get(f"{base}/status")).json()] == ["a", "b", "c"]
-        await asked.post(f"{base}/region/a/unregister")
-        (found,) = (await asked.get(f"{base}/region/b/status")).json()
-        assert found == {"name": "b", "key": "/k", "offset": 32, "byte_size": 32}
-        await asked.post(f"{base}/unregister")
-        assert (await asked.get(f"{base}/status")).json() == []
+            assert (await request.post(f"{base}/region/{name}/register", json=body)).json() == {}
+        assert [each["name"] for each in (await request.get(f"{base}/status")).json()] == ["a", "b", "c"]
+        await request.post(f"{base}/region/a/unregister")
+        (result,) = (await request.get(f"{base}/region/b/status")).json()
+        assert result == {"name": "b", "key": "/k", "offset": 32, "byte_size": 32}
+        await request.post(f"{base}/unregister")
+        assert (await request.get(f"{base}/status")).json() == []
 
 
 @pytest.mark.parametrize(
@@ -66,44 +66,46 @@ async def test_shared_memory(tmp_path: Path) -> None:
         ({"key": "/../k", "byte_size": 8}, "not the name of shared memory"),
     ],
 )
-async def test_bad_registrations(tmp_path: Path, body: dict[str, Any], reason: str) -> None:
+async def test_bad_registration_is_refused(tmp_path: Path, body: dict[str, Any], reason: str) -> None:
     """Each says what is needed."""
     (tmp_path / "k").write_bytes(bytes(64))
-    async with client(tmp_path) as asked:
+    async with client(tmp_path) as request:
         with pytest.raises(BadRequest, match=reason):
-            await asked.post("/v2/systemsharedmemory/region/r/register", json=body)
+            await request.post("/v2/systemsharedmemory/region/r/register", json=body)
 
 
-async def test_cuda(tmp_path: Path) -> None:
+async def test_cuda_memory_is_refused(tmp_path: Path) -> None:
     """There is none: nothing is listed, forgetting is easy, registering is refused."""
     base = "/v2/cudasharedmemory"
-    async with client(tmp_path) as asked:
-        assert (await asked.get(f"{base}/status")).json() == []
-        assert (await asked.get(f"{base}/region/r/status")).json() == []
-        assert (await asked.post(f"{base}/unregister")).json() == {}
+    async with client(tmp_path) as request:
+        assert (await request.get(f"{base}/status")).json() == []
+        assert (await request.get(f"{base}/region/r/status")).json() == []
+        assert (await request.post(f"{base}/unregister")).json() == {}
         with pytest.raises(BadRequest, match="CUDA shared memory is not supported"):
-            await asked.post(f"{base}/region/r/register", json={"raw_handle": {"b64": "x"}})
+            await request.post(f"{base}/region/r/register", json={"raw_handle": {"b64": "x"}})
 
 
-async def test_who_may_change_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_clients_on_this_machine_change_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients on this machine; others may look."""
     # It is put back afterwards.
     monkeypatch.setattr(logging.getLogger("modelserver"), "level", logging.INFO)
-    async with client(tmp_path, "10.0.0.1") as asked:
-        assert (await asked.get("/v2/logging")).status_code == 200
+    async with client(tmp_path, "10.0.0.1") as request:
+        assert (await request.get("/v2/logging")).status_code == 200
         with pytest.raises(MethodNotAllowed, match="PUT /logging"):
-            await asked.post("/v2/logging", json={"log_verbose_level": 1})
-    async with client(tmp_path) as asked:
-        assert (await asked.post("/v2/logging", json={})).json()["log_error"] is True
+            await request.post("/v2/logging", json={"log_verbose_level": 1})
+    async with client(tmp_path) as request:
+        assert (await request.post("/v2/logging", json={})).json()["log_error"] is True
 
 
 @pytest.mark.parametrize(
     "path", ["config", "stats", "versions/1/config", "versions/1/stats", "trace/setting"]
 )
-async def test_models_that_are_not_there(tmp_path: Path, path: str) -> None:
+async def test_missing_model_is_not_found(tmp_path: Path, path: str) -> None:
     """Each route of a model looks for it."""
-    async with client(tmp_path) as asked:
-        assert (await asked.get("/v2/models/stats")).json() == {"model_stats": []}
-        assert (await asked.get("/v2/trace/setting")).json() == {"trace_level": ["OFF"]}
+    async with client(tmp_path) as request:
+        assert (await request.get("/v2/models/stats")).json() == {"model_stats": []}
+        assert (await request.get("/v2/trace/setting")).json() == {"trace_level": ["OFF"]}
         with pytest.raises(ModelNotFound):
-            await asked.get(f"/v2/models/gone/{path}")
+            await request.get(f"/v2/models/gone/{path}")

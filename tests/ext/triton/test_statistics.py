@@ -16,7 +16,7 @@ from modelserver.ext.grpc.open_inference import OpenInferenceService
 from modelserver.ext.triton.statistics import list_statistics, statistics_of
 
 
-def test_nothing_yet() -> None:
+def test_fresh_version_has_zeros() -> None:
     """A fresh version has zeros, and no batches."""
     statistics = statistics_of(version())
 
@@ -25,7 +25,7 @@ def test_nothing_yet() -> None:
     assert statistics["batch_stats"] == []
 
 
-def test_batches() -> None:
+def test_batches_are_counted() -> None:
     """Instances and batches are counted; a request's computation is that of its batch, in nanoseconds."""
     model = version()
     model.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
@@ -44,7 +44,7 @@ def test_batches() -> None:
     assert (fours["batch_size"], fours["compute_infer"]) == (4, {"count": 1, "ns": 4_000_000})
 
 
-def test_ends_of_requests() -> None:
+def test_ends_of_requests_are_counted() -> None:
     """Success is what a worker answered well; failures, refusals and disconnected clients count apart."""
     model = version()
     metrics = model.metrics
@@ -69,12 +69,12 @@ async def listed(registry: Any, *which: str) -> list[dict[str, Any]]:
     return [each async for each in list_statistics(registry, *which)]
 
 
-async def test_which_are_listed() -> None:
+async def test_versions_are_listed_by_name_and_version() -> None:
     """A version, all of a model, all of all; what is not registered any more is not found."""
     made = version()
 
-    def get(name: str, wanted: str) -> Any:
-        if (name, wanted) != ("m", "1"):
+    def get(name: str, expected: str) -> Any:
+        if (name, expected) != ("m", "1"):
             raise ModelNotFound.named(name)
         return made
 
@@ -90,7 +90,7 @@ async def test_which_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "told"),
+    ("versions", "numbers"),
     [
         (["1.0"], ["1"]),
         (["1.0", "2.0"], ["2", "1"]),
@@ -99,7 +99,7 @@ async def test_which_are_listed() -> None:
         (["v1", "1.2.3", "٣.0"], ["٣.0", "v1", "1"]),
     ],
 )
-async def test_versions_are_numbers(versions: list[str], told: list[str]) -> None:
+async def test_versions_are_numbers(versions: list[str], numbers: list[str]) -> None:
     """Triton's tools look for whole numbers, so that 1.0 is told as 1; the last one here is the default."""
     made = []
     for name in versions:
@@ -107,7 +107,7 @@ async def test_versions_are_numbers(versions: list[str], told: list[str]) -> Non
         made[-1].version = name
     registry: Any = SimpleNamespace(versions=lambda _=None: made, is_default=lambda model: model is made[-1])
 
-    assert [each["version"] for each in await listed(registry, "m")] == told
+    assert [each["version"] for each in await listed(registry, "m")] == numbers
 
 
 async def test_many_are_listed_one_in_a_turn() -> None:
@@ -115,11 +115,11 @@ async def test_many_are_listed_one_in_a_turn() -> None:
     made = version()
     made.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
     registry: Any = SimpleNamespace(versions=lambda _=None: [made] * 100, is_default=lambda _: True)
-    found, turns = await turns_of(listed(registry))
+    result, turns = await turns_of(listed(registry))
     assert turns >= 100
 
     service: Any = SimpleNamespace(_registry=registry)
-    asked = SimpleNamespace(name="", version="")
-    answer, turns = await turns_of(OpenInferenceService.statistics(service, asked, service))
+    request = SimpleNamespace(name="", version="")
+    answer, turns = await turns_of(OpenInferenceService.statistics(service, request, service))
     assert turns >= 100
-    assert answer == ParseDict({"model_stats": found}, message("inference.ModelStatisticsResponse")())
+    assert answer == ParseDict({"model_stats": result}, message("inference.ModelStatisticsResponse")())

@@ -28,23 +28,23 @@ def _level() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "changes",
     [{}, {"trace_level": ["OFF"]}, {"trace_level": "OFF"}, {"trace_level": None, "trace_rate": []}],
 )
-def test_traces_stay_off(asked: dict[str, Any]) -> None:
+def test_traces_stay_off(changes: dict[str, Any]) -> None:
     """That nothing is traced may be said, and settings be cleared."""
-    assert change_trace_settings(asked) == trace_settings() == {"trace_level": ["OFF"]}
+    assert change_trace_settings(changes) == trace_settings() == {"trace_level": ["OFF"]}
 
 
-@pytest.mark.parametrize("asked", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
-def test_traces_are_refused(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
+def test_traces_are_refused(changes: dict[str, Any]) -> None:
     """The message names the setting."""
-    with pytest.raises(BadRequest, match=f"^{next(iter(asked))[:40]}: this server has no Triton traces"):
-        change_trace_settings(asked)
+    with pytest.raises(BadRequest, match=f"^{next(iter(changes))[:40]}: this server has no Triton traces"):
+        change_trace_settings(changes)
 
 
 @pytest.mark.parametrize(
-    ("asked", "level"),
+    ("changes", "level"),
     [
         ({}, "info"),
         ({"log_verbose_level": 3}, "debug"),
@@ -54,17 +54,17 @@ def test_traces_are_refused(asked: dict[str, Any]) -> None:
         ({"log_error": True, "log_file": "", "log_format": "default"}, "info"),
     ],
 )
-def test_log_levels(asked: dict[str, Any], level: str) -> None:
+def test_log_level_is_set(changes: dict[str, Any], level: str) -> None:
     """Each combination that means a level sets it, and is told afterwards."""
-    told = change_log_settings(asked)
+    settings = change_log_settings(changes)
 
     assert log_level() == level
-    assert told == log_settings()
-    assert told["log_verbose_level"] == (1 if level == "debug" else 0)
+    assert settings == log_settings()
+    assert settings["log_verbose_level"] == (1 if level == "debug" else 0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("changes", "reason"),
     [
         ({"log_error": False}, "log_error is always True"),
         ({"log_file": "/tmp/x"}, "log_file is always ''"),
@@ -78,8 +78,8 @@ def test_log_levels(asked: dict[str, Any], level: str) -> None:
         ({"log_verbose_level": 1, "log_info": False}, "log_verbose_level needs log_info"),
     ],
 )
-def test_what_cannot_be_set(asked: dict[str, Any], reason: str) -> None:
+def test_impossible_setting_is_refused(changes: dict[str, Any], reason: str) -> None:
     """Says why, and changes nothing."""
     with pytest.raises(BadRequest, match=reason):
-        change_log_settings(asked)
+        change_log_settings(changes)
     assert log_level() == "info"

@@ -74,7 +74,7 @@ def test_a_downloaded_file_goes_with_its_archive(tmp_path: Path) -> None:
         ("http://127.0.0.1/w.war", "not public"),
     ],
 )
-async def test_what_is_not_found(tmp_path: Path, url: str, why: str) -> None:
+async def test_other_url_is_not_found(tmp_path: Path, url: str, why: str) -> None:
     """Only files of the store are archives, and URLs by the rules for models."""
     (tmp_path / "m.py").touch()
     (tmp_path / "folder").mkdir()
@@ -98,7 +98,7 @@ async def test_what_is_not_found(tmp_path: Path, url: str, why: str) -> None:
     ],
     ids=range(10),
 )
-def test_archives_that_are_refused(tmp_path: Path, manifest: Any, files: dict[str, str], why: str) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, manifest: Any, files: dict[str, str], why: str) -> None:
     """Each with what is wrong, in the words of workflows."""
     encoded: Any = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
     with pytest.raises(InvalidWorkflow, match=why):

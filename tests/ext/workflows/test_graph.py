@@ -8,7 +8,7 @@ from modelserver.errors import InvalidDag
 from modelserver.ext.workflows.graph import make_graph
 
 
-def test_a_diamond() -> None:
+def test_nodes_know_those_before_and_after_them() -> None:
     """Each node knows those before and after it; repeated names count once."""
     graph = make_graph({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
 
@@ -17,7 +17,7 @@ def test_a_diamond() -> None:
     assert graph.before == {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
 
-def test_several_ends() -> None:
+def test_ends_are_in_order() -> None:
     """They are in the order in which they were named."""
     assert make_graph({"a": ["z", "b"]}).ends == ("z", "b")
 
@@ -32,7 +32,7 @@ def test_several_ends() -> None:
         ({"a": ["b"], "b": ["a"]}, "a cycle"),
     ],
 )
-def test_what_is_no_graph(edges: dict[str, list[str]], why: str) -> None:
+def test_other_graph_is_refused(edges: dict[str, list[str]], why: str) -> None:
     """The refusal says which nodes are wrong."""
     with pytest.raises(InvalidDag, match=why):
         make_graph(edges)

@@ -45,8 +45,8 @@ class Workflows:
     def urls(self) -> dict[str, str]:
         return {"w": "w.war", "a": "a.war"}
 
-    async def register(self, asked: SavedWorkflow, name: str | None) -> Any:
-        self.asked.append((asked, name))
+    async def register(self, request: SavedWorkflow, name: str | None) -> Any:
+        self.asked.append((request, name))
         return self.get(name or "w")
 
     async def unregister(self, name: str) -> None:
@@ -71,7 +71,7 @@ async def ask(
         return await client.request(method, path, **more)
 
 
-async def test_registering() -> None:
+async def test_workflow_is_registered() -> None:
     """The parameters come from the query or a JSON body; unknown ones are warned of."""
     workflows = Workflows()
     answer = await ask("POST", "/workflows?url=w.war&response_timeout=5&synchronous=false&urk=1", workflows)
@@ -80,8 +80,8 @@ async def test_registering() -> None:
         "status": "Workflow w has been registered and scaled successfully.",
         "warnings": ["The parameter 'urk' is unknown and is ignored; did you mean url?", "a note"],
     }
-    given = {"url": "a.war", "workflow_name": "a", "startup_timeout": 7}
-    await ask("POST", "/workflows", workflows, json=given)
+    value = {"url": "a.war", "workflow_name": "a", "startup_timeout": 7}
+    await ask("POST", "/workflows", workflows, json=value)
     assert workflows.asked == [(SavedWorkflow("w.war", 5), None), (SavedWorkflow("a.war", None, 7), "a")]
     answer = await ask("POST", "/workflows", workflows)
     assert (answer.status_code, answer.json()["message"]) == (400, "Parameter url is required.")
@@ -97,15 +97,15 @@ async def test_registering() -> None:
         ("?limit=-1&next_page_token=3", [], None),
     ],
 )
-async def test_pages(query: str, names: list[str], token: str | None) -> None:
+async def test_workflows_are_listed_in_pages(query: str, names: list[str], token: str | None) -> None:
     """By name; as in TorchServe, a full last page has a token too."""
-    said = (await ask("GET", f"/workflows{query}", Workflows())).json()
+    data = (await ask("GET", f"/workflows{query}", Workflows())).json()
 
-    assert [each["workflowName"] for each in said["workflows"]] == names
-    assert said.get("nextPageToken") == token
+    assert [each["workflowName"] for each in data["workflows"]] == names
+    assert data.get("nextPageToken") == token
 
 
-async def test_describing_and_unregistering() -> None:
+async def test_workflow_is_described_and_unregistered() -> None:
     """Options, graph and nodes; what follows the name does not count."""
     workflows = Workflows()
     (described,) = (await ask("GET", "/workflows/w/more", workflows)).json()
@@ -142,7 +142,7 @@ async def test_the_model_api_is_needed() -> None:
     assert (await ask("GET", "/workflows/w", Workflows(), model_api=False)).status_code == 200
 
 
-async def test_where_workflows_are_turned_off() -> None:
+async def test_workflows_can_be_turned_off() -> None:
     """There are none, and none can be registered, as at TorchServe's head."""
     answer = await ask("POST", "/workflows?url=w.war")
     assert (answer.status_code, answer.json()["message"]) == (400, "Registering new workflows is disabled.")
@@ -180,6 +180,6 @@ async def test_no_workflow_is_found(method: str, path: str, workflows: Workflows
         ("POST", "/wfpredict", 404),
     ],
 )
-async def test_other_methods_and_routes_of_workflows(method: str, path: str, status: int) -> None:
+async def test_other_methods_and_routes_are_refused(method: str, path: str, status: int) -> None:
     """Other methods are 405, and a workflow needs a name."""
     assert (await ask(method, path, Workflows())).status_code == status

@@ -98,22 +98,22 @@ class Flow:
             specification=SimpleNamespace(graph=graph, nodes=nodes),
             model_name=lambda name: f"w__{name}",
         )
-        asked: Any = (self.exchange, workflow, self, None, settings)
-        self.run = Run(*asked, on_end=self.end)
+        request: Any = (self.exchange, workflow, self, None, settings)
+        self.run = Run(*request, on_end=self.end)
         self.run.start()
 
-    def version_for(self, name: str, _version: None, asked: Any) -> Any:
+    def version_for(self, name: str, _version: None, request: Any) -> Any:
         """As the registry."""
         model = self.models.get(name.removeprefix("w__"))
         if model is None:
             raise ModelNotFound.named(name)
-        return model if model.traffic is None else model.traffic.choose(asked)
+        return model if model.traffic is None else model.traffic.choose(request)
 
     def end(self, run: Run) -> None:
         self.ended.append(run)
 
 
-def given(model: Model) -> tuple[int, Any]:
+def inputs_of(model: Model) -> tuple[int, Any]:
     """The kind and the fields of what a node was given last."""
     request = model.sent[-1]
     kind = request.rows[0].kind
@@ -127,13 +127,13 @@ async def test_what_nodes_are_given() -> None:
     """The first the body, the next the answer as ``body``, one after several their answers by name."""
     flow = Flow(DIAMOND)
     models = flow.models
-    assert given(models["a"]) == (BODY, b"sent")
+    assert inputs_of(models["a"]) == (BODY, b"sent")
     await models["a"].answer(b"one")
-    assert given(models["b"]) == given(models["c"]) == (FIELDS, {"body": b"one"})
+    assert inputs_of(models["b"]) == inputs_of(models["c"]) == (FIELDS, {"body": b"one"})
     await models["c"].answer(b"three")
     assert models["d"].sent == []
     await models["b"].answer(b"two")
-    assert given(models["d"]) == (FIELDS, {"b": b"two", "c": b"three"})
+    assert inputs_of(models["d"]) == (FIELDS, {"b": b"two", "c": b"three"})
     assert {request.id for model in models.values() for request in model.sent} == {"id"}
     await models["d"].answer(b"four")
 
@@ -164,7 +164,7 @@ async def test_a_second_attempt_answers() -> None:
     flow = Flow({"a": ["b"]}, retry_attempts=1)
     await flow.models["a"].answer(b"one")
     await flow.models["b"].fail()
-    assert given(flow.models["b"]) == (FIELDS, {"body": b"one"})
+    assert inputs_of(flow.models["b"]) == (FIELDS, {"body": b"one"})
     await flow.models["b"].answer(b"two")
 
     assert flow.exchange.answer == (200, b"two")
@@ -197,7 +197,7 @@ async def test_refusals_are_not_repeated() -> None:
     assert (flow.exchange.error.status, flow.exchange.error.message) == (500, "Error executing b")
 
 
-async def test_deadlines() -> None:
+async def test_attempt_has_the_nodes_timeout() -> None:
     """An attempt has the node's timeout, or what is left of the client's; past that nothing is repeated."""
     flow = Flow({"a": []}, timeout_ms=500)
     request = flow.models["a"].sent[0]
@@ -213,7 +213,7 @@ async def test_deadlines() -> None:
     assert (len(flow.models["a"].sent), flow.exchange.error is None) == (1, False)
 
 
-async def test_a_client_that_disconnects() -> None:
+async def test_disconnected_client_cancels_all_nodes() -> None:
     """All nodes are cancelled, nothing is answered, and what still comes is dropped."""
     flow = Flow(DIAMOND)
     await flow.models["a"].answer(b"one")
@@ -226,7 +226,7 @@ async def test_a_client_that_disconnects() -> None:
     assert flow.ended == [flow.run]
 
 
-async def test_a_client_that_leaves_while_answers_are_joined() -> None:
+async def test_joining_is_cancelled_when_the_client_leaves() -> None:
     """The work beside the event loop is cancelled, and the request has ended."""
     flow = Flow({"a": ["b", "c"]})
     stopped: list[bool] = []
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_while_answers_are_joined() -> None:
     assert (stopped, flow.ended, flow.exchange.answer) == ([True], [flow.run], None)
 
 
-async def test_several_ends() -> None:
+async def test_answers_of_several_ends_are_joined() -> None:
     """Their answers by name: JSON as it is, anything else as text."""
     flow = Flow({"a": ["b", "c"]})
     await flow.models["a"].answer(b"one")
@@ -260,7 +260,7 @@ async def test_several_ends() -> None:
 SMALL = Settings(max_request_size=10, max_response_size=10)
 
 
-async def test_inputs_that_are_too_large_together() -> None:
+async def test_inputs_too_large_together_get_413() -> None:
     """The request is refused as one with such a body is, at once, and what other nodes do is cancelled."""
     edges = {"a": ["b", "c", "d"], "b": ["e"], "c": ["e"], "d": ["e"]}
     flow = Flow(edges, settings=SMALL)
@@ -272,8 +272,8 @@ async def test_inputs_that_are_too_large_together() -> None:
 
     error = flow.exchange.error
     assert error is not None
-    told = "Error executing e: The request body is larger than max_request_size=10 bytes."
-    assert (error.status, error.type, error.message) == (413, "RequestEntityTooLargeException", told)
+    message = "Error executing e: The request body is larger than max_request_size=10 bytes."
+    assert (error.status, error.type, error.message) == (413, "RequestEntityTooLargeException", message)
     assert (models["d"].cancelled, models["e"].sent) == (models["d"].sent, [])
     assert flow.ended == [flow.run]
 
@@ -287,7 +287,7 @@ async def test_the_inputs_may_be_as_large_as_a_request() -> None:
     assert flow.exchange.answer == (200, b"x" * 10)
 
 
-async def test_answers_of_ends_that_are_too_large_together() -> None:
+async def test_answers_too_large_together_are_refused() -> None:
     """Refused as a model's answer of that size is, as soon as they are."""
     flow = Flow({"a": ["b", "c", "d"]}, settings=SMALL)
     await flow.models["a"].answer(b"one")
@@ -297,8 +297,8 @@ async def test_answers_of_ends_that_are_too_large_together() -> None:
 
     error = flow.exchange.error
     assert error is not None
-    told = "The answer has 11 bytes, max_response_size allows 10."
-    assert (error.status, error.message, flow.ended) == (500, told, [flow.run])
+    message = "The answer has 11 bytes, max_response_size allows 10."
+    assert (error.status, error.message, flow.ended) == (500, message, [flow.run])
     assert flow.models["d"].cancelled == flow.models["d"].sent
 
 
@@ -307,15 +307,15 @@ async def test_the_loop_has_its_turn_between_branches() -> None:
     names = [f"n{number}" for number in range(8)]
     flow = Flow({"a": names})
     flow.models["a"].sent[-1].deliver(0, [(Answer(1), b"x")])
-    asked = []
+    requests = []
     for _ in names:
         await asyncio.sleep(0)
-        asked.append(sum(len(flow.models[name].sent) for name in names))
+        requests.append(sum(len(flow.models[name].sent) for name in names))
 
-    assert asked == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert requests == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-async def test_answers_that_take_long_to_join() -> None:
+async def test_long_answers_are_joined_beside_the_loop() -> None:
     """JSON of more than a few kilobytes is joined beside the event loop."""
     sizes: list[int] = []
 
@@ -332,7 +332,7 @@ async def test_answers_that_take_long_to_join() -> None:
     assert sizes == [80 << 10]
 
 
-async def test_versions_of_a_node() -> None:
+async def test_requests_of_a_node_are_copied_and_counted() -> None:
     """A request for a workflow is copied to shadows and counted by promotions as one for the model is."""
     flow = Flow({"a": ["b"]})
     seen: list[Any] = []

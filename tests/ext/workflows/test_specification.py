@@ -16,20 +16,20 @@ def parse(text: str, functions: str | None = FUNCTIONS) -> Specification:
     return parse_specification(text, "flow.yaml", functions)
 
 
-def test_options_of_a_node_its_models_and_functions() -> None:
+def test_own_options_win_over_common_ones() -> None:
     """A model's own options win over the common ones, wherever these stand; functions retry and time out."""
-    said = parse(
+    data = parse(
         "models:\n  m:\n    url: m.mar\n    batch-size: 4\n    min-workers: 3\n  n: {url: n.mar}\n"
         "  batch-size: 2\n  max-batch-delay: 7\n  max-workers: 2\n  retry-attempts: 0\n  timeout-ms: 500\n"
         "dag:\n  first: [m]\n  m: [n]\n"
     )
 
-    assert said.common == Options(1, 2, 2, 7, 0, 500)
-    assert said.nodes["m"].options == Options(3, 3, 4, 7, 0, 500)
-    assert said.nodes["n"].options == said.common
-    assert said.nodes["first"].options == Options(retry_attempts=0, timeout_ms=500)
-    assert (said.nodes["m"].url, said.nodes["first"].url) == ("m.mar", "")
-    assert said.dag == "{first=[m], m=[n]}"
+    assert data.common == Options(1, 2, 2, 7, 0, 500)
+    assert data.nodes["m"].options == Options(3, 3, 4, 7, 0, 500)
+    assert data.nodes["n"].options == data.common
+    assert data.nodes["first"].options == Options(retry_attempts=0, timeout_ms=500)
+    assert (data.nodes["m"].url, data.nodes["first"].url) == ("m.mar", "")
+    assert data.dag == "{first=[m], m=[n]}"
 
 
 def test_what_may_be_left_out() -> None:
@@ -44,10 +44,10 @@ def test_what_may_be_left_out() -> None:
 
 def test_unknown_keys_are_warned_of() -> None:
     """With a guess; models that no node needs are nobody's concern."""
-    said = parse(f"{MODELS}    batch_size: 3\n  spare: {{url: absent.mar}}\ndag: {{m: []}}\nmodel: 1\n")
+    data = parse(f"{MODELS}    batch_size: 3\n  spare: {{url: absent.mar}}\ndag: {{m: []}}\nmodel: 1\n")
 
-    assert list(said.nodes) == ["m"]
-    assert [warning.partition(";")[0] for warning in said.warnings] == [
+    assert list(data.nodes) == ["m"]
+    assert [warning.partition(";")[0] for warning in data.warnings] == [
         "flow.yaml: model is not known and is ignored",
         "flow.yaml: models.m: batch_size is not known and is ignored",
     ]
@@ -71,7 +71,7 @@ def test_unknown_keys_are_warned_of() -> None:
         ("dag: {first: [[last]]}", "a list of nodes"),
     ],
 )
-def test_specifications_of_another_form(text: str, why: str) -> None:
+def test_specification_of_another_form_is_refused(text: str, why: str) -> None:
     """The refusal names file, key and value."""
     with pytest.raises(InvalidWorkflow, match=why):
         parse(text)
@@ -87,14 +87,14 @@ def test_specifications_of_another_form(text: str, why: str) -> None:
         ("{first: [last], last: [first]}", FUNCTIONS, "cycle"),
     ],
 )
-def test_graphs_that_cannot_be_run(dag: str, functions: str | None, why: str) -> None:
+def test_graph_that_cannot_be_run_is_refused(dag: str, functions: str | None, why: str) -> None:
     """Unknown nodes and cycles are named."""
     with pytest.raises(InvalidDag, match=why):
         parse(f"dag: {dag}", functions)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "warning"),
     [
         (
             "modles: {m: {url: m.mar}}\ndag: {m: []}",
@@ -107,11 +107,11 @@ def test_graphs_that_cannot_be_run(dag: str, functions: str | None, why: str) ->
         ),
     ],
 )
-def test_misspelt_keys_that_lead_to_a_refusal(text: str, told: str) -> None:
+def test_misspelt_key_is_named_in_the_refusal(text: str, warning: str) -> None:
     """Are named with it, and what may have been meant; of many, only the first ones."""
     with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
         parse(text)
-    assert refused.value.message.endswith(f". flow.yaml: {told}")
+    assert refused.value.message.endswith(f". flow.yaml: {warning}")
 
     many = "".join(f"odd{number}: 1\n" for number in range(9))
     with pytest.raises((InvalidDag, InvalidWorkflow)) as refused:
@@ -120,7 +120,7 @@ def test_misspelt_keys_that_lead_to_a_refusal(text: str, told: str) -> None:
     assert refused.value.message.count("odd") == (0 if "models: {m: {urls" in text else 3)
 
 
-def test_bounds() -> None:
+def test_number_of_nodes_is_bounded() -> None:
     """A workflow has a limited number of nodes, and its functions are Python."""
     many = ", ".join(f"n{number}" for number in range(MAX_NODES))
     with pytest.raises(InvalidDag, match=f"{MAX_NODES + 1} nodes, {MAX_NODES} are allowed"):

@@ -138,7 +138,7 @@ async def test_unregistering_takes_everything_away(known: Known) -> None:
         await known.workflows.unregister("other")
 
 
-async def test_all_or_nothing(known: Known) -> None:
+async def test_failed_registration_leaves_nothing(known: Known) -> None:
     """After a failure nothing is left, and the name is free again."""
     known.preparation.refusal = InvalidModel("no handler")
     with pytest.raises(WorkflowFailed, match="Workflow w has failed to register") as failure:
@@ -150,7 +150,7 @@ async def test_all_or_nothing(known: Known) -> None:
     await known.workflows.register(WAR)
 
 
-async def test_names_that_are_taken(known: Known) -> None:
+async def test_taken_name_is_refused(known: Known) -> None:
     """Of a workflow, of one that is being registered, or of a model; the archives are removed again."""
     known.preparation.gate.clear()
     first = asyncio.ensure_future(known.workflows.register(WAR))
