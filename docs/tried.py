@@ -27,9 +27,11 @@ What tests run now:
 |---|---|
 """
 _END = """
-Those with a star install public packages, in a minute or two: `MODELSERVER_LONG_TESTS=1 python -m pytest -m
-slow tests/e2e/test_public_libraries.py tests/e2e/test_torchserves_own_tests.py`. The models answer as they do
-without a server, two requests in one batch.
+Those with a star take a minute or two, as most of them install public packages:
+`MODELSERVER_LONG_TESTS=1 python -m pytest -m slow tests/e2e/test_public_libraries.py
+tests/e2e/test_torchserves_own_tests.py tests/e2e/test_torchserve_configurations.py`. Without the variable a
+server is started with a few of the files, which set all keys between them, and all of them are read. The
+models answer as they do without a server, two requests in one batch.
 """
 
 _FOUND = {
@@ -53,10 +55,11 @@ _FOUND = {
     ),
 }
 _OWN, _PUBLIC = "tests/e2e/test_torchserves_own_tests.py", "tests/e2e/test_public_libraries.py"
+_EACH = "tests/e2e/test_torchserve_configurations.py"
 _RUN = {
     f"{len(CONFIGURATIONS)} files `config.properties` of TorchServe's repository, some of its past: a server "
     f"is started with each. {len(REFUSED)} more name a port that is none, and start neither server": (
-        "tests/e2e/test_torchserve_configurations.py::test_each_starts"
+        f"{_EACH}::test_each_starts"
     ),
     "PyPI's `sagemaker-pytorch-inference`, which starts a server": (
         "tests/e2e/test_sagemaker.py::test_the_toolkit_itself"
@@ -81,7 +84,7 @@ def tried() -> str:
 
 
 def _rows(rows: Mapping[str, str]) -> str:
-    star = (_OWN, _PUBLIC)
+    star = (_OWN, _PUBLIC, _EACH)
     return "".join(
         f"| {what} | `{test}`{' *' if test.startswith(star) else ''} |\n" for what, test in rows.items()
     )

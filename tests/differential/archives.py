@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.differential.config_steps import CONFIGS
+from tests.differential.configurations import CONFIGS
 from tests.differential.networks import build_configured, build_networks
 from tests.differential.workflow_archives import build_workflows
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tests.differential.calls import Settle, Together
+from tests.differential.chapters import Pause, Settle, Together
 
 from modelserver.tools.migrate.calls import Answer, Call, send
 
@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from tests.differential.chapters import Chapter
 
 SETTLED = 30.0  # seconds until workers must be ready
+TORCHSERVES_ROLLBACK = 0.5
 
 
-def play(chapter: Chapter, addresses: Mapping[str, tuple[str, int]]) -> dict[str, Answer]:
-    """The answers by name; at the end no model is registered."""
+def play(
+    chapter: Chapter, addresses: Mapping[str, tuple[str, int]], rollback: float = 0.0
+) -> dict[str, Answer]:
+    """The answers by name; at the end no model is registered.
+
+    ``rollback``: seconds in which the server takes back a registration that it has answered with a failure.
+    """
     answers: dict[str, Answer] = {}
     for step in chapter.steps:
         if isinstance(step, Settle):
-            settle(step, addresses)
+            settle(step, addresses, rollback)
+        elif isinstance(step, Pause):
+            time.sleep(step.seconds)
         elif isinstance(step, Together):
             with ThreadPoolExecutor(len(step.calls)) as pool:
                 found = pool.map(lambda call: send(call, addresses[call.port]), step.calls)
@@ -36,11 +44,11 @@ def play(chapter: Chapter, addresses: Mapping[str, tuple[str, int]]) -> dict[str
     return answers
 
 
-def settle(step: Settle, addresses: Mapping[str, tuple[str, int]]) -> None:
+def settle(step: Settle, addresses: Mapping[str, tuple[str, int]], rollback: float) -> None:
     """Waits for the workers; with -1 for a failed registration to be rolled back, if it ever is."""
-    path = f"/models/{step.model}" + (f"/{step.version}" if step.version else "")
+    path = f"/models/{step.model}"
     if step.workers < 0:
-        time.sleep(0.5)  # TorchServe rolls back a moment after its answer
+        time.sleep(rollback)
         return
     deadline = time.monotonic() + SETTLED
     while time.monotonic() < deadline:
@@ -48,7 +56,7 @@ def settle(step: Settle, addresses: Mapping[str, tuple[str, int]]) -> None:
         workers = [worker["status"] for worker in described[0]["workers"]] if described else []
         if workers == ["READY"] * step.workers:
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError(f"{path} never had {step.workers} workers")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.differential.archives import HERE, KEPT, MODEL_CODE, THEIRS, build_store
 from tests.differential.chapters import SERVERS, Chapter, chapters, recording_of
-from tests.differential.playing import play
+from tests.differential.playing import TORCHSERVES_ROLLBACK, play
 from tests.differential.torchserve import missing, torchserve
 
 from modelserver.tools.migrate.comparison import masked
@@ -61,7 +61,9 @@ def names_of(environment: Path) -> str:
 def record(chapter: Chapter, addresses: dict[str, tuple[str, int]]) -> None:
     """Plays a chapter and writes its recording, what differs from run to run masked."""
     began = time.monotonic()
-    answers = {name: masked(answer) for name, answer in play(chapter, addresses).items()}
+    answers = {
+        name: masked(answer) for name, answer in play(chapter, addresses, TORCHSERVES_ROLLBACK).items()
+    }
     text = json.dumps(recording_of(chapter, answers), indent=1, ensure_ascii=False)
     (RECORDED / f"{chapter.name}.json").write_text(text + "\n", "utf-8")
     print(f"{chapter.name}: {len(answers)} answers in {time.monotonic() - began:.0f} s", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.differential.archives import HERE, MODEL_CODE, build_store
 from tests.differential.chapters import SERVERS, chapters
-from tests.differential.playing import play
+from tests.differential.playing import TORCHSERVES_ROLLBACK, play
 from tests.differential.record import NAMES, RECORDED, names_of, pack_arguments
 from tests.differential.replay import modelserver, recorded, unexplained
 from tests.differential.test_differential_recorded import comparable, contents
@@ -39,7 +39,10 @@ def test_both_answer_alike(tmp_path: Path, server: str) -> None:
     wanted = [chapter for chapter in chapters() if chapter.server == server]
     with torchserve(Path(ENVIRONMENT or ""), store, tmp_path / "theirs", SERVERS[server]) as addresses:
         theirs = {
-            chapter.name: {name: masked(answer) for name, answer in play(chapter, addresses).items()}
+            chapter.name: {
+                name: masked(answer)
+                for name, answer in play(chapter, addresses, TORCHSERVES_ROLLBACK).items()
+            }
             for chapter in wanted
         }
     found = {}

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.differential.archives import HERE, KEPT, THEIRS, build_store
+from tests.differential.archives import KEPT, THEIRS, build_store
 from tests.differential.chapters import Chapter, chapters
 from tests.differential.differences import ANSWERS, all_singles, expected_of
 from tests.differential.replay import modelserver, recorded, unexplained
@@ -66,15 +66,6 @@ def test_answers_are_as_recorded(chapter: Chapter, servers: Servers) -> None:
     found = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
 
     assert found == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in found.items())
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_recordings_are_of_these_calls(chapter: Chapter) -> None:
-    """What was asked when the answers were recorded is what is asked today."""
-    document = json.loads((HERE / "recorded" / f"{chapter.name}.json").read_text("utf-8"))
-
-    asked = [(entry["name"], entry["request"]) for entry in document]
-    assert asked == [(call.name, call.to_json()) for call in chapter.calls]
 
 
 def test_every_rule_explains_something() -> None:

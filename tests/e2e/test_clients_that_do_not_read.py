@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # waits for limits of seconds, and holds hundreds of megabytes
 
 SEND_TIMEOUT = 1.0
 # Python runs this at its start; workers do without it.
@@ -41,16 +43,14 @@ MIB = 1 << 20
 PATIENCE = 15.0
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_store: Path
-) -> Iterator[Server]:
-    """A server in a hurry, for all tests of this module."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
+    """A server in a hurry, whose front ends have the connections for inference, and itself the others."""
     folder = tmp_path_factory.mktemp("hurried")
     (folder / "sitecustomize.py").write_text(HURRIED)
     path = os.pathsep.join(map(str, (folder, ROOT / "app", ROOT / "handlers")))
     home = Home(folder / "home", {"PYTHONPATH": path})
-    with serving(Server(home, model_store, settings={"frontend_processes": request.param})) as started:
+    with serving(Server(home, model_store, settings={"frontend_processes": 2})) as started:
         yield started.registered("echo.mar").registered("obey.mar")
 
 
@@ -151,7 +151,21 @@ def test_answers_that_are_read_in_drops(server: Server) -> None:
         wait_until(is_over, "it is cut off", PATIENCE)
 
 
-CLIENTS = 150
+def test_a_client_that_is_gone_while_nothing_is_read(server: Server) -> None:
+    """Whose next request waits for the answer to the one before it is not read from: a reset is noticed."""
+    server.registered("obey.mar", model_name="busy")
+    with connect(server.port) as connection:
+        connection.sendall(ask("/predictions/busy", {"do": "sleep", "seconds": 60}) * 2)
+        wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
+        held = server.sockets_to([connection])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    wait_until(lambda: is_cut_off(server, held), "it is gone", PATIENCE)
+    os.kill(server.describe("busy")["workers"][0]["pid"], signal.SIGKILL)
+    server.unregister("busy")
+
+
+CLIENTS = 60
 JSON = {"content-type": "application/json"}
 LIMIT = 64 * MIB
 # Answers on their way from workers to clients, copies, and what the allocator keeps.

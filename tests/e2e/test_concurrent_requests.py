@@ -77,15 +77,6 @@ def test_requests_join_and_leave(server, tmp_path):
     assert [call["new"] for call in calls if call["new"]] == [["long"], ["short"]]
 
 
-def test_one_turn_is_a_normal_answer(server):
-    """Where the first part is the last one, it is sent with a length (fix of a quirk of TorchServe)."""
-    answer = server.predict("three", {"name": "a", "turns": 1})
-
-    assert (answer.status_code, answer.text) == (200, "a1 ")
-    assert answer.headers["content-length"] == "3"
-    assert "transfer-encoding" not in answer.headers
-
-
 def test_many_requests_take_turns(server, tmp_path):
     """Never more than batchSize take part in a call; all get their own parts, in order."""
     file = tmp_path / "notes"
@@ -142,11 +133,6 @@ def test_death_of_the_worker(server):
     assert server.predict("three", {"name": "c", "turns": 1}).text == "c1 "
 
 
-def test_describe_says_so(server):
-    """continuousBatching is shown as it is configured (reference 5.4)."""
-    assert server.describe("three")["continuousBatching"] is True
-
-
 # Asynchronous handlers
 
 
@@ -162,38 +148,6 @@ def test_calls_overlap(calls):
 
     for number, ((name, request_id), header, sent) in enumerate(answers):
         assert (name, header, request_id) == (str(number), str(number), sent)
-
-
-def test_calls_stream(calls):
-    """Parts are chunks, beside other calls."""
-    order = {"name": "n", "parts": ["a", "b", "c"]}
-    with ChunkReader(calls.port, "/predictions/calls", order) as client:
-        _, headers = client.head()
-
-        assert client.chunks()[:3] == [b"a", b"b", b"c"]
-        assert headers["transfer-encoding"] == "chunked"
-
-
-def test_failures_are_of_one_request(calls):
-    """A call that raises is answered as a failure; one that runs beside it is not touched."""
-    with ThreadPoolExecutor(2) as pool:
-        bad = pool.submit(calls.predict, "calls", {"name": "bad", "do": "fail"})
-        good = pool.submit(calls.predict, "calls", {"name": "good"})
-
-        assert bad.result().status_code == 503
-        assert good.result().status_code == 200
-
-
-def test_the_response_timeout_is_enforced(calls, tmp_path):
-    """A call that takes too long is cancelled and answered 500; the worker lives on (TorchServe: neither)."""
-    file = tmp_path / "notes"
-    worker = calls.describe("calls")["workers"][0]["pid"]
-    answer = calls.predict("calls", {"name": "slow", "do": "hang", "notes": str(file)})
-
-    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
-    assert wait_until(file.exists, "the call is cancelled")
-    assert calls.predict("calls", {"name": "next"}).status_code == 200
-    assert calls.describe("calls")["workers"][0]["pid"] == worker
 
 
 def test_a_client_that_leaves_cancels_its_call(calls, tmp_path):

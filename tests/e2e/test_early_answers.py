@@ -40,14 +40,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(
     scope="module",
     params=[
-        ("http", False, 1),
-        ("http", False, 2),
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (("http", True, 1), ("http", True, 2), ("https", False, 1), ("https", False, 2))
-        ),
+        ("http", False),
+        # Each starts a server of its own.
+        pytest.param(("http", True), marks=pytest.mark.slow),
+        pytest.param(("https", False), marks=pytest.mark.slow),
     ],
-    ids=lambda of: f"{of[0]}{' with tokens' * of[1]}, {of[2]} processes",
+    ids=lambda of: f"{of[0]}{' with tokens' * of[1]}",
 )
 def server(
     request: pytest.FixtureRequest,
@@ -55,9 +53,11 @@ def server(
     model_store: Path,
     authority: Authority,
 ) -> Iterator[Server]:
-    """A server in one process or with two front ends, with and without TLS and tokens."""
-    scheme, tokens, processes = request.param
-    settings: dict[str, object] = {"frontend_processes": processes}
+    """A server with and without TLS and tokens: its front ends answer at the address for inference, itself at
+    the others.
+    """
+    scheme, tokens = request.param
+    settings: dict[str, object] = {"frontend_processes": 2}
     if tokens:
         settings |= {"disable_token_authorization": "false", "token_authorization": "always"}
     if scheme == "https":

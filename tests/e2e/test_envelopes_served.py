@@ -2,136 +2,142 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.e2e.serving import ROOT, Home, Server, serving
+from tests.e2e.grpc_client import PATIENCE, channel, grpc_server, oip, stub
+from tests.e2e.serving import ROOT, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
-# One envelope is enough for every run.
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("json", "kservev2")]
 TENSOR = {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
+SAW = ROOT / "tests" / "e2e" / "model_code" / "saw.py"
+BATCHES = "batchSize: 4\nmaxBatchDelay: 300\n"
 
 
 @pytest.fixture(scope="module")
-def enveloped(tmp_path_factory, model_store):
-    """A server with this envelope, started when first asked for, with a handler that tells what it saw."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def start(name):
-            home = Home(tmp_path_factory.mktemp(name))
-            server = stack.enter_context(serving(Server(home, model_store, (), {"service_envelope": name})))
-            return server.registered("saw.mar", batch_size=4, max_batch_delay=300)
-
-        yield start
+def server(tmp_path_factory, model_store):
+    """The envelope ``kserve``, but for models whose own configuration has another, such as ``saw_json``. All
+    answer what they saw.
+    """
+    folder = tmp_path_factory.mktemp("envelopes")
+    with serving(grpc_server(folder, model_store, service_envelope="kserve")) as started:
+        for name in ("none", "body", "json", "kservev2"):
+            config = folder / "model-config.yaml"
+            config.write_text(f"serviceEnvelope: {name}\n{BATCHES}")
+            build_archive(
+                ArchiveConfig(f"saw_{name}", str(SAW), "1.0", config_file=config, export_path=model_store)
+            )
+            started.registered(f"saw_{name}.mar", split_instances="false" if name == "none" else None)
+        yield started.registered("saw.mar", model_name="saw_kserve", batch_size=4, max_batch_delay=300)
 
 
 def saw(value):
     return {"saw": repr(value)}
 
 
-@pytest.mark.slow
-def test_body(enveloped):
-    """The handler gets what the bodies hold; answers stay what they are. What is no V1 is refused there."""
-    server = enveloped("body")
+def test_model_without_envelope_gets_the_whole_body(server):
+    """``none`` is none: the handler gets the body under its name."""
+    body = {"instances": [{"b64": "aGk="}]}
 
-    assert server.predict("saw", {"instances": [1]}).json() == saw({"instances": [1]})
-    assert server.inference.post("/v1/models/saw:predict", json={"x": 1}).status_code == 400
+    assert server.predict("saw_none", body).json() == saw({"body": body})
+    assert server.inference.post("/v1/models/saw_none:predict", json={"x": 1}).json() == saw(
+        {"body": {"x": 1}}
+    )
 
 
-@pytest.mark.parametrize("envelope", ["kserve", SLOW[0]])
-def test_instances(enveloped, envelope):
+def test_envelope_body_hands_over_what_bodies_hold(server):
+    """Answers stay what they are; what is no V1 body is refused on its routes."""
+    assert server.predict("saw_body", {"instances": [1]}).json() == saw({"instances": [1]})
+    assert server.inference.post("/v1/models/saw_body:predict", json={"x": 1}).status_code == 400
+
+
+@pytest.mark.parametrize("model", ["saw_kserve", "saw_json"])
+def test_instances_become_predictions(server, model):
     """On every route a list of instances becomes values, and the answers a list of predictions."""
-    server = enveloped(envelope)
     body = {"instances": [1, {"x": 2}]}
     expected = [saw(1), saw({"x": 2})]
 
-    assert server.predict("saw", body).json() == {"predictions": expected}
-    assert server.predict("saw", json.dumps(body).encode()).json() == {"predictions": expected}
+    assert server.predict(model, body).json() == {"predictions": expected}
+    assert server.predict(model, json.dumps(body).encode()).json() == {"predictions": expected}
     form = {"data": (None, json.dumps(body), "application/json")}
-    assert server.inference.post("/predictions/saw", files=form).json() == {"predictions": expected}
-    assert server.v1("saw", body["instances"]).json()["predictions"] == expected
+    assert server.inference.post(f"/predictions/{model}", files=form).json() == {"predictions": expected}
+    assert server.v1(model, body["instances"]).json()["predictions"] == expected
 
 
-def test_explanations(enveloped):
+def test_explanations_have_a_key_of_their_own(server):
     """KServe's key for them is ``explanations``, on both routes."""
-    server = enveloped("kserve")
-    for path in ("/explanations/saw", "/v1/models/saw:explain"):
+    for path in ("/explanations/saw_kserve", "/v1/models/saw_kserve:explain"):
         answer = server.inference.post(path, json={"instances": [1]}).json()
         assert answer["explanations"] == [saw(1)]
 
 
-@pytest.mark.slow
-def test_base64(enveloped):
-    """``json`` decodes it, on V1 routes too."""
-    server = enveloped("json")
+def test_envelope_json_decodes_base64(server):
+    """On V1 routes too; ``kserve`` does not."""
+    instances = [{"b64": "aGk="}]
 
-    assert server.predict("saw", {"instances": [{"b64": "aGk="}]}).json() == {"predictions": [saw(b"hi")]}
-    assert server.v1("saw", [{"b64": "aGk="}]).json()["predictions"] == [saw(b"hi")]
-
-
-@pytest.mark.slow
-def test_open_inference(enveloped):
-    """``kservev2`` answers every tensor by name, with the request's id."""
-    server = enveloped("kservev2")
-    answer = server.predict("saw", {"id": "abc", "inputs": [TENSOR]}).json()
-    other = server.predict("saw", {"inputs": [TENSOR]})
-
-    assert {key: answer[key] for key in ("id", "model_name", "model_version")} == {
-        "id": "abc",
-        "model_name": "saw",
-        "model_version": "1.0",
+    assert server.predict("saw_json", {"instances": instances}).json() == {"predictions": [saw(b"hi")]}
+    assert server.v1("saw_json", instances).json()["predictions"] == [saw(b"hi")]
+    assert server.predict("saw_kserve", {"instances": instances}).json() == {
+        "predictions": [saw({"b64": "aGk="})]
     }
+
+
+def test_envelope_kservev2_answers_tensors_by_name(server):
+    """With the request's id, or one of the server's; on V2 routes and over gRPC the answers are V2."""
+    answer = server.predict("saw_kservev2", {"id": "abc", "inputs": [TENSOR]}).json()
+    other = server.predict("saw_kservev2", {"inputs": [TENSOR]})
+    v2 = server.inference.post("/v2/models/saw_kservev2/infer", json={"id": "7", "inputs": [TENSOR]}).json()
+    tensor = {**TENSOR, "contents": {"fp32_contents": TENSOR["data"]}}
+    request = oip(
+        "ModelInferRequest",
+        model_name="saw_kservev2",
+        id="g",
+        inputs=[{key: value for key, value in tensor.items() if key != "data"}],
+    )
+    with channel(server, "inference") as to:
+        response = stub(to, "inference.GRPCInferenceService").ModelInfer(request, timeout=PATIENCE)
+
     shaped = saw({**TENSOR, "data": [[1, 2], [3, 4]]})
+    assert (answer["id"], answer["model_name"], answer["model_version"]) == ("abc", "saw_kservev2", "1.0")
     assert answer["outputs"] == [{"name": "a", "datatype": "BYTES", "data": [shaped], "shape": [1]}]
     assert other.json()["id"] == other.headers["x-request-id"]
+    assert (v2["id"], v2["model_name"], v2["outputs"]) == ("7", "saw_kservev2", answer["outputs"])
+    assert (response.id, response.outputs[0].name) == ("g", "a")
+    assert b"FP32" in response.outputs[0].contents.bytes_contents[0]
 
 
-@pytest.mark.slow
-def test_what_torchserves_samples_send(enveloped, model_store, tmp_path):
-    """``kservev2`` takes a shape of -1 and a text as data; a handler that answers once for two inputs, as the
-    sample of its documentation does, gives one output, named after the first.
+def test_envelope_kservev2_takes_what_torchserves_samples_send(server, model_store, tmp_path):
+    """A shape of -1, and text as data; a handler that answers once for two inputs, as the sample of its
+    documentation does, gives one output, named after the first. Values must fill their shape.
     """
-    server = enveloped("kservev2")
-    once = tmp_path / "once.py"
-    once.write_text("def handle(data, context):\n    return data and [[len(data)]]\n")
-    build_archive(ArchiveConfig("once", str(once), "1.0", export_path=model_store))
+    (tmp_path / "once.py").write_text("def handle(data, context):\n    return data and [[len(data)]]\n")
+    (tmp_path / "model-config.yaml").write_text("serviceEnvelope: kservev2\n")
+    files = {"config_file": tmp_path / "model-config.yaml", "export_path": model_store}
+    build_archive(ArchiveConfig("once", str(tmp_path / "once.py"), "1.0", **files))
     server.registered("once.mar")
     text = {"name": "context", "shape": -1, "datatype": "BYTES", "data": "Bloomberg is a city"}
-    numbers = {"name": "n", "shape": [-1], "datatype": "INT64", "data": [1, 2, 3]}
-    rows = {**numbers, "shape": [-1, 2], "data": [1, 2, 3, 4]}
+    rows = {"name": "n", "shape": [-1, 2], "datatype": "INT64", "data": [1, 2, 3, 4]}
 
-    def outputs(model, *inputs):
-        answer = server.predict(model, {"id": "abc", "inputs": list(inputs)})
-        assert answer.status_code == 200, answer.text
-        return answer.json()["outputs"]
+    seen = server.predict("saw_kservev2", {"inputs": [text, rows]}).json()["outputs"]
+    (once,) = server.predict("once", {"inputs": [text, rows]}).json()["outputs"]
+    refused = server.predict("saw_kservev2", {"inputs": [{**rows, "shape": [-1, 3]}]})
 
-    for one, data in (
-        (text, "Bloomberg is a city"), ({**text, "data": ["a", "b"]}, "a"),
-        (numbers, [1, 2, 3]), ({**numbers, "shape": -1}, [1, 2, 3]), (rows, [[1, 2], [3, 4]]),
-    ):  # fmt: skip
-        (output,) = outputs("saw", one)
-        assert (output["name"], output["data"]) == (one["name"], [saw({**one, "data": data})])
-    assert [output["name"] for output in outputs("saw", text, numbers)] == ["context", "n"]
-    assert outputs("once", text, numbers) == [
-        {"name": "context", "datatype": "INT64", "data": [2], "shape": [1]}
+    assert [(output["name"], output["data"]) for output in seen] == [
+        ("context", [saw(text)]),
+        ("n", [saw({**rows, "data": [[1, 2], [3, 4]]})]),
     ]
-    refused = server.predict("saw", {"inputs": [{**rows, "shape": [-1, 3]}]})
+    assert once == {"name": "context", "datatype": "INT64", "data": [2], "shape": [1]}
     assert (refused.status_code, refused.json()["message"]) == (
         400,
         "inputs[0]: 4 values do not fill the shape [-1, 3]",
     )
 
 
-@pytest.mark.parametrize("envelope", ["kserve", *SLOW])
-def test_a_batch_of_requests(enveloped, envelope):
-    """Requests that are computed together get their own answers, a malformed one among them its own 400."""
-    server = enveloped(envelope)
+@pytest.mark.parametrize("model", ["saw_kserve", "saw_json", "saw_kservev2"])
+def test_requests_of_a_batch_get_their_own_answers(server, model):
+    """A malformed request among them gets its own 400; a description passes through the envelope."""
 
     def body(number):
         if number == 2:
@@ -140,50 +146,16 @@ def test_a_batch_of_requests(enveloped, envelope):
         return {"instances": [number], "inputs": [tensor]}
 
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda number: server.predict("saw", body(number)), range(4)))
+        answers = list(pool.map(lambda number: server.predict(model, body(number)), range(4)))
+    described = server.management.get(f"/models/{model}", params={"customized": "true"}).json()
 
     assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
     assert answers[2].json()["type"] == "BadRequestException"
     for number in (0, 1, 3):
-        if envelope == "kservev2":
-            shaped = {**body(number)["inputs"][0]}
-            assert answers[number].json()["outputs"][0]["data"] == [saw(shaped)]
+        if model == "saw_kservev2":
+            assert answers[number].json()["outputs"][0]["data"] == [saw(body(number)["inputs"][0])]
         else:
             assert answers[number].json() == {"predictions": [saw(number)]}
-    together = {answer.headers["x-batch-id"] for answer in answers if answer.status_code == 200}
-    assert len(together) < 3
-
-
-@pytest.mark.parametrize("envelope", ["kserve", *SLOW])
-def test_strict_v1(enveloped, envelope):
-    """A V1 body without instances is a 400, whatever the handler."""
-    answer = enveloped(envelope).inference.post("/v1/models/saw:predict", json={"x": 1})
-
-    assert (answer.status_code, "no instances in the request" in answer.json()["error"]) == (400, True)
-
-
-def test_an_envelope_of_the_models_own(enveloped, model_store, tmp_path):
-    """``serviceEnvelope`` of a model-config.yaml wins over the key of config.properties; ``none`` is none."""
-    server = enveloped("kserve")
-    for name in ("none", "json"):
-        config = tmp_path / "model-config.yaml"
-        config.write_text(f"serviceEnvelope: {name}\n")
-        handler = str(ROOT / "tests" / "e2e" / "model_code" / "saw.py")
-        build_archive(ArchiveConfig(f"saw_{name}", handler, "1", config_file=config, export_path=model_store))
-        server.registered(f"saw_{name}.mar", split_instances="false")
-    body = {"instances": [{"b64": "aGk="}]}
-
-    assert server.predict("saw", body).json() == {"predictions": [saw({"b64": "aGk="})]}
-    assert server.predict("saw_none", body).json() == saw({"body": body})
-    assert server.inference.post("/v1/models/saw_none:predict", json={"x": 1}).json() == saw(
-        {"body": {"x": 1}}
-    )
-    assert server.predict("saw_json", body).json() == {"predictions": [saw(b"hi")]}
-
-
-@pytest.mark.parametrize("envelope", ["kserve", *SLOW])
-def test_descriptions_need_no_form(enveloped, envelope):
-    """``customized=true`` passes through the envelope."""
-    answer = enveloped(envelope).management.get("/models/saw", params={"customized": "true"})
-
-    assert answer.json()[0]["customizedMetadata"] == saw({})
+    assert described[0]["customizedMetadata"] == saw({})
+    strict = server.inference.post(f"/v1/models/{model}:predict", json={"x": 1})
+    assert (strict.status_code, "no instances in the request" in strict.json()["error"]) == (400, True)

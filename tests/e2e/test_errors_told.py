@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.e2e.serving import Server, wait_until
+from tests.e2e.grpc_client import (
+    INFERENCE,
+    MANAGEMENT,
+    PATIENCE,
+    channel,
+    ending,
+    grpc_server,
+    manage,
+    predict,
+    stub,
+)
+from tests.e2e.serving import Server, serving, wait_until
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
@@ -18,13 +29,10 @@ if TYPE_CHECKING:
 ORDER = {"do": "raise"}
 
 
-@pytest.mark.parametrize("front_ends", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_failure_can_be_followed(start_server: StartServer, front_ends: int) -> None:
-    """On loopback the answer says what went wrong and where; its id is in the body, in the log of models
-    and in that of access.
+def assert_failure_can_be_followed(server: Server) -> None:
+    """The answer has the reason and the place; its id is in the body, in the log of models and in that of
+    access.
     """
-    server = start_server(frontend_processes=front_ends)
-    server.registered("obey.mar")
     answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-7"})
     body = answer.json()
 
@@ -39,43 +47,98 @@ def test_a_failure_can_be_followed(start_server: StartServer, front_ends: int) -
     assert line.endswith(" mine-7")
 
 
-@pytest.mark.parametrize("settings", [{"expose_errors": "false"}, {"compat_defaults": "torchserve"}])
-def test_a_failure_may_be_kept_back(start_server: StartServer, settings: dict[str, str]) -> None:
-    """Then the answer is TorchServe's; the log still says which request it was."""
-    server = start_server(disable_token_authorization="true", enable_model_api="true", **settings)
-    server.registered("obey.mar")
-    answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
+def test_failure_can_be_followed(shared_server: Server) -> None:
+    """On loopback the client gets the reason, and logs have the request's id."""
+    assert_failure_can_be_followed(shared_server.registered("obey.mar"))
 
-    assert answer.json() == {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+
+@pytest.mark.slow  # starts a server with two front ends
+def test_failure_can_be_followed_through_front_ends(start_server: StartServer) -> None:
+    """They write the access log in place of the server."""
+    assert_failure_can_be_followed(start_server(frontend_processes=2).registered("obey.mar"))
+
+
+KEPT_BACK = {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+
+
+def refused(server: Server) -> object:
+    """The answer to a request that fails; the log has its id."""
+    answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
     wait_until(lambda: "Failed for request mine-8:" in server.home.log("model_log.log"), "it is in the log")
+    return answer.json()
+
+
+def test_reasons_and_models_are_kept_back_where_settings_say_so(tmp_path: Path, model_store: Path) -> None:
+    """With expose_errors=false answers are TorchServe's to the byte, over gRPC too, whose metadata and log
+    have the id; without the model API nothing is registered or removed, and workers are scaled.
+    """
+    settings = {"expose_errors": "false", "enable_model_api": "false", "load_models": "obey.mar"}
+    with (
+        serving(grpc_server(tmp_path, model_store, **settings)) as server,
+        channel(server, "inference") as inference,
+        channel(server, "management") as management,
+    ):
+        server.wait_ready("obey", len(server.describe("obey")["workers"]))
+        assert refused(server) == KEPT_BACK
+        call = stub(inference, f"{INFERENCE}InferenceAPIsService").Predictions.future(
+            predict("obey", body=b'{"do": "raise"}'), timeout=PATIENCE, metadata=[("x-request-id", "mine-11")]
+        )
+        assert call.details() == "Prediction failed\norg.pytorch.serve.http.InternalServerException"
+        assert ("x-request-id", "mine-11") in call.trailing_metadata()
+        wait_until(lambda: "mine-11" in server.home.log("access_log.log"), "the call is logged")
+
+        models = stub(management, f"{MANAGEMENT}ManagementAPIsService")
+        for method, fields, code in (
+            ("RegisterModel", {"url": "echo.mar"}, "PERMISSION_DENIED"),
+            ("UnregisterModel", {"model_name": "obey"}, "PERMISSION_DENIED"),
+            ("ScaleWorker", {"model_name": "echo"}, "NOT_FOUND"),
+        ):
+            request, send = manage(method, **fields), getattr(models, method)
+            status, details = ending(lambda send=send, request=request: send(request, timeout=PATIENCE))
+            assert status == code
+            assert (details == "Model API disabled") == (code == "PERMISSION_DENIED")
 
 
 V1 = "/v1/models/whole_body:predict"
 BODY = {"instances": [1, 2]}
 
 
-def test_a_handler_that_reads_the_whole_body(start_server: StartServer) -> None:
+def test_a_handler_that_reads_the_whole_body(shared_server: Server) -> None:
     """Where bodies are split the answer names the setting, and with the setting the handler runs."""
-    server = start_server()
-    server.registered("whole_body.mar")
-    failed = server.inference.post(V1, json=BODY)
-    server.unregister("whole_body")
-    server.registered("whole_body.mar", split_instances="false")
+    shared_server.registered("whole_body.mar")
+    failed = shared_server.inference.post(V1, json=BODY)
+    shared_server.unregister("whole_body")
+    shared_server.registered("whole_body.mar", split_instances="false")
 
     assert failed.status_code == 500
     assert "split_instances=false" in failed.json()["error"]
-    assert server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
+    assert shared_server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
 
 
-@pytest.mark.slow
-def test_it_runs_with_torchserves_defaults(start_server: StartServer) -> None:
-    """They do not split bodies."""
+def test_torchserves_defaults_change_answers(start_server: StartServer) -> None:
+    """With them reasons are kept back, bytes and text have no type (reference 6.4), bodies of V1 and V2 are
+    not split, any other body reaches the handler (F10), and probes count as answers (reference 15.3).
+    """
     server = start_server(
-        disable_token_authorization="true", enable_model_api="true", compat_defaults="torchserve"
+        "--disable-token-auth",
+        enable_model_api="true",
+        compat_defaults="torchserve",
+        metrics_mode="prometheus",
     )
-    server.registered("whole_body.mar")
+    server.registered("obey.mar").registered("echo.mar").registered("whole_body.mar")
+    answer = server.predict("echo", b"x")
+    before = server.metric("Requests2XX")
 
+    assert server.inference.get("/ping").status_code == 200
+    # Each look at the metrics is an answer too.
+    assert server.metric("Requests2XX") >= before + 2
+    assert refused(server) == KEPT_BACK
+    assert "content-type" not in answer.headers
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
+    for body in (b"", b"not json", b'{"instances": 1}', b'{"inputs": null}'):
+        for path in ("/v1/models/echo:predict", "/v2/models/echo/infer"):
+            assert server.inference.post(path, content=body).status_code != 400
 
 
 def packed(name: str, code: str, folder: Path, store: Path) -> str:

@@ -15,11 +15,10 @@ from tests.e2e.grpc_client import (
     predict,
     stub,
 )
-from tests.e2e.serving import Home, Server, archived, serving
+from tests.e2e.serving import Server, archived, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # As a network does that does not fit on its device: such failures are 507 (reference 6.5).
 RAISES = """
@@ -155,19 +154,3 @@ def test_a_version_that_is_gone_has_no_series(server: Server) -> None:
     assert 'model_name="raises"' not in gone
     assert answers(server, "raises") == {}
     assert "errors" not in server.describe("raises")
-
-
-@pytest.mark.slow
-def test_torchserve_counts_health_checks_among_its_answers(tmp_path: Path) -> None:
-    """Under its defaults (reference 15.3)."""
-    (tmp_path / "store").mkdir()
-    settings = {
-        "compat_defaults": "torchserve",
-        "metrics_mode": "prometheus",
-        "disable_token_authorization": "true",
-    }
-    with serving(Server(Home(tmp_path / "home"), tmp_path / "store", settings=settings)) as server:
-        before = server.metric("Requests2XX")
-        assert server.inference.get("/ping").status_code == 200
-        # Each look at the metrics is an answer too.
-        assert server.metric("Requests2XX") >= before + 2

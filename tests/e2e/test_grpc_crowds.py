@@ -1,4 +1,4 @@
-"""Thousands of gRPC predictions at once (F23)."""
+"""Very many gRPC predictions, at once (F23) and one after another."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil
 import pytest
-from tests.e2e.grpc_client import INFERENCE, grpc_server, predict, stub
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.serving import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # thousands of calls, and hundreds of megabytes
 
 CALLS, CHANNELS = 3000, 4
 FAILING = 10  # one of so many asks for an error
@@ -85,3 +86,22 @@ def test_thousands_of_predictions_at_once(tmp_path: Path, model_store: Path) -> 
         assert log.count(METHOD) == CALLS
         failed = re.findall(rf"{METHOD}\" 5 \d+ crowd-(\d+)$", log, re.MULTILINE)
         assert sorted(map(int, failed)) == list(range(0, CALLS, FAILING))
+
+
+def test_messages_do_not_stay(tmp_path: Path, model_store: Path) -> None:
+    """What calls brought is given back once no more come: the server does not grow by its messages."""
+    large = predict("echo", data=b"x" * 6_000_000)
+
+    def private(pid: int) -> int:
+        memory = psutil.Process(pid).memory_info()
+        return int(memory.rss - memory.shared)
+
+    with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
+        server.registered("echo.mar")
+        predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
+        predictions(large, timeout=PATIENCE)
+        before = private(server.pid)
+        for _ in range(30):
+            predictions(large, timeout=PATIENCE)
+        after = before + 2 * len(large.input["data"])
+        wait_until(lambda: private(server.pid) < after, "the server has what it had after one call")

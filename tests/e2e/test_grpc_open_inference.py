@@ -7,15 +7,12 @@ import json
 import queue
 import re
 import shutil
-import struct
-from collections import Counter
 
 import numpy
 import pytest
 from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
-from tests.e2e.serving import ROOT, serving, wait_until
+from tests.e2e.serving import ROOT, serving
 
-from modelserver.engine.tensors.datatypes import pack
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 triton = pytest.importorskip("tritonclient.grpc")
@@ -48,8 +45,7 @@ def server(tmp_path_factory, model_store):
     config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
     code = str(MODEL_CODE / "sums.py")
     build_archive(ArchiveConfig("summing", code, "1.0", export_path=store, config_file=config))
-    # The least that may come in at one time is one message as large as it may be.
-    with serving(grpc_server(folder, store, job_queue_size=2, max_incoming_bytes=1)) as started:
+    with serving(grpc_server(folder, store, job_queue_size=2)) as started:
         for name in ("mirror", "typed", "obey", "summing"):
             started.registered(f"{name}.mar")
         started.registered("mirror.mar", model_name="quartet", batch_size=4, max_batch_delay=2000)
@@ -96,37 +92,30 @@ def infer(service, model="mirror", timeout=PATIENCE, **fields):
 # Triton's client
 
 
-def test_health(client):
-    """Server and models say what they are."""
+def test_health_and_metadata(client):
+    """Server and models say what they are; inputs and outputs are those of the signature."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("mirror")
     assert client.is_model_ready("typed", "3")
-    metadata = client.get_server_metadata(as_json=True)
-    assert metadata["name"] == "modelserver"
-    assert "model_repository" in metadata["extensions"]
-
-
-def test_metadata(client):
-    """A model's inputs and outputs are those of its signature; its properties say how it batches."""
+    server = client.get_server_metadata(as_json=True)
+    assert server["name"] == "modelserver"
+    assert "model_repository" in server["extensions"]
     metadata = client.get_model_metadata("typed", as_json=True)
-
     assert metadata["versions"] == ["3"]
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "2"]}]
     assert metadata["outputs"] == metadata["inputs"]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_each_datatype(client, dtype):
-    """What is sent raw comes back raw, with its type and shape."""
-    sent = numpy.array([[0, 1, 1], [1, 0, 1]], dtype)
-
-    answer = client.infer("mirror", [tensor("x", sent)], request_id="seven")
-
-    got = answer.as_numpy(answer.get_response().outputs[0].name)
-    assert got.dtype == sent.dtype
-    assert got.tolist() == sent.tolist()
-    assert answer.get_response().id == "seven"
+def test_raw_tensors_come_back_raw(client):
+    """With their type and shape; an element of BYTES is what the body of a prediction would be."""
+    tensors = [numpy.array([[0, 1, 1], [1, 0, 1]], dtype) for dtype in DTYPES]
+    for sent in (*tensors, numpy.array([b"one", b"\xff\x00"], object)):
+        result = client.infer("mirror", [tensor("x", sent)], request_id="seven")
+        response = result.get_response()
+        received = result.as_numpy(response.outputs[0].name)
+        assert (received.dtype, received.tolist()) == (sent.dtype, sent.tolist())
+        assert response.id == "seven"
 
 
 def test_parameters_of_the_handler(client):
@@ -140,14 +129,6 @@ def test_parameters_of_the_handler(client):
     assert got == said
 
 
-def test_bytes(client):
-    """An element of BYTES is what the body of a prediction would be."""
-    answer = client.infer("mirror", [tensor("x", numpy.array([b"one", b"\xff\x00"], object))])
-
-    name = answer.get_response().outputs[0].name
-    assert answer.as_numpy(name).tolist() == [b"one", b"\xff\x00"]
-
-
 def test_several_inputs_and_wishes(client):
     """Several inputs are several outputs here; who asks for some gets those, in that order."""
     inputs = [tensor("a", [[1, 2]]), tensor("b", [[0.5]])]
@@ -156,25 +137,6 @@ def test_several_inputs_and_wishes(client):
 
     assert [output.name for output in answer.get_response().outputs] == ["b"]
     assert answer.as_numpy("b").tolist() == [[0.5]]
-
-
-def test_rows_share_batches(client):
-    """The rows of requests that come together travel together, and each request gets its own."""
-    answers = queue.Queue()
-    for number in range(2):
-        client.async_infer(
-            "quartet",
-            [tensor("x", numpy.full((2, 2), number, "f4"))],
-            lambda result, error, number=number: answers.put((number, result, error)),
-        )
-    batches = set()
-    for _ in range(2):
-        number, result, error = answers.get(timeout=PATIENCE)
-        assert error is None
-        response = result.get_response()
-        assert result.as_numpy(response.outputs[0].name).tolist() == [[number, number]] * 2
-        batches.add(response.parameters["batchId"].string_param)
-    assert len(batches) == 1
 
 
 def test_stream(client):
@@ -238,149 +200,48 @@ def test_typed_contents(service):
 
 
 @pytest.mark.parametrize(
-    ("datatype", "field", "values"),
+    ("model", "fields", "code", "text"),
     [
-        ("BOOL", "bool_contents", [True, False]),
-        ("INT8", "int_contents", [-128, 127]),
-        ("INT16", "int_contents", [-32768, 32767]),
-        ("INT32", "int_contents", [-(1 << 31), (1 << 31) - 1]),
-        ("INT64", "int64_contents", [-(1 << 63), (1 << 63) - 1]),
-        ("UINT8", "uint_contents", [0, 255]),
-        ("UINT16", "uint_contents", [0, 65535]),
-        ("UINT32", "uint_contents", [0, (1 << 32) - 1]),
-        ("UINT64", "uint64_contents", [0, (1 << 64) - 1]),
-        ("FP32", "fp32_contents", [-0.5, 3.4028234663852886e38]),
-        ("FP64", "fp64_contents", [5e-324, 1.7976931348623157e308]),
-        ("BYTES", "bytes_contents", [b"\x00\xff", b""]),
-    ],
-)
-def test_typed_contents_of_each_datatype(service, datatype, field, values):
-    """Through a worker and back in the same field, with datatype and shape, down to the ends of its range;
-    sent raw, with the same bytes.
-    """
-    head = {"name": "x", "datatype": datatype, "shape": [1, 2]}
-    (output,) = infer(service, inputs=[{**head, "contents": {field: values}}]).outputs
-    raw = pack(datatype, values)
-    again = infer(service, inputs=[head], raw_input_contents=[raw])
-
-    assert (output.datatype, list(output.shape)) == (datatype, [1, 2])
-    assert {each.name: list(content) for each, content in output.contents.ListFields()} == {field: values}
-    assert (again.outputs[0].datatype, list(again.raw_output_contents)) == (datatype, [raw])
-
-
-def test_halves_are_raw(service):
-    """A request with halves is raw, as is its answer: typed contents have no field for them."""
-    raw = struct.pack("<2e", 0.5, 2)
-    answer = infer(
-        service, inputs=[{"name": "x", "datatype": "FP16", "shape": [1, 2]}], raw_input_contents=[raw]
-    )
-    assert list(answer.raw_output_contents) == [raw]
-
-    code, text = ending(
-        lambda: infer(
-            service,
-            inputs=[{"name": "x", "datatype": "FP16", "shape": [1], "contents": {"fp32_contents": [1]}}],
-        )
-    )
-    assert (code, text) == ("INVALID_ARGUMENT", "input 'x': FP16 has no typed contents, send it raw")
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"inputs": []}, "inputs is empty: at least one input is needed"),
+        ("mirror", {"inputs": []}, "INVALID_ARGUMENT", "inputs is empty: at least one input is needed"),
         (
-            {"inputs": [floats((1, 2))], "raw_input_contents": [b"x" * 8]},
-            "contents field must not be specified when using raw_input_contents for input 'x' for model 'mi",
-        ),
-        (
-            {"inputs": [floats((1, 2))], "raw_input_contents": [b"", b""]},
-            "the number of inputs (1) does not match the expected number of raw input contents (2) for mod",
-        ),
-        ({"inputs": [floats((1,)), floats((1,))]}, "input 'x' is given twice"),
-        (
-            {"inputs": [floats(int_contents=[1])]},
-            "input 'x': FP32 data is in int_contents instead of fp32_contents",
-        ),
-        ({"inputs": [{**floats((1,)), "shape": [2]}]}, "input 'x': its shape needs 8 bytes, its data has 4"),
-        ({"inputs": [{**floats((1,)), "shape": [-1]}]}, "input 'x': shape [-1] has a negative size"),
-        (
-            {"inputs": [{**floats((1,)), "shape": [1 << 62, 1 << 62]}]},
-            f"input 'x': shape [{1 << 62}, {1 << 62}] has more elements than fit in a body",
-        ),
-        (
-            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}], "raw_input_contents": [b"x" * 9]},
-            "input 'x': its shape needs 8 bytes, its data has 9",
-        ),
-        (
-            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}], "raw_input_contents": [b"x" * 7]},
-            "input 'x': its shape needs 8 bytes, its data has 7",
-        ),
-        (
+            "mirror",
             {"inputs": [floats((1,))], "outputs": [{"name": "nothing"}]},
+            "INVALID_ARGUMENT",
             "Unexpected inference output 'nothing' for model 'mirror'",
         ),
-        ({"inputs": [{**floats((1,)), "datatype": "FP8"}]}, "input 'x': unknown datatype 'FP8'"),
         (
-            {
-                "inputs": [
-                    {"name": "x", "datatype": "UINT8", "shape": [1], "contents": {"uint_contents": [256]}}
-                ]
-            },
-            "input 'x': a value is out of the range of UINT8",
+            "typed",
+            {"inputs": [floats((1, 2, 3))]},
+            "INVALID_ARGUMENT",
+            "input 'x': shape is [1, 3], the model takes [-1, 2]",
         ),
         (
+            "mirror",
             {
-                "inputs": [{"name": "x", "datatype": "BYTES", "shape": [1]}],
-                "raw_input_contents": [b"\x09\0\0\0a"],
+                "inputs": [{"name": "x", "datatype": "FP32", "shape": [10_001, 0]}],
+                "raw_input_contents": [b""],
             },
-            "input 'x': an element of 9 bytes is announced where 1 are left",
+            "RESOURCE_EXHAUSTED",
+            "The request has 10001 instances, max_request_instances=10000 are allowed.",
         ),
-        ({"inputs": [floats((1,))], "parameters": {"p": {}}}, "the request: parameter p has no value"),
-        ({"inputs": [floats((1,))], "outputs": [{"name": "o"}, {"name": "o"}]}, "output 'o' is given twice"),
         (
-            {"inputs": [floats((1,))], "parameters": {"timeout": {"int64_param": -1}}},
-            "the request: parameter timeout",
+            "mirror",
+            {
+                "inputs": [{"name": "x", "datatype": "INT8", "shape": [7_000_000]}],
+                "raw_input_contents": [bytes(7_000_000)],
+            },
+            "RESOURCE_EXHAUSTED",
+            "",
         ),
     ],
+    ids=["no inputs", "unknown output", "signature", "rows", "bytes"],
 )
-def test_malformed(service, fields, text):
-    """Each is INVALID_ARGUMENT and named (F9, F11)."""
-    code, found = ending(lambda: infer(service, **fields))
+def test_request_that_cannot_be_served_gets_its_code(service, model, fields, code, text):
+    """A malformed request is INVALID_ARGUMENT, one that is too large RESOURCE_EXHAUSTED (F9)."""
+    status, details = ending(lambda: infer(service, model, **fields))
 
-    assert code == "INVALID_ARGUMENT"
-    assert found.startswith(text)
-
-
-@pytest.mark.parametrize("body", [b"\x0a\x01\xff", b"\x2a\x03\x0a\x01\xff", b"\xff\xff\xff"])
-def test_wrong_text(service, body):
-    """A name of a model or an input that is no UTF-8, and what is no message, are the client's fault (F2)."""
-    code, found = ending(lambda: service.ModelInfer(body, timeout=PATIENCE))
-
-    assert code == "INVALID_ARGUMENT"
-    assert found.startswith("The message is not of type inference.ModelInferRequest")
-
-
-def test_too_much(service):
-    """More rows than a request may have, and more bytes than a message, are RESOURCE_EXHAUSTED (F9)."""
-    rows = {"name": "x", "datatype": "FP32", "shape": [10_001, 0]}
-    large = {"name": "x", "datatype": "INT8", "shape": [7_000_000]}
-
-    code, found = ending(lambda: infer(service, inputs=[rows], raw_input_contents=[b""]))
-    assert (code, found) == (
-        "RESOURCE_EXHAUSTED",
-        "The request has 10001 instances, max_request_instances=10000 are allowed.",
-    )
-    code, _ = ending(lambda: infer(service, inputs=[large], raw_input_contents=[bytes(7_000_000)]))
-    assert code == "RESOURCE_EXHAUSTED"
-
-
-def test_signature(service):
-    """A request that the signature does not allow is refused, with the name of the input."""
-    code, text = ending(lambda: infer(service, "typed", inputs=[floats((1, 2, 3))]))
-
-    assert code == "INVALID_ARGUMENT"
-    assert text == "input 'x': shape is [1, 3], the model takes [-1, 2]"
+    assert status == code
+    assert details.startswith(text)
 
 
 def test_unknown(service):
@@ -416,6 +277,9 @@ def test_failures(service):
     code, found = ending(lambda: infer(service, "obey", inputs=asked))
     assert code == "NOT_FOUND"
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", found)
+    refused = oip("ModelInferRequest", model_name="obey", inputs=asked)
+    (part,) = service.ModelStreamInfer(iter([refused]), timeout=PATIENCE)
+    assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
 
 
 def test_not_ready(server, service):
@@ -427,42 +291,6 @@ def test_not_ready(server, service):
     server.unregister("idle")
 
 
-def test_full_queue_and_deadline(server, service):
-    """A full queue is UNAVAILABLE, so that clients try again; a deadline in the request counts (F30, F33)."""
-    calls = []
-    for seconds in (0.8, 0, 0, 0):
-        asked = oip("ModelInferRequest", model_name="obey", inputs=orders("sleep", seconds=seconds))
-        calls.append(service.ModelInfer.future(asked, timeout=PATIENCE))
-        if len(calls) < 3:
-            wait_until(
-                lambda: server.metric("modelserver_batches_in_flight", model_name="obey") == len(calls),
-                "the worker has it",
-            )
-    server.wait_pending("obey", 2)
-    assert ending(lambda: infer(service, "obey", inputs=orders("nothing")))[0] == "UNAVAILABLE"
-    calls.pop().cancel()
-    server.wait_pending("obey", 1)
-    late = {"timeout": {"int64_param": 50_000}}
-    code, found = ending(lambda: infer(service, "obey", inputs=orders("nothing"), parameters=late))
-
-    assert code == "DEADLINE_EXCEEDED"
-    assert found.startswith("The deadline of the request passed after")
-    server.wait_pending("obey", 1)
-    assert [len(call.result().outputs) for call in calls] == [1, 1, 1]
-
-
-def test_sequences(service):
-    """Triton's sequence parameters name the sequence of a model that has them."""
-    seen = []
-    for number in (1, 2):
-        named = {"sequence_id": {"int64_param": 42}, "sequence_start": {"bool_param": number == 1}}
-        answer = infer(service, "summing", inputs=[text(b'{"add": %d}' % number)], parameters=named)
-        seen.append(json.loads(answer.outputs[0].contents.bytes_contents[0]))
-
-    assert [each["id"] for each in seen] == ["42", "42"]
-    assert [each["seen"] for each in seen] == [[1], [1, 2]]
-
-
 def test_torchserve_name(server):
     """The protocol is there under the name that TorchServe gives its service, too."""
     with channel(server, "inference") as to:
@@ -472,31 +300,3 @@ def test_torchserve_name(server):
         assert service.ServerMetadata(oip("ServerMetadataRequest"), timeout=PATIENCE).name == "modelserver"
         answer = infer(service, inputs=[floats((1, 2))])
         assert list(answer.outputs[0].contents.fp32_contents) == [1, 2]
-
-
-@pytest.mark.slow
-def test_envelope(tmp_path, model_store):
-    """A model in TorchServe's envelope gets the protocol's JSON, and its answer becomes tensors."""
-    made = grpc_server(tmp_path, model_store, service_envelope="kservev2")
-    with serving(made) as server, channel(server, "inference") as to:
-        server.registered("saw.mar")
-        service = stub(to, "inference.GRPCInferenceService")
-        answer = infer(service, "saw", id="abc", inputs=[floats((1, 2), name="a")])
-
-    assert answer.id == "abc"
-    assert answer.outputs[0].name == "a"
-    assert b"FP32" in answer.outputs[0].contents.bytes_contents[0]
-
-
-def test_large_messages_are_bounded_together(service):
-    """What waits to be read counts toward max_incoming_bytes: one large message always has room, each
-    further one is refused, and what was read or refused is counted no more.
-    """
-    large = oip("ModelInferRequest", model_name="mirror", inputs=[{}] * 2_000_000).SerializeToString()
-    assert len(large) == 4_000_008
-    calls = [service.ModelInfer.future(large, timeout=PATIENCE) for _ in range(4)]
-    endings = Counter(ending(call.result) for call in calls)
-
-    assert {code for code, _ in endings} == {"INVALID_ARGUMENT", "UNAVAILABLE"}
-    assert "max_incoming_bytes=" in next(text for code, text in endings if code == "UNAVAILABLE")
-    assert ending(lambda: service.ModelInfer(large, timeout=PATIENCE))[0] == "INVALID_ARGUMENT"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import socket
 from collections import Counter
 
@@ -10,14 +9,12 @@ import psutil
 import pytest
 from hpack import Decoder, Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
-from tests.e2e.raw import converse
 from tests.e2e.serving import serving, wait_until
 from tests.ext.grpc.http2.talking import (
     DATA,
     END,
     GOAWAY,
     HEADERS,
-    PING,
     PREFACE,
     RESET,
     SETTINGS,
@@ -128,48 +125,6 @@ def is_served(server):
     return answer.prediction == b"x"
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (framed(message()), 0),
-        (framed(message() + b"\xf2\x3f\x03abc"), 0),  # field 1022, which nobody knows
-        (framed(message())[:-1], 13),
-        (framed(message()) + b"\0", 13),
-        (b"", 13),
-        (b"\0\xff\xff\xff\xff" + message(), 8),
-        (b"\0\0\0\0\0", 13),
-        (b"\1" + framed(message())[1:], 13),
-        (b"\2" + framed(message())[1:], 13),
-        (framed(b"\xff" * 20), 3),
-    ],
-    ids=[
-        "as it should be", "an unknown field", "too short", "too long", "nothing", "4 GiB",
-        "an empty message", "compressed, it says", "unknown flags", "no message",
-    ],
-)  # fmt: skip
-def test_bodies(server, wire, body, code):
-    """Wrong lengths, flags and messages end their call with a code, and the connection goes on."""
-    wire.socket.sendall(wire.head(1) + frame(DATA, END, 1, body) + wire.head(3))
-    wire.socket.sendall(frame(DATA, END, 3, framed(message())))
-
-    assert wire.endings(2) == {1: code, 3: 0}
-
-
-@pytest.mark.parametrize(("encoding", "code"), [("gzip", 0), ("snappy", 12), ("identity", 13)])
-def test_compression(wire, encoding, code):
-    """Messages may be compressed with gzip; a bomb ends at the limit of messages."""
-    for stream, (said, ending) in {
-        1: (message(), code),
-        3: (bytes(1 << 24), 8 if code == 0 else code),
-    }.items():
-        packed = gzip.compress(said)
-        body = b"\1" + len(packed).to_bytes(4, "big") + packed
-        if len(body) < LIMIT:
-            wire.socket.sendall(wire.head(stream, ("grpc-encoding", encoding)))
-            wire.socket.sendall(frame(DATA, END, stream, body))
-            assert wire.endings(1) == {stream: ending}
-
-
 def test_ten_thousand_streams(server, wire):
     """On one connection: as many as it may have are served, the others refused, other clients served."""
     before = psutil.Process(server.pid).memory_info().rss
@@ -208,22 +163,3 @@ def test_rapid_resets(server, wire):
     wait_until(
         lambda: server.metric("modelserver_queue_requests", model_name="echo") == 0, "all are forgotten"
     )
-
-
-def test_pings_without_end(server, wire):
-    """They end the connection, after some thousands."""
-    wire.socket.sendall(frame(PING, 0, 0, bytes(8)) * 5000)
-    heard = 0
-    while heard < 5000:
-        heard += wire.hear().kind == PING
-    assert is_cut_off(wire, [frame(PING, 0, 0, bytes(8)) * 100] * 100)
-
-    assert is_served(server)
-
-
-def test_http_at_this_port(server):
-    """Who takes it for a port of HTTP/1.1 is told."""
-    said = converse(server.settings["grpc_inference_port"], b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-
-    assert b"HTTP/1.1 400 Bad Request\r\n" in said
-    assert b"gRPC" in said

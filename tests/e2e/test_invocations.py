@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import pytest
 
@@ -37,13 +36,6 @@ def test_model_name_in_a_compressed_form(invoke):
     assert answer.json()["values"] == {"model_name": "tell"}
 
 
-def test_query_before_form(invoke):
-    """The query's name wins; the handler sees the form's value, which comes last."""
-    answer = invoke("?model_name=tell", data={"model_name": "echo"})
-
-    assert answer.json()["values"] == {"model_name": "echo"}
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -61,38 +53,3 @@ def test_no_model_name(invoke, body):
 
     assert answer.status_code == 400
     assert answer.json()["message"] == "Parameter model_name is required."
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        ([1, {"x": None}], "list"), ([], "list"), (5, "int"), (-0.5, "float"), ("a text", "str"), ("", "str"),
-        (True, "bool"), (None, "NoneType"),
-    ],
-)  # fmt: skip
-def test_json_that_is_no_object(invoke, body, kind):
-    """Where the query names the model, a JSON body of any kind reaches the handler decoded, as its body."""
-    sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
-    answer = invoke("?model_name=tell", **sent)
-
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    assert answer.json()["types"] == {"model_name": "bytearray", "body": kind}
-    assert answer.json()["values"] == {"model_name": "tell", "body": body}
-    assert invoke(**sent).status_code == 400
-
-
-def test_unknown_model_in_a_form(invoke):
-    """The name is looked up like any other."""
-    answer = invoke(data={"model_name": "nobody"})
-
-    message = answer.json()["message"]
-    assert (answer.status_code, message.partition(". There ")[0]) == (404, "Model not found: nobody")
-
-
-def test_damaged_form(invoke):
-    """A form that names its model and then breaks off is refused with the reason (F7)."""
-    body = b'--b\r\nContent-Disposition: form-data; name="model_name"\r\n\r\ntell\r\n--b\r\nContent'
-    answer = invoke(content=body, headers={"content-type": "multipart/form-data; boundary=b"})
-
-    assert answer.status_code == 400
-    assert "multipart" in answer.json()["message"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.serving import wait_until
 
-SIZE = 5_000_000
+SIZE = 2_000_000
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def arenas(pid):
 
 
 def test_each_gets_its_own(shared_server, pool):
-    """64 bodies of 5 MB at the same time, in batches over two workers: each is answered with itself."""
+    """64 bodies of 2 MB at the same time, in batches over two workers: each is answered with itself."""
     shared_server.registered("echo.mar", model_name="large", initial_workers=2, batch_size=4)
 
     answers = list(pool.map(lambda n: ask(shared_server, "large", n), range(64)))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import httpx
 import psutil
@@ -128,20 +132,33 @@ def command_of(process):
         return []
 
 
-@pytest.mark.slow
+def toolkit_packages():
+    """The toolkit's packages, fetched from the package index and kept for the next run."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    packages = cache / "modelserver-tests" / "sagemaker-pytorch-inference-2.0.25"
+    if not packages.is_dir():
+        packages.parent.mkdir(parents=True, exist_ok=True)
+        fresh = tempfile.mkdtemp(dir=packages.parent)
+        # boto3 is imported for private package indexes only, torch is here: neither is fetched for this.
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", fresh]
+        names = ["sagemaker-pytorch-inference==2.0.25", "retrying", "six", "setuptools<81"]
+        fetched = subprocess.run([*pip, *names], capture_output=True, text=True, check=False, timeout=300)
+        if fetched.returncode:
+            shutil.rmtree(fresh)
+            pytest.skip(f"the toolkit cannot be installed: {fetched.stderr[-300:]}")
+        Path(fresh, "boto3.py").write_text("")
+        with contextlib.suppress(OSError):  # another run was quicker
+            Path(fresh).rename(packages)
+    return packages
+
+
+@pytest.mark.slow  # fetches the toolkit, and imports it
 @pytest.mark.timeout(400)
 def test_the_toolkit_itself(tmp_path, started):
     """PyPI's sagemaker-pytorch-inference, unmodified, starts the server, finds its process, and its handler
     service serves a model with functions of the user's own.
     """
-    packages = tmp_path / "packages"
-    # boto3 is imported for private package indexes only, torch is here: neither is fetched for this.
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages)]
-    wanted = ["sagemaker-pytorch-inference==2.0.25", "retrying", "six", "setuptools<81"]
-    fetched = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False, timeout=300)
-    if fetched.returncode:
-        pytest.skip(f"the toolkit cannot be installed: {fetched.stderr[-300:]}")
-    (packages / "boto3.py").write_text("")
+    packages = toolkit_packages()
     opt = tmp_path / "opt"
     (opt / "model" / "code").mkdir(parents=True)
     (opt / "model" / "code" / "inference.py").write_text(INFERENCE)

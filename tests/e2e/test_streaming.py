@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import psutil
@@ -90,17 +89,6 @@ def test_a_connection_is_used_again(server):
         assert answer.headers["connection"] == "keep-alive"
 
 
-def test_old_clients_get_no_chunks(server):
-    """HTTP/1.0 knows no chunks: the end of the connection is the end of the answer."""
-    with ask(server, {"parts": ["a", "b"], "last": "c"}, version="1.0") as client:
-        _, headers = client.head()
-        rest = client.rest()
-
-    assert "transfer-encoding" not in headers
-    assert headers["connection"] == "close"
-    assert rest == b"abc"
-
-
 def test_four_clients_of_one_batch(batches):
     """The rows of a batch stream to their clients at the same time, each its own parts and head."""
     orders = [
@@ -117,14 +105,6 @@ def test_four_clients_of_one_batch(batches):
     assert len({headers["x-batch-id"] for (_, headers), _ in answers}) == 1
     for n, (_, chunks) in enumerate(answers):
         assert chunks == [f"{n}{step} ".encode() for step in range(n + 1)] + [f"end{n}".encode()]
-
-
-def test_generators_stream(server):
-    """A handler may return a generator for a row: what it yields are the parts."""
-    with ask(server, {"generator": True, "parts": ["a", "b", "c"]}) as client:
-        client.head()
-
-        assert client.chunks() == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("generator", [True, False], ids=["generator", "handler"])
@@ -145,51 +125,17 @@ def test_failure_after_the_first_part(server, generator):
     assert server.describe("parts")["workers"][0]["pid"] == pid
 
 
-def test_failure_before_the_first_part(server):
-    """It is answered like any failure."""
-    answer = server.predict("parts", {"parts": ["a"], "fail_at": 0, "how": "raises"})
-
-    assert answer.status_code == 503
-    assert answer.json()["message"].startswith("Prediction failed: ")
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.0"])
-def test_worker_killed_within_a_stream(server, version):
+def test_worker_killed_within_a_stream(server):
     """The client sees an incomplete answer, by a missing chunk or a reset; a new worker serves (F39)."""
     order = {"parts": ["a", "b"], "fail_at": 1, "how": "killed"}
-    with ask(server, order, version=version) as client:
+    with ask(server, order) as client:
         assert client.head()[0] == 200
-        if version == "1.1":
-            assert client.chunk() == b"a"
-            with pytest.raises(BrokenOff):
-                client.chunk()
-        else:
-            client.rest()
-    server.wait_ready("parts")
-
-    assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
-
-
-def test_the_response_timeout_counts_from_part_to_part(server, tmp_path):
-    """A stream may last longer than response_timeout; a pause between two parts may not (reference 6.6)."""
-    server.registered("parts.mar", model_name="hasty", response_timeout=1)
-    order = {"parts": ["x"] * 4, "last": "e", "gates": str(tmp_path)}
-    with ask(server, order, "/predictions/hasty") as client:
-        (tmp_path / "0").touch()
-        client.head()
-        seen = [client.chunk()]
-        for step in (1, 2, 3):
-            # Each shorter than the timeout, together longer.
-            time.sleep(0.5)
-            (tmp_path / str(step)).touch()
-            seen.append(client.chunk())
-        assert (seen, client.chunks()) == ([b"x"] * 4, [b"e"])
-    with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "hangs"}, "/predictions/hasty") as client:
-        client.head()
         assert client.chunk() == b"a"
         with pytest.raises(BrokenOff):
             client.chunk()
-    server.unregister("hasty")
+    server.wait_ready("parts")
+
+    assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
 
 
 def test_a_client_that_leaves_stops_the_work(server, tmp_path):
@@ -204,16 +150,6 @@ def test_a_client_that_leaves_stops_the_work(server, tmp_path):
     assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
     assert server.metric("modelserver_cancelled_total") == before + 1
     assert server.predict("parts", {"parts": ["a"], "last": "b"}).text == "ab"
-
-
-def test_a_generator_is_closed_when_its_client_leaves(server, tmp_path):
-    """It runs its finally block and no further."""
-    file = tmp_path / "notes"
-    with ask(server, {"generator": True, "parts": ["a"], "endless": 10, "notes": str(file)}) as client:
-        client.head()
-        client.chunk()
-
-    assert wait_until(lambda: notes(file), "the generator is closed") == ["closed"]
 
 
 def test_a_handler_may_ask_whether_its_client_is_gone(server, tmp_path):
@@ -282,19 +218,10 @@ def test_v1_bodies_that_are_split_cannot_stream(server, tmp_path):
     assert wait_until(lambda: notes(file), "the handler leaves") == ["left"]
 
 
-def test_head_requests_get_no_body(server):
-    """Only the head of the stream is sent."""
-    with ask(server, {"parts": ["a"], "last": "b"}, method="HEAD") as client:
-        status, _ = client.head()
-        client._socket.shutdown(1)
-
-        assert (status, client.rest()) == (200, b"")
-
-
 # Around it
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a server of its own
 def test_streams_end_before_the_server_does(start_server, tmp_path):
     """A server that is told to stop lets a stream come to its end."""
     server = start_server().registered("parts.mar")
@@ -310,7 +237,7 @@ def test_streams_end_before_the_server_does(start_server, tmp_path):
         assert client.chunks() == [b"b", b"c"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a server with two front ends
 def test_streams_through_front_ends(start_server, tmp_path):
     """With several front ends parts, broken answers and clients that leave are what they are with none."""
     server = start_server(frontend_processes=2).registered("parts.mar")

@@ -29,15 +29,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+@pytest.fixture(scope="module")
 def server(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    model_store: Any,
-    authority: Authority,
+    tmp_path_factory: pytest.TempPathFactory, model_store: Any, authority: Authority
 ) -> Iterator[Server]:
-    """A server that speaks TLS on all addresses, with a loaded model."""
-    key, chain = authority.issue(f"server{request.param}")
+    """A server that speaks TLS on all addresses, with a loaded model: its front ends at the one for
+    inference, itself at the others.
+    """
+    key, chain = authority.issue("server")
     settings = {
         **{
             f"{name}_address": f"https://127.0.0.1:{free_port()}"
@@ -47,7 +46,7 @@ def server(
         "certificate_file": chain,
         "load_models": "echo.mar",
         "default_workers_per_model": 1,
-        "frontend_processes": request.param,
+        "frontend_processes": 2,
     }
     with serving(Server(Home(tmp_path_factory.mktemp("tls")), model_store, settings=settings)) as started:
         yield started
@@ -95,7 +94,7 @@ def test_strangers_do_not_trust_it(server: Server) -> None:
         httpx.get(address(server, "inference") + "/ping", trust_env=False)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits until the server looks at its files
 def test_changed_files_are_taken_up(server: Server, authority: Authority) -> None:
     """Connections from then on are shown the new certificate, without a restart; a wrong pair is not."""
     key, chain = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Server]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # starts a server with each file
 
 # As its page on configuration shows.
 KEYSTORE = """
@@ -186,7 +187,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return key, certificate
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+def covering() -> list[str]:
+    """A few of the files that set all keys between them; all files with ``MODELSERVER_LONG_TESTS=1``."""
+    if os.environ.get("MODELSERVER_LONG_TESTS"):
+        return list(CONFIGURATIONS)
+    keys = {name: set(re.findall(r"(?m)^(\w+)=", text)) for name, text in CONFIGURATIONS.items()}
+    chosen, missing = [], set().union(*keys.values())
+    while missing:
+        chosen.append(max(keys, key=lambda name: len(keys[name] & missing)))
+        missing -= keys[chosen[-1]]
+    return chosen
+
+
+@pytest.mark.parametrize("name", covering())
 def test_each_starts(name: str, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     """With a model store that is empty, and the key, certificate and metrics that the file names."""
     home, text = Home(tmp_path / "h", ENVIRONMENT, for_children=True), CONFIGURATIONS[name]

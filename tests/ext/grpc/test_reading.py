@@ -86,3 +86,71 @@ def test_nonsense_is_a_bad_request() -> None:
     """It names the message that it should have been."""
     with pytest.raises(BadRequest, match=r"not of type inference\.ModelInferRequest"):
         read_bytes(b"\xff\xff", TAKES)
+
+
+def floats(*values: float, **changes: Any) -> dict[str, Any]:
+    """A typed input of one row of numbers."""
+    usual = {"name": "x", "datatype": "FP32", "shape": [len(values)], "contents": {"fp32_contents": values}}
+    return {**usual, **changes}
+
+
+def raw(datatype: str = "FP32", size: int = 2) -> dict[str, Any]:
+    """An input whose contents are raw."""
+    return {"name": "x", "datatype": datatype, "shape": [size]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"inputs": []}, "inputs is empty: at least one input is needed"),
+        (
+            {"inputs": [floats(1, 2)], "raw_input_contents": [b"x" * 8]},
+            "contents field must not be specified when using raw_input_contents for input 'x' for model 'm'",
+        ),
+        (
+            {"inputs": [raw()], "raw_input_contents": [b"", b""]},
+            "the number of inputs (1) does not match the expected number of raw input contents (2) for mod",
+        ),
+        ({"inputs": [floats(1), floats(1)]}, "input 'x' is given twice"),
+        (
+            {"inputs": [floats(1, contents={"int_contents": [1]})]},
+            "input 'x': FP32 data is in int_contents instead of fp32_contents",
+        ),
+        ({"inputs": [floats(1, shape=[2])]}, "input 'x': its shape needs 8 bytes, its data has 4"),
+        ({"inputs": [floats(1, shape=[-1])]}, "input 'x': shape [-1] has a negative size"),
+        (
+            {"inputs": [floats(1, shape=[1 << 62, 1 << 62])]},
+            f"input 'x': shape [{1 << 62}, {1 << 62}] has more",
+        ),
+        (
+            {"inputs": [raw()], "raw_input_contents": [b"x" * 9]},
+            "input 'x': its shape needs 8 bytes, its data",
+        ),
+        (
+            {"inputs": [raw()], "raw_input_contents": [b"x" * 7]},
+            "input 'x': its shape needs 8 bytes, its data",
+        ),
+        ({"inputs": [floats(1, datatype="FP8")]}, "input 'x': unknown datatype 'FP8'"),
+        ({"inputs": [floats(1, datatype="FP16")]}, "input 'x': FP16 has no typed contents, send it raw"),
+        (
+            {"inputs": [floats(1, datatype="UINT8", contents={"uint_contents": [256]})]},
+            "input 'x': a value is out of the range of UINT8",
+        ),
+        (
+            {"inputs": [raw("BYTES", 1)], "raw_input_contents": [b"\x09\0\0\0a"]},
+            "input 'x': an element of 9 bytes is announced where 1 are left",
+        ),
+        ({"inputs": [floats(1)], "parameters": {"p": {}}}, "the request: parameter p has no value"),
+        ({"inputs": [floats(1)], "outputs": [{"name": "o"}, {"name": "o"}]}, "output 'o' is given twice"),
+        (
+            {"inputs": [floats(1)], "parameters": {"timeout": {"int64_param": -1}}},
+            "the request: parameter tim",
+        ),
+    ],
+)
+def test_malformed_request_is_refused_by_name(fields: dict[str, Any], text: str) -> None:
+    """The message says which input or parameter is wrong (F9, F11)."""
+    with pytest.raises(BadRequest) as refused:
+        read_message(message("inference.ModelInferRequest")(model_name="m", **fields), TAKES)
+
+    assert refused.value.message.startswith(text)

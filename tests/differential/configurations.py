@@ -1,0 +1,30 @@
+"""Documents model-config.yaml, key by key, and what ranks below them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+CONFIGS: Final[dict[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("configurations.yaml").read_text("utf-8")
+)
+"""Documents by the names of the archives that hold them."""
+
+TABLE: Final = {
+    name: {
+        "1.0": {
+            "minWorkers": 1, "maxWorkers": 1, "batchSize": 6, "maxBatchDelay": 60,
+            "responseTimeout": 66, "startupTimeout": 67,
+        }
+    }
+    for name in ("c_batch", "c_times", "c_nothing", "plain")
+}  # fmt: skip
+"""The ``models=`` of the server that has one."""
+
+
+def table_settings() -> dict[str, str]:
+    """Of the server with a table."""
+    return {"enable_model_api": "true", "models": json.dumps(TABLE)}
