@@ -108,8 +108,8 @@ def plain_files(name: str | None, **manifest: Any) -> dict[str, bytes]:
         "model": {key: value for key, value in model.items() if value is not ...},
         **manifest,
     }
-    kept = {key: value for key, value in document.items() if value is not ...}
-    return {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": json.dumps(kept).encode()}
+    saved = {key: value for key, value in document.items() if value is not ...}
+    return {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": json.dumps(saved).encode()}
 
 
 def write_zip(path: Path, files: Mapping[str, bytes]) -> None:

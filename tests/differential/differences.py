@@ -56,7 +56,7 @@ def success(body: bytes, content_type: str | None = "application/json") -> Calla
     return lambda answer: answer.but(status=200, reason="OK", body=body, headers=headers)
 
 
-def told(status: str) -> Callable[[Answer], Answer]:
+def description(status: str) -> Callable[[Answer], Answer]:
     """200 with a status text."""
     return success(pretty({"status": status}))
 
@@ -64,12 +64,12 @@ def told(status: str) -> Callable[[Answer], Answer]:
 def registered(model: str, workers: int = 0) -> Callable[[Answer], Answer]:
     """A registration that succeeds."""
     text = f'Model "{model}" Version: 1.0 registered with {workers} initial workers'
-    return told(text + ("" if workers else ". Use scale workers API to add workers for the model."))
+    return description(text + ("" if workers else ". Use scale workers API to add workers for the model."))
 
 
 def unregistered(model: str) -> Callable[[Answer], Answer]:
     """Its end."""
-    return told(f'Model "{model}" unregistered')
+    return description(f'Model "{model}" unregistered')
 
 
 def replaced(old: str, new: str) -> Callable[[Answer], Answer]:
@@ -127,10 +127,10 @@ def _enveloped() -> dict[str, Callable[[Answer], Answer]]:
     """Bodies that an envelope does not understand, and those that only TorchServe's does not."""
     none = 'no instances in the request: the body needs "instances", a list'
     inputs = 'no inputs in the request: the body needs "inputs", a list'
-    found = {f"envelope_{name}/no instances": bad_request(none) for name in ("json", "kserve")}
+    result = {f"envelope_{name}/no instances": bad_request(none) for name in ("json", "kserve")}
     by_protocol = _bad_v1(f"{none} of at least one instance")
-    found |= {f"envelope_{name}/no instances by protocol": by_protocol for name in ("json", "kserve")}
-    return found | {
+    result |= {f"envelope_{name}/no instances by protocol": by_protocol for name in ("json", "kserve")}
+    return result | {
         "envelope_json/as octets": success(b'{"predictions": [["int", 1]]}', None),
         "envelope_json/as octets by protocol": success(_predictions(["int", 1])),
         "envelope_json/none": success(b'{"predictions": []}', None),
@@ -143,12 +143,12 @@ def _enveloped() -> dict[str, Callable[[Answer], Answer]]:
 def _loaded() -> dict[str, Callable[[Answer], Answer]]:
     """Handlers that TorchServe does not load."""
     answers = {"two_classes": b"helped", "no_initialize": b"went without", "class_named": b"answered, True"}
-    found: dict[str, Callable[[Answer], Answer]] = {}
+    result: dict[str, Callable[[Answer], Answer]] = {}
     for model, body in answers.items():
-        found[f"styles/register {model}"] = registered(model, 1)
-        found[f"styles/predict {model}"] = success(body, None)
-        found[f"styles/unregister {model}"] = unregistered(model)
-    return found
+        result[f"styles/register {model}"] = registered(model, 1)
+        result[f"styles/predict {model}"] = success(body, None)
+        result[f"styles/unregister {model}"] = unregistered(model)
+    return result
 
 
 def _json_type(call: Call, answer: Answer) -> Answer:
@@ -322,7 +322,7 @@ _USUAL = """\
 
 
 def _empty_configurations() -> dict[str, Callable[[Answer], Answer]]:
-    found = {}
+    result = {}
     for name, model, numbers in (
         ("configurations/{} nothing", "c_nothing", (1, 100, 120, 120)),
         ("configurations/{} remark", "c_remark", (1, 100, 120, 120)),
@@ -330,10 +330,10 @@ def _empty_configurations() -> dict[str, Callable[[Answer], Answer]]:
         ("table/{} c_nothing", "c_nothing", (6, 60, 66, 67)),
         ("table/{} c_nothing and parameters", "c_nothing", (9, 90, 33, 44)),
     ):
-        found[name.format("register")] = registered(model)
-        found[name.format("describe")] = success((_USUAL % (model, model, *numbers)).encode())
-        found[name.format("unregister")] = unregistered(model)
-    return found
+        result[name.format("register")] = registered(model)
+        result[name.format("describe")] = success((_USUAL % (model, model, *numbers)).encode())
+        result[name.format("unregister")] = unregistered(model)
+    return result
 
 
 def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Answer], Answer]:
@@ -400,15 +400,15 @@ def _bad_workflow(message: str) -> Callable[[Answer], Answer]:
 
 
 def _workflow_registered(name: str) -> Callable[[Answer], Answer]:
-    return told(f"Workflow {name} has been registered and scaled successfully.")
+    return description(f"Workflow {name} has been registered and scaled successfully.")
 
 
 def _workflow_unregistered(name: str) -> Callable[[Answer], Answer]:
-    return told(f'Workflow "{name}" unregistered')
+    return description(f'Workflow "{name}" unregistered')
 
 
-def _usual_delay(theirs: int) -> Callable[[Answer], Answer]:
-    return replaced(f'"maxBatchDelay": {theirs}', '"maxBatchDelay": 100')
+def _usual_delay(torchserves: int) -> Callable[[Answer], Answer]:
+    return replaced(f'"maxBatchDelay": {torchserves}', '"maxBatchDelay": 100')
 
 
 ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
@@ -653,9 +653,9 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
 """By the names of the rules, of single calls, named ``chapter/call``: what makes of their answer ours."""
 
 
-def expected_of(chapter: Chapter, call: Call, theirs: Answer) -> tuple[Answer, list[Rule]]:
+def expected_of(chapter: Chapter, call: Call, torchserves: Answer) -> tuple[Answer, list[Rule]]:
     """What modelserver is expected to answer, and the rules that make it differ."""
-    answer, used = theirs, []
+    answer, used = torchserves, []
     for rule in RULES:
         changed = _changed(rule, f"{chapter.name}/{call.name}", call, answer)
         if changed != answer:

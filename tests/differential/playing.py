@@ -36,8 +36,8 @@ def play(
             time.sleep(step.seconds)
         elif isinstance(step, Together):
             with ThreadPoolExecutor(len(step.calls)) as pool:
-                found = pool.map(lambda call: send(call, addresses[call.port]), step.calls)
-                answers |= dict(zip((call.name for call in step.calls), found, strict=True))
+                result = pool.map(lambda call: send(call, addresses[call.port]), step.calls)
+                answers |= dict(zip((call.name for call in step.calls), result, strict=True))
         else:
             answers[step.name] = send(step, addresses[step.port])
     clear(addresses)

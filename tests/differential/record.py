@@ -41,9 +41,9 @@ def main(arguments: list[str]) -> int:
         build_store(store)
         if not arguments[1:] or NAMES in arguments[1:]:
             (RECORDED / f"{NAMES}.json").write_text(names_of(environment) + "\n", "utf-8")
-        wanted = [c for c in chapters() if not arguments[1:] or c.name in arguments[1:]]
+        names = [c for c in chapters() if not arguments[1:] or c.name in arguments[1:]]
         for server, settings in SERVERS.items():
-            of_kind = [chapter for chapter in wanted if chapter.server == server]
+            of_kind = [chapter for chapter in names if chapter.server == server]
             if of_kind:
                 folder = Path(temporary) / f"server-{server}"
                 with torchserve(environment, store, folder, settings) as addresses:
@@ -78,8 +78,8 @@ def pack_theirs(environment: Path, temporary: Path) -> None:
         ("theirs_tgz", "tgz", ".tar.gz"),
         ("theirs_folder", "no-archive", ""),
     ):
-        kept = THEIRS / f"{name}{suffix}{KEPT}"
-        if kept.exists():
+        saved = THEIRS / f"{name}{suffix}{KEPT}"
+        if saved.exists():
             continue
         subprocess.run(
             [
@@ -89,7 +89,7 @@ def pack_theirs(environment: Path, temporary: Path) -> None:
             check=True,
             capture_output=True,
         )
-        shutil.move(temporary / f"{name}{suffix}", kept)
+        shutil.move(temporary / f"{name}{suffix}", saved)
 
 
 def pack_arguments(name: str) -> list[str]:

@@ -52,19 +52,19 @@ def recorded(chapter: Chapter) -> dict[str, Answer]:
 
 
 def unexplained(
-    chapter: Chapter, theirs: dict[str, Answer], addresses: dict[str, tuple[str, int]]
+    chapter: Chapter, torchserves: dict[str, Answer], addresses: dict[str, tuple[str, int]]
 ) -> dict[str, list[str]]:
     """The calls of a chapter whose answers are not what is expected, with the mismatches."""
     ours = {name: masked(answer) for name, answer in play(chapter, addresses).items()}
-    found = {}
+    result = {}
     for call in chapter.calls:
-        expected, _ = expected_of(chapter, call, theirs[call.name])
+        expected, _ = expected_of(chapter, call, torchserves[call.name])
         if ours[call.name].headers.get("content-type") != "application/json":
             # Whether the handler returned text or bytes is not recorded.
             expected = _TYPED.change(call, expected, ours[call.name])
         if wrong := mismatches(expected, ours[call.name]):
-            found[call.name] = wrong
-    return found
+            result[call.name] = wrong
+    return result
 
 
 def main(names: list[str]) -> int:
@@ -73,9 +73,9 @@ def main(names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         store = Path(temporary) / "store"
         build_store(store)
-        wanted = [chapter for chapter in chapters() if not names or chapter.name in names]
+        required = [chapter for chapter in chapters() if not names or chapter.name in names]
         for server in SERVERS:
-            of_kind = [chapter for chapter in wanted if chapter.server == server]
+            of_kind = [chapter for chapter in required if chapter.server == server]
             if not of_kind:
                 continue
             with modelserver(store, Path(temporary) / f"server-{server}", server) as addresses:

@@ -23,11 +23,11 @@ def surface() -> dict[str, dict[str, list[str] | None] | None]:
     warnings.simplefilter("ignore")
     import ts
 
-    found: dict[str, dict[str, list[str] | None] | None] = {"ts": {}}
+    result: dict[str, dict[str, list[str] | None] | None] = {"ts": {}}
     for module in pkgutil.walk_packages(ts.__path__, "ts.", onerror=lambda name: None):
         if not module.name.endswith("__main__") and not module.ispkg:
-            found[module.name] = _names(module.name)
-    return found
+            result[module.name] = _names(module.name)
+    return result
 
 
 def _names(name: str) -> dict[str, list[str] | None] | None:
@@ -50,5 +50,5 @@ def _members(cls: type) -> list[str]:
 if __name__ == "__main__":
     sys.argv = sys.argv[:1]  # some modules read it when they are imported
     with contextlib.redirect_stdout(io.StringIO()):
-        found = surface()
-    json.dump(found, sys.stdout, indent=1, sort_keys=True)
+        result = surface()
+    json.dump(result, sys.stdout, indent=1, sort_keys=True)

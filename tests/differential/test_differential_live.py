@@ -36,26 +36,26 @@ def test_both_answer_alike(tmp_path: Path, server: str) -> None:
     """TorchServe answers as recorded, and modelserver likewise but for the explained differences."""
     store = tmp_path / "store"
     build_store(store)
-    wanted = [chapter for chapter in chapters() if chapter.server == server]
+    names = [chapter for chapter in chapters() if chapter.server == server]
     with torchserve(Path(ENVIRONMENT or ""), store, tmp_path / "theirs", SERVERS[server]) as addresses:
-        theirs = {
+        torchserves = {
             chapter.name: {
                 name: masked(answer)
                 for name, answer in play(chapter, addresses, TORCHSERVES_ROLLBACK).items()
             }
-            for chapter in wanted
+            for chapter in names
         }
-    found = {}
+    result = {}
     with modelserver(store, tmp_path / "ours", server) as addresses:
-        for chapter in wanted:
-            for name, wrong in unexplained(chapter, theirs[chapter.name], addresses).items():
-                found[f"{chapter.name}/{name}"] = wrong
-    assert found == {}
+        for chapter in names:
+            for name, wrong in unexplained(chapter, torchserves[chapter.name], addresses).items():
+                result[f"{chapter.name}/{name}"] = wrong
+    assert result == {}
     stale = {
-        f"{chapter.name}/{name}": mismatches(answer, theirs[chapter.name][name])
-        for chapter in wanted
+        f"{chapter.name}/{name}": mismatches(answer, torchserves[chapter.name][name])
+        for chapter in names
         for name, answer in recorded(chapter).items()
-        if mismatches(answer, theirs[chapter.name][name])
+        if mismatches(answer, torchserves[chapter.name][name])
     }
     assert stale == {}
 
@@ -129,18 +129,18 @@ def test_archivers_end_alike(tmp_path: Path, arguments: list[str], status: int) 
 
 def test_archivers_overwrite_alike(tmp_path: Path) -> None:
     """An archive that is there is kept, unless ``--force`` is given, with the same words."""
-    said = []
+    reply = []
     for number, program in enumerate(PROGRAMS):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "m.mar").write_bytes(b"old")
-        kept = subprocess.run([*program, *SMALL], cwd=folder, capture_output=True, text=True, check=False)
-        assert (kept.returncode, (folder / "m.mar").read_bytes()) == (1, b"old")
-        said.append("already exists.\nPlease specify --force/-f option to overwrite" in kept.stderr)
+        saved = subprocess.run([*program, *SMALL], cwd=folder, capture_output=True, text=True, check=False)
+        assert (saved.returncode, (folder / "m.mar").read_bytes()) == (1, b"old")
+        reply.append("already exists.\nPlease specify --force/-f option to overwrite" in saved.stderr)
         subprocess.run([*program, *SMALL, "-f"], cwd=folder, capture_output=True, check=True)
         assert (folder / "m.mar").read_bytes() != b"old"
 
-    assert said == [True, True]
+    assert reply == [True, True]
 
 
 def test_python_apis_do_alike(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_python_apis_do_alike(tmp_path: Path) -> None:
     aliases = install(tmp_path / "bin")[-1].parent
     roots = [str(aliases), str(ROOT / "app"), str(ROOT / "handlers")]
     pythons = ((str(Path(ENVIRONMENT or "").resolve() / "bin" / "python"), []), (sys.executable, roots))
-    told, made = [], []
+    document, made = [], []
     for number, (python, paths) in enumerate(pythons):
         folder = tmp_path / str(number)
         (folder / "extra" / "deep").mkdir(parents=True)
@@ -157,11 +157,13 @@ def test_python_apis_do_alike(tmp_path: Path) -> None:
         script = [python, "-W", "ignore", str(HERE / "archiver_calls.py"), str(folder)]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(script, env=variables, capture_output=True, text=True, check=True)
-        told.append(json.loads(done.stdout.replace(str(folder), "<folder>")))
+        document.append(json.loads(done.stdout.replace(str(folder), "<folder>")))
         archives = ("default.mar", "store.mar", "tgz.tar.gz", "folder", "patched.mar")
         made.append([comparable(contents(folder / name)) for name in archives])
         made[-1].append(contents(folder / "packed.mar"))
 
-    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"several"}  # in our own words
-    assert told[1]["several"]["raises"] == told[0]["several"]["raises"]
+    assert {name for name in document[0] if document[0][name] != document[1][name]} == {
+        "several"
+    }  # in our own words
+    assert document[1]["several"]["raises"] == document[0]["several"]["raises"]
     assert made[0] == made[1]

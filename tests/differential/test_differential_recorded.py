@@ -63,18 +63,18 @@ def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_answers_are_as_recorded(chapter: Chapter, servers: Servers) -> None:
     """Statuses, headers and bodies are TorchServe's, or what the explained difference says."""
-    found = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
+    result = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
 
-    assert found == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in found.items())
+    assert result == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in result.items())
 
 
 def test_every_rule_explains_something() -> None:
     """A rule that changes no recorded answer is stale; so is a single one that changes nothing."""
     used: Counter[str] = Counter()
     for chapter in chapters():
-        theirs = recorded(chapter)
+        torchserves = recorded(chapter)
         for call in chapter.calls:
-            used.update(rule.name for rule in expected_of(chapter, call, theirs[call.name])[1])
+            used.update(rule.name for rule in expected_of(chapter, call, torchserves[call.name])[1])
 
     assert [rule.name for rule in RULES if not used[rule.name]] == []
 
@@ -125,7 +125,7 @@ def comparable(files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("torchserves", "ours"),
     [
         ("theirs_default.mar", "ours_default.mar"),
         ("theirs_store.mar", "ours_store.mar"),
@@ -133,10 +133,10 @@ def comparable(files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes
         ("theirs_folder", "ours_folder"),
     ],
 )
-def test_both_archivers_pack_the_same(store: Path, theirs: str, ours: str) -> None:
+def test_both_archivers_pack_the_same(store: Path, torchserves: str, ours: str) -> None:
     """Of the same files modelserver-archive makes what torch-model-archiver made, in each format.
 
     That each server loads both is in the chapter ``layouts``.
     """
-    assert (THEIRS / f"{theirs}{KEPT}").exists()
-    assert comparable(contents(store / theirs)) == comparable(contents(store / ours))
+    assert (THEIRS / f"{torchserves}{KEPT}").exists()
+    assert comparable(contents(store / torchserves)) == comparable(contents(store / ours))

@@ -57,8 +57,8 @@ def _pack(path: Path, files: Mapping[str, bytes]) -> None:
 def workflow_files(name: str, specification: str, **changes: object) -> dict[str, bytes]:
     """The files of a workflow's archive; ``changes`` are fields of its manifest, an ellipsis removes one."""
     workflow = {"workflowName": name, "specFile": "flow.yaml", "handler": "functions.py", **changes}
-    kept = {key: value for key, value in workflow.items() if value is not ...}
-    document = {"createdOn": "01/02/2021 03:04:05", "archiverVersion": "0.2.15", "workflow": kept}
+    saved = {key: value for key, value in workflow.items() if value is not ...}
+    document = {"createdOn": "01/02/2021 03:04:05", "archiverVersion": "0.2.15", "workflow": saved}
     return {
         "flow.yaml": specification.encode(),
         "functions.py": FUNCTIONS,

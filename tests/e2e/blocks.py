@@ -24,7 +24,7 @@ class Block:
 
 def read_blocks() -> dict[str, Block]:
     """All of them, by name, in order."""
-    found: dict[str, Block] = {}
+    result: dict[str, Block] = {}
     for page in PAGES:
         text = (ROOT / page).read_text("utf-8")
         numbers: Counter[str] = Counter()
@@ -33,8 +33,8 @@ def read_blocks() -> dict[str, Block]:
             place = f"{page}: {heading}: {each['language']}"
             numbers[place] += 1
             name = f"{place} {numbers[place]}"
-            found[name] = Block(name, each["language"], textwrap.dedent(each["text"]))
-    return found
+            result[name] = Block(name, each["language"], textwrap.dedent(each["text"]))
+    return result
 
 
 BLOCKS = read_blocks()

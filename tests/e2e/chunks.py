@@ -66,15 +66,15 @@ class ChunkReader:
         while mark not in self._received:
             if not self._more():
                 raise BrokenOff(self._received)
-        found, self._received = self._received.split(mark, 1)
-        return found
+        result, self._received = self._received.split(mark, 1)
+        return result
 
     def _exactly(self, size: int) -> bytes:
         while len(self._received) < size:
             if not self._more():
                 raise BrokenOff(self._received)
-        found, self._received = self._received[:size], self._received[size:]
-        return found
+        result, self._received = self._received[:size], self._received[size:]
+        return result
 
     def _more(self) -> bool:
         try:

@@ -39,7 +39,7 @@ def request(model: str, datatype: str, *, binary: bool, rows: int = 2) -> InferR
     return InferRequest(model, [tensor], request_id="7", parameters=parameters)
 
 
-def told(answer: Any) -> dict[str, Any]:
+def fields_of(answer: Any) -> dict[str, Any]:
     """What an InferResponse has."""
     (output,) = answer.outputs
     values = output.as_numpy().reshape(-1).tolist()
@@ -93,10 +93,12 @@ async def v2(url: str) -> dict[str, Any]:
             "ready": await client.is_server_ready(url),
             "models": [await client.is_model_ready(url, name) for name in ("mirror", "idle", "nobody")],
             "answers": [
-                told(await client.infer(url, request("mirror", datatype, binary=binary), model_name="mirror"))
+                fields_of(
+                    await client.infer(url, request("mirror", datatype, binary=binary), model_name="mirror")
+                )
                 for datatype, binary in forms
             ],
-            "empty": told(await client.infer(url, empty, model_name="mirror")),
+            "empty": fields_of(await client.infer(url, empty, model_name="mirror")),
             "unknown": await failure(client.infer(url, unknown, model_name="nobody")),
             "wrong": await failure(client.infer(url, wrong, model_name="mirror")),
         }
@@ -117,7 +119,7 @@ async def v2_grpc(address: str) -> dict[str, Any]:
             "ready": await client.is_server_ready(),
             "models": [await client.is_model_ready(name) for name in ("mirror", "idle")],
             "answers": [
-                told(await client.infer(request("mirror", datatype, binary=binary)))
+                fields_of(await client.infer(request("mirror", datatype, binary=binary)))
                 for datatype, binary in forms
             ],
             "batches": [answer.parameters["batchId"].string_param for answer in pair],

@@ -87,14 +87,14 @@ def command_of(process: psutil.Process) -> str:
 
 def worker_processes(server: int) -> list[psutil.Process]:
     """The living worker processes of the server with this process id."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
             alive = process.status() != psutil.STATUS_ZOMBIE
             if alive and "modelserver.engine.worker" in line and line[-1] == str(server):
-                found.append(process)
-    return found
+                result.append(process)
+    return result
 
 
 @functools.cache
@@ -119,14 +119,14 @@ class Home:
         self.temp.mkdir(parents=True, exist_ok=True)
         self.pid_file = self.temp / ".model_server.pid"
         roots = os.pathsep.join(str(ROOT / name) for name in ("app", "handlers"))
-        kept = {
+        saved = {
             k: v
             for k, v in os.environ.items()
             if not k.startswith(("TS_", "MODELSERVER_", "LOG_LOCATION", "METRICS_LOCATION"))
         }
         # What an interpreter or a library reads from it at its start would come too late.
         self._forks = (environment is None or for_children) and hasattr(os, "pidfd_open")
-        self.environment = {**kept, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
+        self.environment = {**saved, "TMPDIR": str(self.temp), "PYTHONPATH": roots, **(environment or {})}
 
     def write_config(self, settings: Mapping[str, object], name: str = "server.properties") -> Path:
         """A configuration file with these settings; an entry ``None`` leaves its key out."""
@@ -376,9 +376,9 @@ class Server:
         """The sum of a metric's samples that have these labels."""
         total = 0.0
         for line in self.metrics.get("/metrics").text.splitlines():
-            found = re.fullmatch(rf"{name}(?:{{(.*)}})? ([^ ]+)", line)
-            if found and all(f'{key}="{value}"' in (found[1] or "") for key, value in labels.items()):
-                total += float(found[2])
+            result = re.fullmatch(rf"{name}(?:{{(.*)}})? ([^ ]+)", line)
+            if result and all(f'{key}="{value}"' in (result[1] or "") for key, value in labels.items()):
+                total += float(result[2])
         return total
 
     def wait_ready(self, name: str, workers: int = 1) -> None:

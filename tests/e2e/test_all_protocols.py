@@ -70,7 +70,7 @@ def speaker(server: Server) -> Iterator[Speaker]:
         yield Speaker(server, to)
 
 
-class Said(NamedTuple):
+class Reply(NamedTuple):
     """The answers to a request's rows, and the id of their batch where the protocol tells it."""
 
     answers: list[str]
@@ -88,51 +88,51 @@ class Said(NamedTuple):
         return [answer.rpartition("|")[0] for answer in self.answers]
 
 
-def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_prediction(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """TorchServe's route; it takes one row."""
     (row,) = rows
     answer = to.post(f"/predictions/{model}", content=row.encode())
     assert answer.status_code == 200, answer.text
-    return Said([answer.text], answer.headers["x-batch-id"])
+    return Reply([answer.text], answer.headers["x-batch-id"])
 
 
-def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """KServe's V1."""
     answer = to.post(f"/v1/models/{model}:predict", json={"instances": [{"data": row} for row in rows]})
-    told = answer.json()
-    assert told["batchId"] == answer.headers["x-batch-id"]
-    return Said(told["predictions"], told["batchId"])
+    document = answer.json()
+    assert document["batchId"] == answer.headers["x-batch-id"]
+    return Reply(document["predictions"], document["batchId"])
 
 
-def by_v2_json(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_v2_json(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over REST, texts in JSON."""
     tensor = {"name": "text", "datatype": "BYTES", "shape": [len(rows)], "data": list(rows)}
     return told_by_rest(to.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}))
 
 
-def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over REST, bytes behind the JSON, under another name."""
     return post_binary(to, model, "x", "BYTES", [len(rows), 1], with_lengths(rows))
 
 
-def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over gRPC, typed."""
     contents = {"bytes_contents": [row.encode() for row in rows]}
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "contents": contents}
     return told_by_grpc(to, model, inputs=[tensor])
 
 
-def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over gRPC, raw."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)]}
     return told_by_grpc(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
 
 
-def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Said:
+def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """TorchServe's gRPC; it takes one row, and does not tell the batch."""
     (row,) = rows
     answer = to.torchserve.Predictions(predict(model, data=row.encode()), timeout=PATIENCE)
-    return Said([answer.prediction.decode()], None)
+    return Reply([answer.prediction.decode()], None)
 
 
 def with_lengths(rows: Sequence[str]) -> bytes:
@@ -140,7 +140,7 @@ def with_lengths(rows: Sequence[str]) -> bytes:
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
-def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Said:
+def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[int], data: bytes) -> Reply:
     """A request with one binary tensor."""
     field = {
         "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}
@@ -150,24 +150,24 @@ def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[i
     return told_by_rest(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
 
 
-def told_by_rest(answer: httpx.Response) -> Said:
+def told_by_rest(answer: httpx.Response) -> Reply:
     """A V2 answer in JSON."""
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["parameters"]["batchId"] == answer.headers["x-batch-id"]
-    return Said(told["outputs"][0]["data"], told["parameters"]["batchId"])
+    document = answer.json()
+    assert document["parameters"]["batchId"] == answer.headers["x-batch-id"]
+    return Reply(document["outputs"][0]["data"], document["parameters"]["batchId"])
 
 
-def told_by_grpc(to: Speaker, model: str, **fields: Any) -> Said:
+def told_by_grpc(to: Speaker, model: str, **fields: Any) -> Reply:
     """A V2 answer over gRPC, in either form."""
     answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields), timeout=PATIENCE)
-    found = list(answer.outputs[0].contents.bytes_contents)
+    outcome = list(answer.outputs[0].contents.bytes_contents)
     rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""
     while rest:
         (length,) = struct.unpack_from("<I", rest)
-        found.append(rest[4 : 4 + length])
+        outcome.append(rest[4 : 4 + length])
         rest = rest[4 + length :]
-    return Said([each.decode() for each in found], answer.parameters["batchId"].string_param)
+    return Reply([each.decode() for each in outcome], answer.parameters["batchId"].string_param)
 
 
 TEXTS = (
@@ -194,30 +194,30 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def test_texts_of_all_protocols_share_a_batch(speaker: Speaker) -> None:
     """A row is a row whoever brings it: those of every protocol are in one call, under one batch id."""
-    said = at_once([lambda ask=ask: ask(speaker, "texts", [ask.__name__]) for ask in TEXTS])
+    reply = at_once([lambda ask=ask: ask(speaker, "texts", [ask.__name__]) for ask in TEXTS])
 
-    assert [each.rows for each in said] == [[f"texts|{ask.__name__}"] for ask in TEXTS]
-    assert len({each.call for each in said}) == 1
-    assert len({each.batch for each in said if each.batch is not None}) == 1
+    assert [each.rows for each in reply] == [[f"texts|{ask.__name__}"] for ask in TEXTS]
+    assert len({each.call for each in reply}) == 1
+    assert len({each.batch for each in reply if each.batch is not None}) == 1
 
 
-def typed(to: Speaker, values: list[float]) -> Said:
+def typed(to: Speaker, values: list[float]) -> Reply:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": values}}
     return told_by_grpc(to, "numbers", inputs=[tensor])
 
 
-def raw(to: Speaker, values: list[float]) -> Said:
+def raw(to: Speaker, values: list[float]) -> Reply:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
     data = struct.pack("<2f", *values)
     return told_by_grpc(to, "numbers", inputs=[tensor], raw_input_contents=[data])
 
 
-def in_json(to: Speaker, values: list[float]) -> Said:
+def in_json(to: Speaker, values: list[float]) -> Reply:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [values]}
     return told_by_rest(to.post("/v2/models/numbers/infer", json={"inputs": [tensor]}))
 
 
-def in_binary(to: Speaker, values: list[float]) -> Said:
+def in_binary(to: Speaker, values: list[float]) -> Reply:
     return post_binary(to, "numbers", "x", "FP32", [1, 2], struct.pack("<2f", *values))
 
 
@@ -226,19 +226,19 @@ NUMBERS = (typed, raw, in_json, in_binary)
 
 def test_tensors_share_a_batch_in_all_their_forms(speaker: Speaker) -> None:
     """Numbers in JSON and in binary, typed and raw, are the same rows."""
-    said = at_once(
+    reply = at_once(
         [lambda ask=ask, place=place: ask(speaker, [place, 0.5]) for place, ask in enumerate(NUMBERS)]
     )
 
-    assert [each.rows for each in said] == [[f"numbers|{place:.1f},0.5"] for place in range(len(NUMBERS))]
-    assert len({each.call for each in said}) == 1
-    assert len({each.batch for each in said}) == 1
+    assert [each.rows for each in reply] == [[f"numbers|{place:.1f},0.5"] for place in range(len(NUMBERS))]
+    assert len({each.call for each in reply}) == 1
+    assert len({each.batch for each in reply}) == 1
 
 
 class Request(NamedTuple):
     """What one client asks for."""
 
-    ask: Callable[[Speaker, str, Sequence[str]], Said]
+    ask: Callable[[Speaker, str, Sequence[str]], Reply]
     model: str
     rows: list[str]
 
@@ -263,19 +263,19 @@ def test_random_traffic(speaker: Speaker, seed: int) -> None:
     requests = traffic(seed, 120)
     with ThreadPoolExecutor(16) as pool:
         running = [pool.submit(request.ask, speaker, request.model, request.rows) for request in requests]
-        said = [future.result(PATIENCE) for future in running]
+        reply = [future.result(PATIENCE) for future in running]
 
-    for request, told in zip(requests, said, strict=True):
+    for request, document in zip(requests, reply, strict=True):
         expected = [row.encode("ascii", "backslashreplace").decode() for row in request.rows]
-        assert told.rows == [f"{request.model}|{row}" for row in expected]
+        assert document.rows == [f"{request.model}|{row}" for row in expected]
     sharers: dict[str, list[int]] = {}
-    for place, told in enumerate(said):
-        sharers.setdefault(told.call, []).append(place)
+    for place, document in enumerate(reply):
+        sharers.setdefault(document.call, []).append(place)
     for places in sharers.values():
         assert len({requests[place].model for place in places}) == 1
         assert sum(len(requests[place].rows) for place in places) <= BATCH
-        assert len({said[place].batch for place in places} - {None}) <= 1
-    batches = [{said[place].batch for place in places} - {None} for places in sharers.values()]
+        assert len({reply[place].batch for place in places} - {None}) <= 1
+    batches = [{reply[place].batch for place in places} - {None} for places in sharers.values()]
     assert sum(map(len, batches)) == len(set().union(*batches))
     together = [{requests[place].ask for place in places} for places in sharers.values()]
     assert max(map(len, together)) >= 3

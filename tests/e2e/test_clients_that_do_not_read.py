@@ -71,12 +71,12 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize(("listener", "asked"), ASKED.values(), ids=ASKED)
-def test_an_answer_that_is_not_read(server: Server, listener: str, asked: bytes) -> None:
+@pytest.mark.parametrize(("listener", "query"), ASKED.values(), ids=ASKED)
+def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes) -> None:
     """The connection ends before its answer does; others are served meanwhile, and nothing of it stays."""
     before = server.memory()
     with connect(server.port_of(listener), 30, small=True) as client:
-        client.sendall(asked)
+        client.sendall(query)
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         held = server.sockets_to([client])
         assert len(held) == 1

@@ -34,9 +34,9 @@ def test_every_answer_says_it(start_server: Any) -> None:
     assert [answer.headers.get_list(ORIGIN) for answer in answers] == [[PAGE]] * len(answers)
     assert {answer.headers[METHODS] for answer in answers} == {"GET, POST, OPTIONS"}
 
-    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    query = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
     for path in ("/predictions/echo", "/nowhere"):
-        preflight = server.inference.request("OPTIONS", path, headers=asked)
+        preflight = server.inference.request("OPTIONS", path, headers=query)
         assert (preflight.status_code, preflight.content) == (200, b"")
         assert preflight.headers[ORIGIN] == PAGE
     described = server.inference.request("OPTIONS", "/predictions/echo")
@@ -45,10 +45,10 @@ def test_every_answer_says_it(start_server: Any) -> None:
 
 def test_nothing_is_said_by_default(shared_server: Any) -> None:
     """Without the keys answers say nothing, and OPTIONS means what it means without browsers (F65)."""
-    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    query = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
     answers = [
         shared_server.inference.get("/ping", headers={"Origin": PAGE}),
-        shared_server.inference.request("OPTIONS", "/", headers=asked),
+        shared_server.inference.request("OPTIONS", "/", headers=query),
     ]
     assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
     assert "paths" in answers[1].json()

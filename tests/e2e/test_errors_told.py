@@ -251,9 +251,9 @@ def test_a_whole_model_in_a_handler_of_ones_own(
     refused = shared_server.register("refused.mar")
 
     assert refused.status_code == 500
-    told = refused.json()["message"].partition("Hint: since torch 2.6 ")[2]
+    document = refused.json()["message"].partition("Hint: since torch 2.6 ")[2]
     for way in ("state_dict()", "weights_only=False", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1"):
-        assert way in told
+        assert way in document
     shared_server.registered("trusting.mar")
     assert shared_server.predict("trusting").status_code == 200
     shared_server.unregister("trusting")
@@ -270,7 +270,7 @@ def test_a_wrong_number_of_answers(shared_server: Server, model_store: Path, tmp
     shared_server.registered(packed("answers_twice", ANSWERS_TWICE, tmp_path, model_store))
     rows = [{"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}]
     hint = "Hint: handle must return a list with one answer for each request of the batch"
-    told = (
+    document = (
         "size of prediction is not equal to the size of instances: expected 1, the handler returned 2. "
         + hint
     )
@@ -281,8 +281,8 @@ def test_a_wrong_number_of_answers(shared_server: Server, model_store: Path, tmp
 
     assert (plain.status_code, plain.json()["message"]) == (
         503,
-        f"number of batch response mismatched: {told}",
+        f"number of batch response mismatched: {document}",
     )
-    assert (v1.status_code, v1.json()["error"]) == (500, told)
-    assert (v2.status_code, v2.json()["error"]) == (500, told)
+    assert (v1.status_code, v1.json()["error"]) == (500, document)
+    assert (v2.status_code, v2.json()["error"]) == (500, document)
     shared_server.unregister("answers_twice")

@@ -36,12 +36,12 @@ def test_explanations_route(server):
 def test_explanations_and_predictions_share_no_batch(server):
     """Asked at the same time, each kind is batched with its own."""
     with ThreadPoolExecutor(8) as pool:
-        asked = [
+        request = [
             pool.submit(server.inference.post, f"/{verb}/explains", json=number)
             for number in range(4)
             for verb in ("explanations", "predictions")
         ]
-    answers = [future.result().json() for future in asked]
+    answers = [future.result().json() for future in request]
 
     assert [answer["asked"] for answer in answers] == [["True"], ["False"]] * 4
     assert [answer["row"] for answer in answers] == [number for number in range(4) for _ in range(2)]

@@ -49,11 +49,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def answers(server: Server, name: str) -> dict[str, float]:
     """How many answers the model has given, by class of status."""
-    found = {
+    result = {
         digit: server.metric("modelserver_requests_total", model_name=name, code=f"{digit}xx")
         for digit in "2345"
     }
-    return {f"{digit}xx": count for digit, count in found.items() if count}
+    return {f"{digit}xx": count for digit, count in result.items() if count}
 
 
 def rest_statuses(server: Server, name: str) -> list[int]:
@@ -78,8 +78,8 @@ def test_every_protocol_counts(server: Server) -> None:
             stub(to, "inference.GRPCInferenceService"),
         )
         ending(lambda: torchserves.Predictions(predict("raises", x=b"x"), timeout=PATIENCE))
-        asked = oip("ModelInferRequest", model_name="raises", inputs=[tensor], raw_input_contents=[b"abcd"])
-        ending(lambda: open_inference.ModelInfer(asked, timeout=PATIENCE))
+        query = oip("ModelInferRequest", model_name="raises", inputs=[tensor], raw_input_contents=[b"abcd"])
+        ending(lambda: open_inference.ModelInfer(query, timeout=PATIENCE))
         torchserves.Predictions(predict("works", x=b"x"), timeout=PATIENCE)
     assert server.predict("works", b"x").status_code == 200
     assert server.v1("works", "no list").status_code == 400
@@ -102,11 +102,11 @@ def test_the_description_has_the_last_error(server: Server) -> None:
         )
         assert answer.status_code == 507
     errors = server.describe("raises")["errors"]
-    said = "RuntimeError: CUDA error: no kernel image is available (raises.py, line 5, in handle)"
+    reply = "RuntimeError: CUDA error: no kernel image is available (raises.py, line 5, in handle)"
 
     assert (errors["failing"], errors["types"]) == (True, {"RuntimeError": errors["count"]})
     assert (errors["last"]["requestId"], errors["last"]["status"]) == ("mine-9", 507)
-    assert errors["last"]["message"] == said
+    assert errors["last"]["message"] == reply
     assert errors["last"]["time"] > server.describe("raises")["workers"][0]["startTime"]
     assert server.metric("modelserver_failing", model_name="raises") == 1
     assert server.metric("modelserver_failing", model_name="works") == 0

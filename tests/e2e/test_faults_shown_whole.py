@@ -18,7 +18,8 @@ Of the faults that are not shown to the letter, this is why:
 * F61, ``--require-safetensors``: not offered. Pickles are loaded with ``weights_only`` and refused otherwise.
 * F62, remote URLs off by default, sums of archives: public hosts are allowed on purpose, as in TorchServe,
   and archives carry no sums.
-* F70, ten minutes of schemathesis: ``test_openapi_conformance.py`` is bounded by examples, not by time.
+* F70, ten minutes of schemathesis: ``test_openapi_conformance.py`` is bounded by examples, not by time; there
+  are more, and each value that a schema names, with ``MODELSERVER_LONG_TESTS=1``.
 * F71, half an hour: ``python -m tests.campaign soak``, for as long as one likes; its short form is among the
   slow tests.
 * F72, a thousand cycles: ``test_faults.py`` has 200, and ``python -m tests.campaign leaks`` thousands. What

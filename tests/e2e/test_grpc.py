@@ -163,7 +163,7 @@ def test_a_failure_can_be_followed(server, inference):
 
 
 @pytest.mark.parametrize(
-    ("side", "service", "method", "asked"),
+    ("side", "service", "method", "query"),
     [
         ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("nobody")),
         ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", lambda: predict("")),
@@ -183,19 +183,19 @@ def test_a_failure_can_be_followed(server, inference):
     ],
     ids=["no model", "no name", "no worker", "V2", "management"],
 )
-def test_the_id_of_a_refusal(server, management, side, service, method, asked):
+def test_the_id_of_a_refusal(server, management, side, service, method, query):
     """It is in the trailing metadata and in the log of access; who sent none is told the one that it got."""
     management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"), timeout=PATIENCE)
     named = f"refused-{uuid.uuid4()}"
     with channel(server, side) as to:
         call = getattr(stub(to, service), method).future
-        own = call(asked(), timeout=PATIENCE, metadata=[("x-request-id", named)])
-        given = dict(call(asked(), timeout=PATIENCE).trailing_metadata())["x-request-id"]
+        own = call(query(), timeout=PATIENCE, metadata=[("x-request-id", named)])
+        values = dict(call(query(), timeout=PATIENCE).trailing_metadata())["x-request-id"]
         assert ("x-request-id", named) in own.trailing_metadata()
     server.unregister("refusing")
 
-    assert re.fullmatch(r"[0-9a-f-]{36}", given)
-    for known in (named, given):
+    assert re.fullmatch(r"[0-9a-f-]{36}", values)
+    for known in (named, values):
         line = rf"/{method} HTTP/2\.0\" \d+ \d+ {known}\n"
         wait_until(lambda line=line: re.search(line, server.home.log("access_log.log")), "the call is logged")
 
@@ -271,8 +271,8 @@ def test_stream_that_fails(inference):
 def test_stream_that_is_left(inference, tmp_path):
     """A handler that answers in parts is told that its client is gone (F37)."""
     notes = tmp_path / "gone"
-    asked = predict("fields", endless=str(notes).encode())
-    answers = inference.StreamPredictions(asked, timeout=PATIENCE)
+    query = predict("fields", endless=str(notes).encode())
+    answers = inference.StreamPredictions(query, timeout=PATIENCE)
     assert next(answers).prediction == b"again"
     answers.cancel()
 
@@ -282,10 +282,10 @@ def test_stream_that_is_left(inference, tmp_path):
 def asking(model, *orders, sequence=None):
     """Requests of one conversation."""
     for each in orders:
-        asked = predict(model, body=json.dumps(each).encode())
+        query = predict(model, body=json.dumps(each).encode())
         if sequence is not None:
-            asked.sequence_id = sequence
-        yield asked
+            query.sequence_id = sequence
+        yield query
 
 
 def test_conversation(inference):
@@ -350,18 +350,18 @@ def test_managing_a_model(management):
 
 def test_registering_without_waiting(server, management):
     """Other than over REST nobody waits for workers unless asked to."""
-    asked = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
+    query = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
 
-    assert management.RegisterModel(asked, timeout=PATIENCE).msg == "Processing worker updates..."
+    assert management.RegisterModel(query, timeout=PATIENCE).msg == "Processing worker updates..."
     server.wait_ready("soon")
     server.unregister("soon")
 
 
 def test_list(server, management):
     """Without a limit it is that of 100 (TorchServe's list is empty then); pages work as over REST."""
-    names = lambda **asked: [  # noqa: E731
+    names = lambda **query: [  # noqa: E731
         each["modelName"]
-        for each in json.loads(management.ListModels(manage("ListModels", **asked), timeout=PATIENCE).msg)[
+        for each in json.loads(management.ListModels(manage("ListModels", **query), timeout=PATIENCE).msg)[
             "models"
         ]
     ]
@@ -414,9 +414,9 @@ def test_list(server, management):
 )
 def test_management_errors(management, method, fields, code, text):
     """Each has its code, and TorchServe's class on the second line; allowed_urls is enforced."""
-    found, details = ending(lambda: getattr(management, method)(manage(method, **fields), timeout=PATIENCE))
+    outcome, details = ending(lambda: getattr(management, method)(manage(method, **fields), timeout=PATIENCE))
 
-    assert found == code
+    assert outcome == code
     assert details.startswith(text)
     assert re.fullmatch(r"org\.pytorch\.serve\.\S+Exception", details.splitlines()[-1])
 
@@ -425,11 +425,11 @@ def test_management_errors(management, method, fields, code, text):
 def test_numbers_that_mean_the_default(server, management, number):
     """A number that is not positive is not given, as in TorchServe: one worker, the default timeout."""
     numbers = {"response_timeout": number, "batch_size": number, "max_batch_delay": number}
-    asked = manage("RegisterModel", url="echo.mar", model_name="few", initial_workers=number, **numbers)
-    registered = management.RegisterModel(asked, timeout=PATIENCE)
+    query = manage("RegisterModel", url="echo.mar", model_name="few", initial_workers=number, **numbers)
+    registered = management.RegisterModel(query, timeout=PATIENCE)
     assert registered.msg.startswith('Model "few" Version: 1.0 registered with 0 initial workers')
-    told = server.describe("few")
-    assert (told["responseTimeout"], told["batchSize"], told["maxBatchDelay"]) == (120, 1, 100)
+    document = server.describe("few")
+    assert (document["responseTimeout"], document["batchSize"], document["maxBatchDelay"]) == (120, 1, 100)
 
     scaled = management.ScaleWorker(
         manage("ScaleWorker", model_name="few", min_worker=number, max_worker=number, synchronous=True),
@@ -441,8 +441,8 @@ def test_numbers_that_mean_the_default(server, management, number):
 
 def test_a_handler_that_is_not_there(management):
     """As in TorchServe, the model is registered, and it is INTERNAL when workers are asked for."""
-    asked = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
-    management.RegisterModel(manage("RegisterModel", **asked), timeout=PATIENCE)
+    query = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
+    management.RegisterModel(manage("RegisterModel", **query), timeout=PATIENCE)
     scale = manage("ScaleWorker", model_name="handlerless", min_worker=1, synchronous=True)
 
     code, text = ending(lambda: management.ScaleWorker(scale, timeout=PATIENCE))
@@ -453,9 +453,9 @@ def test_a_handler_that_is_not_there(management):
 
 def test_workers_that_do_not_start(management):
     """A registration that waits for workers tells why there are none, as INTERNAL, and leaves nothing."""
-    asked = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
+    query = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
 
-    code, text = ending(lambda: management.RegisterModel(asked, timeout=PATIENCE))
+    code, text = ending(lambda: management.RegisterModel(query, timeout=PATIENCE))
 
     assert code == "INTERNAL"
     assert text.startswith("Failed to start workers for model syntax version: 1.0")
@@ -503,9 +503,9 @@ def test_watching(server):
 def test_reflection(server):
     """Clients can ask for all services and their messages, without the protos, by both versions of it."""
     with channel(server, "inference") as to:
-        found = ProtoReflectionDescriptorDatabase(to)
-        assert set(found.get_services()) == SERVICES
-        pool = DescriptorPool(found)
+        outcome = ProtoReflectionDescriptorDatabase(to)
+        assert set(outcome.get_services()) == SERVICES
+        pool = DescriptorPool(outcome)
         for name in REFLECTION:
             listing = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(list_services="*")
             (response,) = stub(to, name).ServerReflectionInfo(iter([listing]), timeout=PATIENCE)

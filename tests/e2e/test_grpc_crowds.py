@@ -36,7 +36,7 @@ def ask(inference: Any, number: int) -> Any:
     return inference.Predictions.future(request, timeout=60, metadata=[("x-request-id", f"crowd-{number}")])
 
 
-def said(call: Any) -> tuple[str, str]:
+def reply(call: Any) -> tuple[str, str]:
     """How a call ended, and what its answer or error was."""
     if call.code() is grpc.StatusCode.OK:
         return "OK", call.result().prediction.decode()
@@ -70,7 +70,7 @@ def test_thousands_of_predictions_at_once(tmp_path: Path, model_store: Path) -> 
         ]
         before = {name: server.metric(name) for name in ("Requests5XX", "Requests4XX", "Requests2XX")}
         calls = [ask(stubs[number % CHANNELS], number) for number in range(CALLS)]
-        ends = [said(call) for call in calls]
+        ends = [reply(call) for call in calls]
 
         grown = {name: server.metric(name) - before[name] for name in reversed(before)}
 

@@ -70,10 +70,10 @@ def service(server):
 
 def tensor(name, values):
     """An input of Triton's client."""
-    given = numpy.asarray(values)
-    datatype = np_to_triton_dtype(given.dtype)
-    made = triton.InferInput(name, list(given.shape), datatype)
-    made.set_data_from_numpy(given)
+    supplied = numpy.asarray(values)
+    datatype = np_to_triton_dtype(supplied.dtype)
+    made = triton.InferInput(name, list(supplied.shape), datatype)
+    made.set_data_from_numpy(supplied)
     return made
 
 
@@ -120,13 +120,13 @@ def test_raw_tensors_come_back_raw(client):
 
 def test_parameters_of_the_handler(client):
     """What a handler says beside its outputs are parameters of the response, each of its own type."""
-    said = {"text": "ü", "whole": -3, "truth": True}
-    answer = client.infer("mirror", [tensor("x", [1.0])], parameters=said).get_response()
+    reply = {"text": "ü", "whole": -3, "truth": True}
+    answer = client.infer("mirror", [tensor("x", [1.0])], parameters=reply).get_response()
     got = {
         name: getattr(each, each.WhichOneof("parameter_choice")) for name, each in answer.parameters.items()
     }
 
-    assert got == said
+    assert got == reply
 
 
 def test_several_inputs_and_wishes(client):
@@ -148,12 +148,12 @@ def test_stream(client):
         client.async_stream_infer(
             model, [tensor("x", numpy.full((1, 2), number, "i8"))], request_id=str(number)
         )
-    found = [answers.get(timeout=PATIENCE) for _ in range(10)]
+    outcome = [answers.get(timeout=PATIENCE) for _ in range(10)]
     client.stop_stream()
 
-    (failure,) = (error.message() for _, error in found if error)
+    (failure,) = (error.message() for _, error in outcome if error)
     assert failure.startswith("Model with name nobody does not exist. There are: ")
-    assert [result.get_response().id for result, error in found if not error] == list("012356789")
+    assert [result.get_response().id for result, error in outcome if not error] == list("012356789")
 
 
 def test_repository(server, client):
@@ -174,8 +174,8 @@ def test_repository(server, client):
 
 def test_repository_as_kserve_asks(service):
     """KServe's clients put the name into field 1, and read the reply."""
-    asked = oip("RepositoryModelLoadRequest", repository_name="echo")
-    answer = service.RepositoryModelLoad(asked, timeout=PATIENCE)
+    query = oip("RepositoryModelLoadRequest", repository_name="echo")
+    answer = service.RepositoryModelLoad(query, timeout=PATIENCE)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
     gone = service.RepositoryModelUnload(
         oip("RepositoryModelUnloadRequest", repository_name="echo"), timeout=PATIENCE
@@ -270,14 +270,14 @@ def orders(do, **fields):
 
 def test_failures(service):
     """A handler's exception is INTERNAL, its own codes are kept."""
-    code, found = ending(lambda: infer(service, "obey", inputs=orders("raise")))
+    code, outcome = ending(lambda: infer(service, "obey", inputs=orders("raise")))
     assert code == "INTERNAL"
-    assert found.startswith("ValueError : as it was told (obey.py, line ")
-    asked = orders("predict_error", text="not here", code=404)
-    code, found = ending(lambda: infer(service, "obey", inputs=asked))
+    assert outcome.startswith("ValueError : as it was told (obey.py, line ")
+    query = orders("predict_error", text="not here", code=404)
+    code, outcome = ending(lambda: infer(service, "obey", inputs=query))
     assert code == "NOT_FOUND"
-    assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", found)
-    refused = oip("ModelInferRequest", model_name="obey", inputs=asked)
+    assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", outcome)
+    refused = oip("ModelInferRequest", model_name="obey", inputs=query)
     (part,) = service.ModelStreamInfer(iter([refused]), timeout=PATIENCE)
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
 

@@ -67,18 +67,18 @@ def test_tokens(connect, tokens):
     """Each port asks for its own token; without it a call is PERMISSION_DENIED, whatever it asks for."""
     inference = stub(connect("inference"), f"{INFERENCE}InferenceAPIsService")
     management = stub(connect("management"), f"{MANAGEMENT}ManagementAPIsService")
-    asked, listed = predict("echo", data=b"x"), manage("ListModels")
+    request, listed = predict("echo", data=b"x"), manage("ListModels")
     denied = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
-    opened = inference.Predictions(asked, timeout=PATIENCE, metadata=tokens["inference"])
+    opened = inference.Predictions(request, timeout=PATIENCE, metadata=tokens["inference"])
 
     assert opened.prediction == b"x"
     assert "echo" in management.ListModels(listed, timeout=PATIENCE, metadata=tokens["management"]).msg
     for wrong in (None, tokens["management"], (("authorization", "Bearer x"),)):
-        call = ending(lambda wrong=wrong: inference.Predictions(asked, timeout=PATIENCE, metadata=wrong))
+        call = ending(lambda wrong=wrong: inference.Predictions(request, timeout=PATIENCE, metadata=wrong))
         assert call == ("PERMISSION_DENIED", denied)
     wrong = ending(lambda: management.ListModels(listed, timeout=PATIENCE, metadata=tokens["inference"]))
     assert wrong == ("PERMISSION_DENIED", denied)
-    streamed = inference.StreamPredictions(asked, timeout=PATIENCE)
+    streamed = inference.StreamPredictions(request, timeout=PATIENCE)
     assert ending(lambda: list(streamed)) == ("PERMISSION_DENIED", denied)
 
 
@@ -119,13 +119,13 @@ def test_client_certificates(tmp_path, model_store):
         target = f"127.0.0.1:{server.settings['grpc_inference_port']}"
         own_key, own_chain = (file.read_bytes() for file in authority.issue("client"))
         trusted = authority.file.read_bytes()
-        asked = message("google.protobuf.Empty")()
+        request = message("google.protobuf.Empty")()
         known = grpc.ssl_channel_credentials(trusted, own_key, own_chain)
         with grpc.secure_channel(target, known) as to:
-            assert stub(to, f"{INFERENCE}InferenceAPIsService").Ping(asked, timeout=PATIENCE).health
+            assert stub(to, f"{INFERENCE}InferenceAPIsService").Ping(request, timeout=PATIENCE).health
         with grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted)) as to:
             inference = stub(to, f"{INFERENCE}InferenceAPIsService")
-            assert ending(lambda: inference.Ping(asked, timeout=5))[0] == "UNAVAILABLE"
+            assert ending(lambda: inference.Ping(request, timeout=5))[0] == "UNAVAILABLE"
 
 
 @pytest.mark.slow
@@ -141,6 +141,6 @@ def test_changed_files_are_taken_up(server, tokens):
         with grpc.secure_channel(target, credentials) as channel:
             grpc.channel_ready_future(channel).result(PATIENCE)
             if side == "inference":
-                asked = stub(channel, f"{INFERENCE}{service}").Predictions
-                opened = asked(predict("echo", data=b"x"), timeout=PATIENCE, metadata=tokens["inference"])
+                request = stub(channel, f"{INFERENCE}{service}").Predictions
+                opened = request(predict("echo", data=b"x"), timeout=PATIENCE, metadata=tokens["inference"])
                 assert opened.prediction == b"x"

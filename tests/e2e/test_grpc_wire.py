@@ -69,31 +69,31 @@ class Wire:
         return Frame(start[3], start[4], int.from_bytes(start[5:9], "big"), payload)
 
     def _exactly(self, size):
-        found = b""
-        while len(found) < size:
+        result = b""
+        while len(result) < size:
             try:
-                piece = self.socket.recv(size - len(found))
+                piece = self.socket.recv(size - len(result))
             except ConnectionError:
                 return None
             if not piece:
                 return None
-            found += piece
-        return found
+            result += piece
+        return result
 
     def endings(self, count):
         """How so many streams end, by number: gRPC's code, or minus HTTP/2's."""
-        found = {}
-        while len(found) < count:
+        result = {}
+        while len(result) < count:
             heard = self.hear()
-            assert heard is not None, found
+            assert heard is not None, result
             assert heard.kind != GOAWAY, heard
             if heard.kind == HEADERS:
                 fields = dict(self._decoder.decode(heard.payload))
                 if "grpc-status" in fields:
-                    found[heard.stream] = int(fields["grpc-status"])
-            elif heard.kind == RESET and heard.stream not in found:
-                found[heard.stream] = -int.from_bytes(heard.payload, "big")
-        return found
+                    result[heard.stream] = int(fields["grpc-status"])
+            elif heard.kind == RESET and heard.stream not in result:
+                result[heard.stream] = -int.from_bytes(heard.payload, "big")
+        return result
 
     def last_word(self):
         """The code with which the server ends the connection."""

@@ -14,8 +14,8 @@ REQUESTS = 10_000
 def connections():
     """How many connections this process may open, at most one per request."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = REQUESTS + 500
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    needed = REQUESTS + 500
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     yield min(REQUESTS, allowed - 500)
@@ -66,7 +66,7 @@ async def test_ten_thousand_requests_at_once(start_server, connections):
         await limit.acquire()
         return await ask(server.port, range(first, REQUESTS, connections), barrier)
 
-    wrong = [item for found in await asyncio.gather(*map(client, range(connections))) for item in found]
+    wrong = [item for result in await asyncio.gather(*map(client, range(connections))) for item in result]
 
     assert wrong == []
     for gauge in (

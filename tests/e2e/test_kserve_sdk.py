@@ -41,7 +41,7 @@ SENT = [*(datatype for datatype in VALUES if datatype != "FP16" for _ in range(2
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[dict[str, Any]]:
+def document(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[dict[str, Any]]:
     """What the clients got: ``mirror`` gives back, ``rows`` has a batcher, ``pair`` waits for three rows, and
     ``idle`` has no workers.
     """
@@ -62,16 +62,16 @@ def told(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterato
         yield json.loads(done.stdout)
 
 
-def test_v1(told: dict[str, Any]) -> None:
+def test_v1(document: dict[str, Any]) -> None:
     """Health, predictions with their batch, explanations, and errors in words."""
-    said = told["v1"]
+    reply = document["v1"]
 
-    assert (said["live"], said["ready"], said["unready"]) == (True, True, False)
-    assert said["answer"] == {"message": "", "batchId": said["batch"], "predictions": [2, "two"]}
-    assert said["explained"]["explanations"] == [2, "two"]
-    assert said["unknown"].startswith("404 Model with name nobody does not exist. There are: ")
-    assert "'404 Not Found'" in said["unknown"]
-    assert said["wrong"].startswith("400 no instances in the request")
+    assert (reply["live"], reply["ready"], reply["unready"]) == (True, True, False)
+    assert reply["answer"] == {"message": "", "batchId": reply["batch"], "predictions": [2, "two"]}
+    assert reply["explained"]["explanations"] == [2, "two"]
+    assert reply["unknown"].startswith("404 Model with name nobody does not exist. There are: ")
+    assert "'404 Not Found'" in reply["unknown"]
+    assert reply["wrong"].startswith("400 no instances in the request")
 
 
 def answers() -> list[dict[str, Any]]:
@@ -80,29 +80,29 @@ def answers() -> list[dict[str, Any]]:
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
 
 
-def test_v2(told: dict[str, Any]) -> None:
+def test_v2(document: dict[str, Any]) -> None:
     """Health, tensors in binary and in JSON, none at all, and errors in words."""
-    said = told["v2"]
+    reply = document["v2"]
 
-    assert (said["live"], said["ready"], said["models"]) == (True, True, [True, False, False])
-    assert by_datatype(said["answers"]) == by_datatype(answers())
-    assert said["empty"]["values"] == []
-    assert said["unknown"].startswith("404 Model with name nobody does not exist.")
-    assert said["wrong"].startswith("400 input 'x': its shape needs 36 bytes, its data has 16")
+    assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False, False])
+    assert by_datatype(reply["answers"]) == by_datatype(answers())
+    assert reply["empty"]["values"] == []
+    assert reply["unknown"].startswith("404 Model with name nobody does not exist.")
+    assert reply["wrong"].startswith("400 input 'x': its shape needs 36 bytes, its data has 16")
 
 
-def test_v2_over_grpc(told: dict[str, Any]) -> None:
+def test_v2_over_grpc(document: dict[str, Any]) -> None:
     """Health, tensors raw and typed; requests of different sizes share a batch; errors have their codes."""
-    said = told["grpc"]
+    reply = document["grpc"]
 
-    assert (said["live"], said["ready"], said["models"]) == (True, True, [True, False])
-    assert by_datatype(said["answers"]) == by_datatype(answers())
-    assert len(set(said["batches"])) == 1
-    assert all(said["batches"])
-    assert said["unknown"].startswith("NOT_FOUND Model with name nobody does not exist.")
-    assert said["unready"].startswith("UNAVAILABLE ")
-    assert said["wrong"] == "INVALID_ARGUMENT input 'x': its shape needs 36 bytes, its data has 16"
+    assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False])
+    assert by_datatype(reply["answers"]) == by_datatype(answers())
+    assert len(set(reply["batches"])) == 1
+    assert all(reply["batches"])
+    assert reply["unknown"].startswith("NOT_FOUND Model with name nobody does not exist.")
+    assert reply["unready"].startswith("UNAVAILABLE ")
+    assert reply["wrong"] == "INVALID_ARGUMENT input 'x': its shape needs 36 bytes, its data has 16"
 
 
-def by_datatype(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(found, key=lambda each: str(each["datatype"]))
+def by_datatype(result: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(result, key=lambda each: str(each["datatype"]))

@@ -138,10 +138,10 @@ def exchange(port, sent):
     assert received.count(b"HTTP/1.1 ") == 1, (sent[:200], received[:1000])
     head, _, body = received.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
-    found = re.fullmatch(rb"HTTP/1\.1 (\d{3}) .*", lines[0])
-    assert found, (sent[:200], received[:200])
+    result = re.fullmatch(rb"HTTP/1\.1 (\d{3}) .*", lines[0])
+    assert result, (sent[:200], received[:200])
     fields = dict(line.lower().split(b": ", 1) for line in lines[1:])
-    return int(found[1]), fields, body
+    return int(result[1]), fields, body
 
 
 def request(method, path, lines=(), body=b""):

@@ -163,8 +163,8 @@ def test_several_inputs(client: Any) -> None:
     x.set_data_from_numpy(numpy.array([[1, 2], [3, 4]], "f4"))
     y = triton.InferInput("y", [2], "INT64")
     y.set_data_from_numpy(numpy.array([5, 6]), binary_data=False)
-    wanted = [triton.InferRequestedOutput("y"), triton.InferRequestedOutput("x", binary_data=False)]
-    result = client.infer("strict", [x, y], outputs=wanted)
+    names = [triton.InferRequestedOutput("y"), triton.InferRequestedOutput("x", binary_data=False)]
+    result = client.infer("strict", [x, y], outputs=names)
 
     assert [output["name"] for output in result.get_response()["outputs"]] == ["y", "x"]
     assert result.as_numpy("x").tolist() == [[1, 2], [3, 4]]
@@ -236,10 +236,10 @@ def test_parameters_reach_the_handler(server: Server) -> None:
         parameters={"k": 3, "timeout": 5_000_000, "binary_data_output": False},
         outputs=[{"name": "output_0", "parameters": {"digits": 2}}],
     )
-    told = json.loads(answer.json()["outputs"][0]["data"][0])
+    description = json.loads(answer.json()["outputs"][0]["data"][0])
 
-    assert told["values"] == {"data": "a"}
-    assert told["parameters"] == {
+    assert description["values"] == {"data": "a"}
+    assert description["parameters"] == {
         "parameters": {"k": 3},
         "inputs": {"x": {"language": "en"}},
         "outputs": {"output_0": {"digits": 2}},

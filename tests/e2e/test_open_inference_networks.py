@@ -117,7 +117,7 @@ def test_prepared_pictures(server: Server) -> None:
 
 def test_metadata_of_built_in_handlers(server: Server) -> None:
     """They take and give what has no shape."""
-    told = server.inference.get("/v2/models/classes").json()
+    document = server.inference.get("/v2/models/classes").json()
 
-    assert told["inputs"] == [{"name": "input_0", "datatype": "BYTES", "shape": [-1]}]
-    assert told["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
+    assert document["inputs"] == [{"name": "input_0", "datatype": "BYTES", "shape": [-1]}]
+    assert document["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]

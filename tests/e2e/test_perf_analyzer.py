@@ -69,24 +69,24 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     except OSError:
         pytest.skip("libb64 is missing: apt-get install libb64-0d")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = cache / "modelserver-tests" / "perf_analyzer-2.44"
-    if not kept.is_dir():
+    saved = cache / "modelserver-tests" / "perf_analyzer-2.44"
+    if not saved.is_dir():
         folder = tmp_path_factory.mktemp("wheels")
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
         pip += ["--only-binary=:all:", "--platform=manylinux1_x86_64", "--platform=manylinux2014_x86_64"]
         done = subprocess.run([*pip, *WHEELS], capture_output=True, text=True, check=False, timeout=100)
         if done.returncode:
             pytest.skip(f"perf_analyzer cannot be fetched: {done.stderr[-300:]}")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=kept.parent))
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=saved.parent))
         for wheel in folder.glob("*.whl"):
             with zipfile.ZipFile(wheel) as opened:
                 opened.extractall(fresh, [name for name in opened.namelist() if _NEEDED.search(name)])
         with contextlib.suppress(OSError):  # another run was quicker
-            fresh.rename(kept)
-    (path,) = kept.rglob("perf_analyzer")
+            fresh.rename(saved)
+    (path,) = saved.rglob("perf_analyzer")
     path.chmod(0o755)
-    (runtime,) = kept.rglob("libcudart.so.12")
+    (runtime,) = saved.rglob("libcudart.so.12")
     folders = [str(runtime.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return path, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
 
@@ -123,18 +123,18 @@ def run(program: tuple[Path, dict[str, str]], server: Server, *options: str) -> 
         check=False,
         timeout=60,
     )
-    told = done.stdout + done.stderr
+    document = done.stdout + done.stderr
 
-    assert done.returncode == 0, told
-    assert not re.search(r"(?i)error:|had error|failed to (?!update context stat)", told), told
-    return told
+    assert done.returncode == 0, document
+    assert not re.search(r"(?i)error:|had error|failed to (?!update context stat)", document), document
+    return document
 
 
-def figure(told: str, text: str) -> int:
+def figure(document: str, text: str) -> int:
     """The number after a text, of the last measurement."""
-    found = re.findall(rf"{text}: (\d+)", told)
-    assert found, told
-    return int(found[-1])
+    result = re.findall(rf"{text}: (\d+)", document)
+    assert result, document
+    return int(result[-1])
 
 
 @pytest.mark.parametrize(
@@ -151,22 +151,22 @@ def test_figures_of_both_sides_agree(
     """The server counts the requests that the client counts, but for those at the edges of the window; its
     latency is within the client's, and its parts make it up.
     """
-    told = run(program, server, *options)
-    count, rows = figure(told, "Request count"), 4 if "-b" in options else 1
+    document = run(program, server, *options)
+    count, rows = figure(document, "Request count"), 4 if "-b" in options else 1
     edges = 8
     (parts,) = re.findall(
         r"Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec"
         r" \+ compute input (\d+) usec \+ compute infer (\d+) usec \+ compute output (\d+) usec\)",
-        told,
+        document,
     )
     latency, *spent = map(int, parts)
 
     assert count > 20
-    assert abs(figure(told, "Successful request count") - count) <= edges
-    assert abs(figure(told, "Inference count") - rows * count) <= rows * edges
-    assert 0 < figure(told, "Execution count") <= figure(told, "Inference count")
+    assert abs(figure(document, "Successful request count") - count) <= edges
+    assert abs(figure(document, "Inference count") - rows * count) <= rows * edges
+    assert 0 < figure(document, "Execution count") <= figure(document, "Inference count")
     assert abs(sum(spent) - latency) <= len(spent)
-    assert 4000 <= spent[3] <= latency <= figure(told, "Avg latency") * 1.1
+    assert 4000 <= spent[3] <= latency <= figure(document, "Avg latency") * 1.1
     assert server.inference.get("/v2/systemsharedmemory/status").json() == []
 
 
@@ -175,9 +175,9 @@ def test_as_torchserve(program: tuple[Path, dict[str, str]], server: Server, tmp
     (tmp_path / "body").write_bytes(b"a row")
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
     (tmp_path / "data.json").write_text(json.dumps(data))
-    told = run(
+    document = run(
         *(program, server, "-m", "plain", "--service-kind", "torchserve", "-i", "http"),
         *("--input-data", str(tmp_path / "data.json")),
     )
 
-    assert figure(told, "Request count") > 20
+    assert figure(document, "Request count") > 20

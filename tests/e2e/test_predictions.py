@@ -116,10 +116,10 @@ def test_line_breaks_of_handlers_begin_no_header(shared_server):
     assert not {"x-bad", "x-worse", "x-worst"} & set(answer.headers)
 
 
-@pytest.mark.parametrize(("given", "sent"), [(204, 204), (304, 304), (100, 500), (199, 500)])
-def test_status_without_body_gets_none(shared_server, given, sent):
+@pytest.mark.parametrize(("status", "sent"), [(204, 204), (304, 304), (100, 500), (199, 500)])
+def test_status_without_body_gets_none(shared_server, status, sent):
     """A status without a body gets none, one that ends no request becomes 500, the next answer is intact."""
-    answer = shared_server.predict("obey", {"do": "status", "code": given})
+    answer = shared_server.predict("obey", {"do": "status", "code": status})
     following = shared_server.predict("obey", {"do": "nothing"})
 
     assert answer.status_code == sent

@@ -82,8 +82,8 @@ def test_management_needs_its_token(server: Server) -> None:
 
 def test_preflights_need_none(server: Server) -> None:
     """A browser asks without a token, and is told what is allowed; the errors say it too (reference 4.4)."""
-    asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
-    answer = server.inference.request("OPTIONS", "/predictions/echo", headers=asked)
+    preflight = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    answer = server.inference.request("OPTIONS", "/predictions/echo", headers=preflight)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "https://page.example"
     refused = server.inference.post("/predictions/echo")
@@ -117,13 +117,13 @@ def test_renewal(server: Server) -> None:
 def test_tokens_are_nowhere_else(server: Server) -> None:
     """Neither logs nor output have one (F64, F68)."""
     place = server.home.path / "key_file.json"
-    said = server.home.output() + "".join(
+    text = server.home.output() + "".join(
         path.read_text("utf-8", "replace") for path in (server.home.path / "logs").rglob("*.log")
     )
     assert (
-        f"Token authorization is on, since the configuration requires it; tokens: they are in {place}" in said
+        f"Token authorization is on, since the configuration requires it; tokens: they are in {place}" in text
     )
-    assert not [key for key in server.tokens().values() if key in said]
+    assert not [key for key in server.tokens().values() if key in text]
 
 
 def test_a_new_front_end_knows_the_tokens(server: Server) -> None:

@@ -43,13 +43,13 @@ def moved(text: str, folder: Path) -> str:
     """A file with its ports and sockets replaced by free ones; what is on one port stays so."""
     places: dict[str, str] = {}
 
-    def place(found: re.Match[str]) -> str:
-        key, before, scheme = found.groups()
+    def place(result: re.Match[str]) -> str:
+        key, before, scheme = result.groups()
         new = f"unix:{folder}/a.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
         return f"{key}={places.setdefault(before, new)}"
 
     text = re.sub(r"(?m)^(\w+_address)=((https?|unix):.*)$", place, text)
-    return re.sub(r"(?m)^(grpc_\w+_port)=.*$", lambda found: f"{found[1]}={free_port()}", text)
+    return re.sub(r"(?m)^(grpc_\w+_port)=.*$", lambda result: f"{result[1]}={free_port()}", text)
 
 
 def here(text: str, folder: Path) -> dict[str, object]:

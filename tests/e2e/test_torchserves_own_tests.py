@@ -54,12 +54,12 @@ class Net(torch.nn.Sequential):
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def torchserves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked packages."""
     folder = tmp_path_factory.mktemp("torchserve")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-    wanted = ["torchserve==0.12.0", "torch-model-archiver==0.12.0"]
-    done = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False, timeout=300)
+    required = ["torchserve==0.12.0", "torch-model-archiver==0.12.0"]
+    done = subprocess.run([*pip, *required], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         pytest.skip(f"TorchServe cannot be fetched: {done.stderr[-300:]}")
     for wheel in folder.glob("*.whl"):
@@ -68,11 +68,11 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "unpacked"
 
 
-def test_their_tests_of_handlers_pass(theirs: Path, tmp_path: Path) -> None:
+def test_their_tests_of_handlers_pass(torchserves: Path, tmp_path: Path) -> None:
     """Byte for byte, with ``ts`` being ours; the digits' handler and its network are stand-ins."""
     tests, example = tmp_path / "ts/torch_handler/unit_tests", tmp_path / "examples/image_classifier/mnist"
     tests.parent.mkdir(parents=True)
-    (theirs / "ts/torch_handler/unit_tests").rename(tests)
+    (torchserves / "ts/torch_handler/unit_tests").rename(tests)
     (example / "test_data").mkdir(parents=True)
     (example / "mnist_handler.py").write_text(HANDLER)
     (example / "mnist.py").write_text(NETWORK)
@@ -108,13 +108,13 @@ NOT_OFFERED = {"MODEL_SERVER_VERSION", "MODEL_ARCHIVE_VERSION", "version_path", 
 
 
 @pytest.mark.usefixtures("offered")
-def test_the_archivers_names_are_there(theirs: Path) -> None:
+def test_the_archivers_names_are_there(torchserves: Path) -> None:
     """Each module has its functions, constants, classes with their methods, and what it imports of the
     package's own.
     """
     missing = []
-    for file in sorted((theirs / "model_archiver").rglob("*.py")):
-        name = ".".join(file.relative_to(theirs).with_suffix("").parts).removesuffix(".__init__")
+    for file in sorted((torchserves / "model_archiver").rglob("*.py")):
+        name = ".".join(file.relative_to(torchserves).with_suffix("").parts).removesuffix(".__init__")
         module = importlib.import_module(name)
         missing += [f"{name}.{each}" for each in _names(file) if not _has(module, each)]
 

@@ -141,8 +141,8 @@ def refuses(ask: Callable[[], Any], reason: str) -> str:
 
 def methods_of(module: str) -> set[str]:
     """The public methods of a client."""
-    found = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
-    return {name for name in dir(found) if not name.startswith("_")}
+    outcome = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
+    return {name for name in dir(outcome) if not name.startswith("_")}
 
 
 def test_the_page_has_each_method() -> None:
@@ -269,9 +269,9 @@ def test_log_levels(client: Any, server: Server) -> None:
 
 def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
     """Of the one version, with counts as numbers."""
-    (found,) = as_dict(client.get_inference_statistics(name, version))["model_stats"]
-    assert found["name"] == name
-    return dict(found)
+    (outcome,) = as_dict(client.get_inference_statistics(name, version))["model_stats"]
+    assert outcome["name"] == name
+    return dict(outcome)
 
 
 def test_statistics(client: Any, kind: Any, server: Server) -> None:
@@ -283,15 +283,15 @@ def test_statistics(client: Any, kind: Any, server: Server) -> None:
     for rows in (1, 1, 3):
         client.infer(name, [numbers(kind, rows=rows)])
     refuses(lambda: client.infer(name, [failing]), "below zero")
-    found = statistics(client, name, "1")
-    stats = found["inference_stats"]
+    outcome = statistics(client, name, "1")
+    stats = outcome["inference_stats"]
 
     assert [int(stats[end]["count"]) for end in ("success", "fail", "queue", "compute_infer")] == [3, 1, 4, 4]
-    assert (int(found["inference_count"]), int(found["execution_count"])) == (6, 4)
-    assert [int(batch["batch_size"]) for batch in found["batch_stats"]] == [1, 3]
-    assert [int(batch["compute_infer"]["count"]) for batch in found["batch_stats"]] == [3, 1]
+    assert (int(outcome["inference_count"]), int(outcome["execution_count"])) == (6, 4)
+    assert [int(batch["batch_size"]) for batch in outcome["batch_stats"]] == [1, 3]
+    assert [int(batch["compute_infer"]["count"]) for batch in outcome["batch_stats"]] == [3, 1]
     assert int(stats["success"]["ns"]) > int(stats["queue"]["ns"]) > 0
-    assert int(found["last_inference"]) > 1_600_000_000_000
+    assert int(outcome["last_inference"]) > 1_600_000_000_000
     server.unregister(name)
     refuses(lambda: client.get_inference_statistics(name), r"does not exist|not found")
     refuses(lambda: client.get_model_config(name), r"does not exist|not found")
@@ -302,12 +302,14 @@ def test_statistics(client: Any, kind: Any, server: Server) -> None:
 
 def test_classes(client: Any, kind: Any, server: Server) -> None:
     """Of each row the highest values, best first, with the model's labels; all if there are fewer."""
-    given = kind.InferInput("x", [2, 4], "FP32")
-    given.set_data_from_numpy(numpy.array([[0.5, 1.65, 0, 2], [4, 0.1, 0.2, 0.3]], "f4"))
-    result = client.infer("labelled", [given], outputs=[kind.InferRequestedOutput("output_0", class_count=2)])
+    values = kind.InferInput("x", [2, 4], "FP32")
+    values.set_data_from_numpy(numpy.array([[0.5, 1.65, 0, 2], [4, 0.1, 0.2, 0.3]], "f4"))
+    result = client.infer(
+        "labelled", [values], outputs=[kind.InferRequestedOutput("output_0", class_count=2)]
+    )
     assert result.as_numpy("output_0").tolist() == [[b"4:3:dog", b"3.3:1"], [b"8:0:cat", b"0.6:3:dog"]]
 
-    result = client.infer("double", [given], outputs=[kind.InferRequestedOutput("y", class_count=100)])
+    result = client.infer("double", [values], outputs=[kind.InferRequestedOutput("y", class_count=100)])
     assert result.as_numpy("y").shape == (2, 4)
     assert result.as_numpy("y")[0].tolist() == [b"4:3", b"3.3:1", b"1:0", b"0:2"]
     assert "classification" in as_dict(client.get_server_metadata())["extensions"]
@@ -315,16 +317,16 @@ def test_classes(client: Any, kind: Any, server: Server) -> None:
 
 def test_classes_as_json(server: Server) -> None:
     """Over REST they are strings; what is no number of them is refused by name."""
-    asked: dict[str, Any] = {
+    query: dict[str, Any] = {
         "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}],
         "outputs": [{"name": "y", "parameters": {"classification": 1}}],
     }
-    answer = server.inference.post("/v2/models/double/infer", json=asked)
+    answer = server.inference.post("/v2/models/double/infer", json=query)
     assert answer.json()["outputs"] == [{"name": "y", "shape": [1, 1], "datatype": "BYTES", "data": ["8:3"]}]
 
     for count, text in ((1.5, "1.5"), (-1, "-1"), ("2", "'2'"), (True, "True")):
-        asked["outputs"][0]["parameters"]["classification"] = count
-        answer = server.inference.post("/v2/models/double/infer", json=asked)
+        query["outputs"][0]["parameters"]["classification"] = count
+        answer = server.inference.post("/v2/models/double/infer", json=query)
         reason = f"output 'y': parameter classification is {text}, a number of classes is needed"
         assert (answer.status_code, reason in answer.json()["error"]) == (400, True), answer.text
 
@@ -345,9 +347,9 @@ def test_tensors_in_shared_memory(
 ) -> None:
     """Inputs come from there and outputs go there, also those that a helper joins."""
     size = rows * 16
-    given, taken = memory("given", size), memory("taken", size + 8)
+    values, taken = memory("given", size), memory("taken", size + 8)
     sent = numpy.arange(rows * 4, dtype="f4").reshape(rows, 4)
-    memories.set_shared_memory_region(given, [sent])
+    memories.set_shared_memory_region(values, [sent])
     output = kind.InferRequestedOutput("output_0")
     output.set_shared_memory("taken", size, 8)
     result = client.infer(
@@ -374,16 +376,16 @@ def test_texts_in_shared_memory(client: Any, kind: Any, memory: Callable[[str, i
 def test_memory_that_changes(client: Any, kind: Any, memory: Callable[[str, int], Any]) -> None:
     """What is shortened, or unregistered, is an error of the request; the server serves on."""
     memory("short", 16)
-    asked = shared_input(kind, "x", "short", [1, 4], "FP32", 16)
-    client.infer("double", [asked])
+    query = shared_input(kind, "x", "short", [1, 4], "FP32", 16)
+    client.infer("double", [query])
     os.truncate(f"/dev/shm{PREFIX}short", 4)
-    refuses(lambda: client.infer("double", [asked]), "'short' has become shorter than it was registered with")
+    refuses(lambda: client.infer("double", [query]), "'short' has become shorter than it was registered with")
     refuses(
         lambda: client.register_system_shared_memory("again", f"{PREFIX}short", 16),
         "which 16 from byte 0 on exceed",
     )
     client.unregister_system_shared_memory("short")
-    refuses(lambda: client.infer("double", [asked]), "no shared memory is registered as 'short'")
+    refuses(lambda: client.infer("double", [query]), "no shared memory is registered as 'short'")
     refuses(lambda: client.get_system_shared_memory_status("short"), "No shared memory is registered")
     refuses(lambda: client.register_system_shared_memory("up", f"{PREFIX}/../x", 16), "not the name of")
 

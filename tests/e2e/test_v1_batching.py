@@ -107,8 +107,8 @@ def test_handler_sees_the_headers_of_each_request(shared_server, pool):
 
     assert answers[0].json()["batchId"] == answers[1].json()["batchId"]
     for mark, answer in zip("ab", answers, strict=True):
-        told = answer.json()["predictions"][0]
-        assert (told["headers"]["X-Mark"], told["id"]) == (mark, f"id-{mark}")
+        description = answer.json()["predictions"][0]
+        assert (description["headers"]["X-Mark"], description["id"]) == (mark, f"id-{mark}")
 
 
 def test_request_above_maximum_is_split(shared_server):
@@ -201,12 +201,12 @@ def test_instance_that_is_no_text_gets_400(shared_server, pool):
 def test_handler_error_has_its_status(shared_server, order, status, message):
     """A handler's fault has its true status and KServe's ``error`` key beside TorchServe's fields (F19)."""
     answer = shared_server.v1("obedient", [order])
-    told = answer.json()
+    description = answer.json()
 
-    assert answer.status_code == told["code"] == status
-    assert told["error"] == told["message"]
-    assert message in told["error"]
-    assert (told["batchId"], told["predictions"]) == (answer.headers["x-batch-id"], None)
+    assert answer.status_code == description["code"] == status
+    assert description["error"] == description["message"]
+    assert message in description["error"]
+    assert (description["batchId"], description["predictions"]) == (answer.headers["x-batch-id"], None)
     assert shared_server.v1("obedient", [{"do": "nothing"}]).status_code == 200
 
 

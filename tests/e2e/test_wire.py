@@ -150,8 +150,8 @@ def test_trailers_reach_nobody(server):
         b"x-request-id: stolen\r\nts_request_sequence_id: stolen\r\n"
         b"Authorization: Bearer stolen\r\nX-Trusted: stolen\r\n"
     )
-    said = b"x-request-id: mine\r\nX-Own: yes\r\n"
-    received = converse(server.port, chunked(b"/predictions/tell", b"hi", said, trailers), CLOSE)
+    reply = b"x-request-id: mine\r\nX-Own: yes\r\n"
+    received = converse(server.port, chunked(b"/predictions/tell", b"hi", reply, trailers), CLOSE)
     headers = json.loads(re.search(rb"\r\n\r\n({.*})HTTP/1.1", received, re.DOTALL)[1])["headers"]
 
     assert statuses(received.replace(b"}HTTP", b"}\nHTTP")) == [200, 200]
@@ -246,9 +246,9 @@ def test_a_client_that_leaves_in_mid_body(either, role):
     time.sleep(0.3)
 
     assert either.metric("Requests5XX") == before
-    said = either.home.log()[logged:]
-    assert "ERROR" not in said, said
-    assert "Traceback" not in either.home.log("model_log.log") + said
+    reply = either.home.log()[logged:]
+    assert "ERROR" not in reply, reply
+    assert "Traceback" not in either.home.log("model_log.log") + reply
 
 
 @pytest.mark.parametrize(
