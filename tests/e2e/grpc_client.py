@@ -36,18 +36,33 @@ def channel(server: Server, side: str) -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{server.settings[f'grpc_{side}_port']}", options)
 
 
+class Method:
+    """A method of a service; its calls end after a while, unless a test gives them another timeout."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, request: Any, timeout: float = PATIENCE, **more: Any) -> Any:
+        return self._call(request, timeout=timeout, **more)
+
+    def future(self, request: Any, timeout: float = PATIENCE, **more: Any) -> Any:
+        """The call, without waiting for it."""
+        return self._call.future(request, timeout=timeout, **more)
+
+
 def stub(to: grpc.Channel, name: str) -> Any:
-    """The methods of a service; each takes a message and a timeout."""
+    """The methods of a service; each takes a message."""
     methods = {}
     for method in service(name).methods:
         kinds = [
             "stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)
         ]
-        methods[method.name] = getattr(to, "_".join(kinds))(
+        call = getattr(to, "_".join(kinds))(
             f"/{name}/{method.name}",
             request_serializer=lambda value: value if isinstance(value, bytes) else value.SerializeToString(),
             response_deserializer=message_class(method.output_type).FromString,
         )
+        methods[method.name] = Method(call)
     return SimpleNamespace(**methods)
 
 

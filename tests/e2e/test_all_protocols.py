@@ -131,7 +131,7 @@ def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
 def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """TorchServe's gRPC; it takes one row, and does not tell the batch."""
     (row,) = rows
-    answer = to.torchserve.Predictions(predict(model, data=row.encode()), timeout=PATIENCE)
+    answer = to.torchserve.Predictions(predict(model, data=row.encode()))
     return Reply([answer.prediction.decode()], None)
 
 
@@ -160,7 +160,7 @@ def told_by_rest(answer: httpx.Response) -> Reply:
 
 def told_by_grpc(to: Speaker, model: str, **fields: Any) -> Reply:
     """A V2 answer over gRPC, in either form."""
-    answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields), timeout=PATIENCE)
+    answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields))
     outcome = list(answer.outputs[0].contents.bytes_contents)
     rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""
     while rest:
@@ -310,7 +310,7 @@ def test_no_body_is_the_servers_failure(server: Server, odd: tuple[bytes, str | 
 @ANY
 def test_no_message_is_the_servers_failure(speaker: Speaker, body: bytes) -> None:
     """What is no request is the client's fault, in words; never INTERNAL (F11, F70)."""
-    call = speaker.tensors.ModelInfer.future(body, timeout=PATIENCE)
+    call = speaker.tensors.ModelInfer.future(body)
 
     assert call.code().name in ("OK", *REFUSALS), body
     assert call.details() or call.code() == grpc.StatusCode.OK

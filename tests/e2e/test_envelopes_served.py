@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.e2e.grpc_client import PATIENCE, channel, grpc_server, oip, stub
+from tests.e2e.grpc_client import channel, grpc_server, oip, stub
 from tests.e2e.serving import ROOT, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
@@ -97,7 +97,7 @@ def test_envelope_kservev2_answers_tensors_by_name(server):
         inputs=[{key: value for key, value in tensor.items() if key != "data"}],
     )
     with channel(server, "inference") as to:
-        response = stub(to, "inference.GRPCInferenceService").ModelInfer(request, timeout=PATIENCE)
+        response = stub(to, "inference.GRPCInferenceService").ModelInfer(request)
 
     shaped = saw({**TENSOR, "data": [[1, 2], [3, 4]]})
     assert (answer["id"], answer["model_name"], answer["model_version"]) == ("abc", "saw_kservev2", "1.0")

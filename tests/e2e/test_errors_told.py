@@ -9,7 +9,6 @@ import torch
 from tests.e2e.grpc_client import (
     INFERENCE,
     MANAGEMENT,
-    PATIENCE,
     channel,
     ending,
     grpc_server,
@@ -81,7 +80,7 @@ def test_reasons_and_models_are_kept_back_where_settings_say_so(tmp_path: Path, 
         server.wait_ready("obey", len(server.describe("obey")["workers"]))
         assert refused(server) == KEPT_BACK
         call = stub(inference, f"{INFERENCE}InferenceAPIsService").Predictions.future(
-            predict("obey", body=b'{"do": "raise"}'), timeout=PATIENCE, metadata=[("x-request-id", "mine-11")]
+            predict("obey", body=b'{"do": "raise"}'), metadata=[("x-request-id", "mine-11")]
         )
         assert call.details() == "Prediction failed\norg.pytorch.serve.http.InternalServerException"
         assert ("x-request-id", "mine-11") in call.trailing_metadata()
@@ -94,7 +93,7 @@ def test_reasons_and_models_are_kept_back_where_settings_say_so(tmp_path: Path, 
             ("ScaleWorker", {"model_name": "echo"}, "NOT_FOUND"),
         ):
             request, send = manage(method, **fields), getattr(models, method)
-            status, details = ending(lambda send=send, request=request: send(request, timeout=PATIENCE))
+            status, details = ending(lambda send=send, request=request: send(request))
             assert status == code
             assert (details == "Model API disabled") == (code == "PERMISSION_DENIED")
 

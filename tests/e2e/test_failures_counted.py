@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.e2e.grpc_client import (
     INFERENCE,
-    PATIENCE,
     channel,
     ending,
     grpc_server,
@@ -77,10 +76,10 @@ def test_every_protocol_counts(server: Server) -> None:
             stub(to, f"{INFERENCE}InferenceAPIsService"),
             stub(to, "inference.GRPCInferenceService"),
         )
-        ending(lambda: torchserves.Predictions(predict("raises", x=b"x"), timeout=PATIENCE))
+        ending(lambda: torchserves.Predictions(predict("raises", x=b"x")))
         query = oip("ModelInferRequest", model_name="raises", inputs=[tensor], raw_input_contents=[b"abcd"])
-        ending(lambda: open_inference.ModelInfer(query, timeout=PATIENCE))
-        torchserves.Predictions(predict("works", x=b"x"), timeout=PATIENCE)
+        ending(lambda: open_inference.ModelInfer(query))
+        torchserves.Predictions(predict("works", x=b"x"))
     assert server.predict("works", b"x").status_code == 200
     assert server.v1("works", "no list").status_code == 400
 
@@ -129,7 +128,7 @@ def test_health_checks_are_no_errors(server: Server) -> None:
     ):
         server.inference.get(path)
     with channel(server, "inference") as to:
-        stub(to, "grpc.health.v1.Health").Check(b"", timeout=PATIENCE)
+        stub(to, "grpc.health.v1.Health").Check(b"")
     for name in ("none", "never"):
         assert server.predict(name).status_code == 404
     text = server.metrics.get("/metrics").text

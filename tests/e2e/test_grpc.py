@@ -77,7 +77,7 @@ def order(do, **fields):
 
 def sleeping(inference, seconds):
     """A call that keeps ``obey`` busy."""
-    return inference.Predictions.future(order("sleep", seconds=seconds), timeout=PATIENCE)
+    return inference.Predictions.future(order("sleep", seconds=seconds))
 
 
 def wait_busy(server, batches):
@@ -104,14 +104,14 @@ def test_prediction(server, inference):
     named. A ping gets the text of REST's.
     """
     for version in ("", "1.0"):
-        answer = inference.Predictions(predict("echo", version, data=b"\xff\x00"), timeout=PATIENCE)
+        answer = inference.Predictions(predict("echo", version, data=b"\xff\x00"))
         assert answer.prediction == b"\xff\x00"
         assert not answer.HasField("status")
-    ping = inference.Ping(message("google.protobuf.Empty")(), timeout=PATIENCE)
+    ping = inference.Ping(message("google.protobuf.Empty")())
     assert ping.health == '{\n  "status": "Healthy"\n}'
 
     server.registered("saw.mar")
-    seen = json.loads(inference.Predictions(predict("saw", any=b"{}"), timeout=PATIENCE).prediction)
+    seen = json.loads(inference.Predictions(predict("saw", any=b"{}")).prediction)
     assert seen == {"saw": "{'any': bytearray(b'{}')}"}
     server.unregister("saw")
 
@@ -120,24 +120,24 @@ def test_refusals(server, inference, management):
     """What does not exist is INTERNAL, with TorchServe's texts and what there is; a model without workers is
     UNAVAILABLE.
     """
-    code, text = ending(lambda: inference.Predictions(predict("no"), timeout=PATIENCE))
+    code, text = ending(lambda: inference.Predictions(predict("no")))
     first, second = text.splitlines()
     assert (code, second) == ("INTERNAL", "org.pytorch.serve.archive.model.ModelNotFoundException")
     assert re.fullmatch(r"Model not found: no\. There are: \w+(, \w+)*( and \d+ more)?", first)
-    assert ending(lambda: inference.Predictions(predict("echo", "9"), timeout=PATIENCE)) == (
+    assert ending(lambda: inference.Predictions(predict("echo", "9"))) == (
         "INTERNAL",
         (
             "Model version: 9 does not exist for model: echo. There is: 1.0\n"
             "org.pytorch.serve.archive.model.ModelVersionNotFoundException"
         ),
     )
-    assert ending(lambda: inference.Predictions(predict(""), timeout=PATIENCE)) == (
+    assert ending(lambda: inference.Predictions(predict(""))) == (
         "INTERNAL",
         "Parameter model_name is required.\nBadRequestException.()",
     )
-    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="idle"), timeout=PATIENCE)
+    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="idle"))
     for call in (inference.Predictions, inference.StreamPredictions):
-        code, text = ending(lambda call=call: list(call(predict("idle"), timeout=PATIENCE)))
+        code, text = ending(lambda call=call: list(call(predict("idle"))))
         assert code == "UNAVAILABLE"
         assert text.startswith('Model "idle" has no worker to serve inference request.')
         assert text.endswith("\norg.pytorch.serve.http.ServiceUnavailableException")
@@ -148,9 +148,7 @@ def test_a_failure_can_be_followed(server, inference):
     """The id of the request is in the answer, in the log of models and in that of access (V2 and the stream
     of sequences tell it in the same way).
     """
-    call = inference.Predictions.future(
-        order("raise"), timeout=PATIENCE, metadata=[("x-request-id", "mine-9")]
-    )
+    call = inference.Predictions.future(order("raise"), metadata=[("x-request-id", "mine-9")])
     message, kind = call.details().splitlines()
 
     assert message.startswith("Prediction failed: ValueError: as it was told (obey.py, line ")
@@ -185,12 +183,12 @@ def test_a_failure_can_be_followed(server, inference):
 )
 def test_the_id_of_a_refusal(server, management, side, service, method, query):
     """It is in the trailing metadata and in the log of access; who sent none is told the one that it got."""
-    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"), timeout=PATIENCE)
+    management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"))
     named = f"refused-{uuid.uuid4()}"
     with channel(server, side) as to:
         call = getattr(stub(to, service), method).future
-        own = call(query(), timeout=PATIENCE, metadata=[("x-request-id", named)])
-        values = dict(call(query(), timeout=PATIENCE).trailing_metadata())["x-request-id"]
+        own = call(query(), metadata=[("x-request-id", named)])
+        values = dict(call(query()).trailing_metadata())["x-request-id"]
         assert ("x-request-id", named) in own.trailing_metadata()
     server.unregister("refusing")
 
@@ -206,7 +204,7 @@ def test_full_queue(server, inference):
     waiting = [sleeping(inference, 0) for _ in range(2)]
     server.wait_pending("obey", 2)
 
-    code, text = ending(lambda: inference.Predictions(order("nothing"), timeout=PATIENCE))
+    code, text = ending(lambda: inference.Predictions(order("nothing")))
 
     assert code == "UNAVAILABLE"
     assert text.startswith('Model "obey" has no worker')
@@ -234,15 +232,13 @@ def test_who_does_not_wait_leaves_the_queue(server, inference, how):
 
 def test_wrong_bytes(server, inference):
     """A message that is none, and a name that is no text, are the client's fault (F11)."""
-    assert ending(lambda: inference.Predictions(b"\xff\xff\xff", timeout=PATIENCE))[0] == "INVALID_ARGUMENT"
-    assert (
-        ending(lambda: inference.Predictions(b"\x0a\x02\xff\xfe", timeout=PATIENCE))[0] == "INVALID_ARGUMENT"
-    )
+    assert ending(lambda: inference.Predictions(b"\xff\xff\xff"))[0] == "INVALID_ARGUMENT"
+    assert ending(lambda: inference.Predictions(b"\x0a\x02\xff\xfe"))[0] == "INVALID_ARGUMENT"
 
 
 def test_too_large(inference):
     """A message above max_request_size is RESOURCE_EXHAUSTED; one below it is served (F11)."""
-    call = lambda size: inference.Predictions(predict("echo", data=b"x" * size), timeout=PATIENCE)  # noqa: E731
+    call = lambda size: inference.Predictions(predict("echo", data=b"x" * size))  # noqa: E731
 
     assert len(call(90000).prediction) == 90000
     assert ending(lambda: call(100001))[0] == "RESOURCE_EXHAUSTED"
@@ -253,16 +249,16 @@ def test_too_large(inference):
 
 def test_stream(inference):
     """The parts are messages; a handler without parts answers with one, and the stream ends."""
-    answers = inference.StreamPredictions(predict("fields", parts=b"3"), timeout=PATIENCE)
+    answers = inference.StreamPredictions(predict("fields", parts=b"3"))
     assert [answer.prediction for answer in answers] == [b"part 0", b"part 1", b"part 2", b"last"]
 
-    (answer,) = inference.StreamPredictions(predict("fields", b=b"", a=b""), timeout=PATIENCE)
+    (answer,) = inference.StreamPredictions(predict("fields", b=b"", a=b""))
     assert answer.prediction == b"a,b"
 
 
 def test_stream_that_fails(inference):
     """What came before the failure is there, and the status says what went wrong."""
-    answers = inference.StreamPredictions(predict("fields", parts=b"1", fail=b""), timeout=PATIENCE)
+    answers = inference.StreamPredictions(predict("fields", parts=b"1", fail=b""))
 
     assert next(answers).prediction == b"part 0"
     assert ending(lambda: next(answers))[0] == "UNAVAILABLE"
@@ -272,7 +268,7 @@ def test_stream_that_is_left(inference, tmp_path):
     """A handler that answers in parts is told that its client is gone (F37)."""
     notes = tmp_path / "gone"
     query = predict("fields", endless=str(notes).encode())
-    answers = inference.StreamPredictions(query, timeout=PATIENCE)
+    answers = inference.StreamPredictions(query)
     assert next(answers).prediction == b"again"
     answers.cancel()
 
@@ -293,12 +289,12 @@ def test_conversation(inference):
     without a name gets one.
     """
     steps = [{"add": 1}, {"add": 2}, {"add": 3}]
-    answers = list(inference.StreamPredictions2(asking("summing", *steps, sequence="mine"), timeout=PATIENCE))
+    answers = list(inference.StreamPredictions2(asking("summing", *steps, sequence="mine")))
 
     assert [answer.sequence_id for answer in answers] == ["mine"] * 3
     assert [json.loads(answer.prediction)["seen"] for answer in answers] == [[1], [1, 2], [1, 2, 3]]
 
-    (answer,) = inference.StreamPredictions2(asking("summing", {"add": 1}), timeout=PATIENCE)
+    (answer,) = inference.StreamPredictions2(asking("summing", {"add": 1}))
     assert answer.sequence_id.startswith("ts-seq-")
     assert json.loads(answer.prediction)["id"] == answer.sequence_id
 
@@ -306,9 +302,7 @@ def test_conversation(inference):
 def test_failures_in_a_conversation(inference):
     """A failure is an answer with a status, and the next request is served."""
     orders = [{"raise": True}, {"add": 5}]
-    failed, served = inference.StreamPredictions2(
-        asking("summing", *orders, sequence="unlucky"), timeout=PATIENCE
-    )
+    failed, served = inference.StreamPredictions2(asking("summing", *orders, sequence="unlucky"))
     assert failed.status.code == grpc.StatusCode.UNAVAILABLE.value[0]
     assert failed.status.message.startswith("Prediction failed")
     assert failed.sequence_id == served.sequence_id == "unlucky"
@@ -316,9 +310,9 @@ def test_failures_in_a_conversation(inference):
 
     assert re.search(r" \[request [\w-]+\]$", failed.status.message.splitlines()[0])
 
-    (unknown,) = inference.StreamPredictions2(asking("nobody", {}), timeout=PATIENCE)
+    (unknown,) = inference.StreamPredictions2(asking("nobody", {}))
     assert unknown.status.code == grpc.StatusCode.INTERNAL.value[0]
-    assert list(inference.StreamPredictions2(iter(()), timeout=PATIENCE)) == []
+    assert list(inference.StreamPredictions2(iter(()))) == []
 
 
 # Management
@@ -327,24 +321,19 @@ def test_failures_in_a_conversation(inference):
 def test_managing_a_model(management):
     """A model is registered, described, scaled, listed and unregistered, with REST's texts."""
     answer = management.RegisterModel(
-        manage("RegisterModel", url="echo.mar", model_name="m", initial_workers=1, synchronous=True),
-        timeout=PATIENCE,
+        manage("RegisterModel", url="echo.mar", model_name="m", initial_workers=1, synchronous=True)
     )
     assert answer.msg == 'Model "m" Version: 1.0 registered with 1 initial workers'
-    described = management.DescribeModel(manage("DescribeModel", model_name="m"), timeout=PATIENCE).msg
+    described = management.DescribeModel(manage("DescribeModel", model_name="m")).msg
     assert described.startswith('[\n  {\n    "modelName": "m",\n    "modelVersion": "1.0",')
     assert json.loads(described)[0]["workers"][0]["status"] == "READY"
-    scaled = management.ScaleWorker(
-        manage("ScaleWorker", model_name="m", min_worker=2, synchronous=True), timeout=PATIENCE
-    )
+    scaled = management.ScaleWorker(manage("ScaleWorker", model_name="m", min_worker=2, synchronous=True))
     assert scaled.msg == "Workers scaled to 2 for model: m"
-    later = management.ScaleWorker(manage("ScaleWorker", model_name="m"), timeout=PATIENCE)
+    later = management.ScaleWorker(manage("ScaleWorker", model_name="m"))
     assert later.msg == "Processing worker updates..."
-    default = management.SetDefault(
-        manage("SetDefault", model_name="m", model_version="1.0"), timeout=PATIENCE
-    )
+    default = management.SetDefault(manage("SetDefault", model_name="m", model_version="1.0"))
     assert default.msg == 'Default version successfully updated for model "m" to "1.0"'
-    gone = management.UnregisterModel(manage("UnregisterModel", model_name="m"), timeout=PATIENCE)
+    gone = management.UnregisterModel(manage("UnregisterModel", model_name="m"))
     assert gone.msg == 'Model "m" unregistered'
 
 
@@ -352,7 +341,7 @@ def test_registering_without_waiting(server, management):
     """Other than over REST nobody waits for workers unless asked to."""
     query = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
 
-    assert management.RegisterModel(query, timeout=PATIENCE).msg == "Processing worker updates..."
+    assert management.RegisterModel(query).msg == "Processing worker updates..."
     server.wait_ready("soon")
     server.unregister("soon")
 
@@ -361,9 +350,7 @@ def test_list(server, management):
     """Without a limit it is that of 100 (TorchServe's list is empty then); pages work as over REST."""
     names = lambda **query: [  # noqa: E731
         each["modelName"]
-        for each in json.loads(management.ListModels(manage("ListModels", **query), timeout=PATIENCE).msg)[
-            "models"
-        ]
+        for each in json.loads(management.ListModels(manage("ListModels", **query)).msg)["models"]
     ]
 
     assert names() == sorted(names())
@@ -414,7 +401,7 @@ def test_list(server, management):
 )
 def test_management_errors(management, method, fields, code, text):
     """Each has its code, and TorchServe's class on the second line; allowed_urls is enforced."""
-    outcome, details = ending(lambda: getattr(management, method)(manage(method, **fields), timeout=PATIENCE))
+    outcome, details = ending(lambda: getattr(management, method)(manage(method, **fields)))
 
     assert outcome == code
     assert details.startswith(text)
@@ -426,14 +413,13 @@ def test_numbers_that_mean_the_default(server, management, number):
     """A number that is not positive is not given, as in TorchServe: one worker, the default timeout."""
     numbers = {"response_timeout": number, "batch_size": number, "max_batch_delay": number}
     query = manage("RegisterModel", url="echo.mar", model_name="few", initial_workers=number, **numbers)
-    registered = management.RegisterModel(query, timeout=PATIENCE)
+    registered = management.RegisterModel(query)
     assert registered.msg.startswith('Model "few" Version: 1.0 registered with 0 initial workers')
     document = server.describe("few")
     assert (document["responseTimeout"], document["batchSize"], document["maxBatchDelay"]) == (120, 1, 100)
 
     scaled = management.ScaleWorker(
-        manage("ScaleWorker", model_name="few", min_worker=number, max_worker=number, synchronous=True),
-        timeout=PATIENCE,
+        manage("ScaleWorker", model_name="few", min_worker=number, max_worker=number, synchronous=True)
     )
     assert scaled.msg == "Workers scaled to 1 for model: few"
     server.unregister("few")
@@ -442,28 +428,26 @@ def test_numbers_that_mean_the_default(server, management, number):
 def test_a_handler_that_is_not_there(management):
     """As in TorchServe, the model is registered, and it is INTERNAL when workers are asked for."""
     query = {"url": "echo.mar", "model_name": "handlerless", "handler": "invalidHandler"}
-    management.RegisterModel(manage("RegisterModel", **query), timeout=PATIENCE)
+    management.RegisterModel(manage("RegisterModel", **query))
     scale = manage("ScaleWorker", model_name="handlerless", min_worker=1, synchronous=True)
 
-    code, text = ending(lambda: management.ScaleWorker(scale, timeout=PATIENCE))
+    code, text = ending(lambda: management.ScaleWorker(scale))
     assert code == "INTERNAL"
     assert "invalidHandler" in text
-    management.UnregisterModel(manage("UnregisterModel", model_name="handlerless"), timeout=PATIENCE)
+    management.UnregisterModel(manage("UnregisterModel", model_name="handlerless"))
 
 
 def test_workers_that_do_not_start(management):
     """A registration that waits for workers tells why there are none, as INTERNAL, and leaves nothing."""
     query = manage("RegisterModel", url="syntax.mar", initial_workers=1, synchronous=True)
 
-    code, text = ending(lambda: management.RegisterModel(query, timeout=PATIENCE))
+    code, text = ending(lambda: management.RegisterModel(query))
 
     assert code == "INTERNAL"
     assert text.startswith("Failed to start workers for model syntax version: 1.0")
     assert "SyntaxError" in text
     assert (
-        ending(
-            lambda: management.DescribeModel(manage("DescribeModel", model_name="syntax"), timeout=PATIENCE)
-        )[0]
+        ending(lambda: management.DescribeModel(manage("DescribeModel", model_name="syntax")))[0]
         == "NOT_FOUND"
     )
 
@@ -478,15 +462,15 @@ def test_health(server, side):
     with channel(server, side) as to:
         health = stub(to, "grpc.health.v1.Health")
         for name in ("", "echo", "grpc.health.v1.Health"):
-            assert health.Check(check(service=name), timeout=PATIENCE).status == 1
-        assert ending(lambda: health.Check(check(service="no"), timeout=PATIENCE))[0] == "NOT_FOUND"
+            assert health.Check(check(service=name)).status == 1
+        assert ending(lambda: health.Check(check(service="no")))[0] == "NOT_FOUND"
 
 
 def test_watching(server):
     """Who watches a model is told of each change: unknown, there without a worker, served, gone again."""
     with channel(server, "inference") as to:
         watched = stub(to, "grpc.health.v1.Health").Watch(
-            message("grpc.health.v1.HealthCheckRequest")(service="watched"), timeout=PATIENCE
+            message("grpc.health.v1.HealthCheckRequest")(service="watched")
         )
         assert next(watched).status == 3
         # While a worker loads, which may be seen or not, the model is there and is not served.
@@ -508,7 +492,7 @@ def test_reflection(server):
         pool = DescriptorPool(outcome)
         for name in REFLECTION:
             listing = message(f"{name.rpartition('.')[0]}.ServerReflectionRequest")(list_services="*")
-            (response,) = stub(to, name).ServerReflectionInfo(iter([listing]), timeout=PATIENCE)
+            (response,) = stub(to, name).ServerReflectionInfo(iter([listing]))
             assert {service.name for service in response.list_services_response.service} == SERVICES
         method = pool.FindServiceByName("inference.GRPCInferenceService").methods_by_name["ModelInfer"]
         assert method.input_type.fields_by_name["raw_input_contents"].number == 7
@@ -520,8 +504,8 @@ def test_reflection(server):
 def test_traces(server, inference):
     """A call is a line in the access log, with its code, and counts like an answer over HTTP."""
     good, bad = server.metric("Requests2XX"), server.metric("Requests4XX")
-    inference.Predictions(predict("echo", data=b"x"), timeout=PATIENCE)
-    ending(lambda: inference.Predictions(order("predict_error", text="x", code=404), timeout=PATIENCE))
+    inference.Predictions(predict("echo", data=b"x"))
+    ending(lambda: inference.Predictions(order("predict_error", text="x", code=404)))
 
     line = r'/127\.0\.0\.1:\d+ "gRPC \S+InferenceAPIsService/Predictions HTTP/2\.0" {} \d+'
     wait_until(lambda: re.search(line.format(5), server.home.log("access_log.log")), "the call is logged")
@@ -540,12 +524,10 @@ def test_stopping(tmp_path, model_store):
     with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
         server.registered("obey.mar")
         inference = stub(to, f"{INFERENCE}InferenceAPIsService")
-        watched = stub(to, "grpc.health.v1.Health").Watch(
-            message("grpc.health.v1.HealthCheckRequest")(), timeout=PATIENCE
-        )
+        watched = stub(to, "grpc.health.v1.Health").Watch(message("grpc.health.v1.HealthCheckRequest")())
         assert next(watched).status == 1
         left = threading.Event()
-        idle = inference.StreamPredictions2(iter(left.wait, True), timeout=PATIENCE)
+        idle = inference.StreamPredictions2(iter(left.wait, True))
         running = sleeping(inference, 0.5)
         wait_busy(server, 1)
         server.terminate()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import psutil
 import pytest
-from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_server, predict, stub
+from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def test_messages_do_not_stay(tmp_path: Path, model_store: Path) -> None:
     with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
         server.registered("echo.mar")
         predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
-        predictions(large, timeout=PATIENCE)
+        predictions(large)
         before = private(server.pid)
         for _ in range(30):
-            predictions(large, timeout=PATIENCE)
+            predictions(large)
         after = before + 2 * len(large.input["data"])
         wait_until(lambda: private(server.pid) < after, "the server has what it had after one call")

@@ -175,11 +175,9 @@ def test_repository(server, client):
 def test_repository_as_kserve_asks(service):
     """KServe's clients put the name into field 1, and read the reply."""
     query = oip("RepositoryModelLoadRequest", repository_name="echo")
-    answer = service.RepositoryModelLoad(query, timeout=PATIENCE)
+    answer = service.RepositoryModelLoad(query)
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
-    gone = service.RepositoryModelUnload(
-        oip("RepositoryModelUnloadRequest", repository_name="echo"), timeout=PATIENCE
-    )
+    gone = service.RepositoryModelUnload(oip("RepositoryModelUnloadRequest", repository_name="echo"))
     assert (gone.model_name, gone.isUnloaded) == ("echo", True)
 
 
@@ -250,10 +248,10 @@ def test_unknown(service):
     for call in (
         lambda: infer(service, "no", inputs=[floats((1, 2))]),
         lambda: infer(service, "mirror", model_version="9", inputs=[floats((1, 2))]),
-        lambda: service.ModelReady(named(name="no"), timeout=PATIENCE),
-        lambda: service.ModelReady(named(name="mirror", version="9"), timeout=PATIENCE),
-        lambda: service.ModelReady(named(name=""), timeout=PATIENCE),
-        lambda: service.ModelMetadata(oip("ModelMetadataRequest", name="no"), timeout=PATIENCE),
+        lambda: service.ModelReady(named(name="no")),
+        lambda: service.ModelReady(named(name="mirror", version="9")),
+        lambda: service.ModelReady(named(name="")),
+        lambda: service.ModelMetadata(oip("ModelMetadataRequest", name="no")),
     ):
         assert ending(call)[0] == "NOT_FOUND"
 
@@ -278,7 +276,7 @@ def test_failures(service):
     assert code == "NOT_FOUND"
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", outcome)
     refused = oip("ModelInferRequest", model_name="obey", inputs=query)
-    (part,) = service.ModelStreamInfer(iter([refused]), timeout=PATIENCE)
+    (part,) = service.ModelStreamInfer(iter([refused]))
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
 
 
@@ -286,7 +284,7 @@ def test_not_ready(server, service):
     """A model without workers is known and not ready; asked for predictions it is UNAVAILABLE."""
     server.management.post("/models", params={"url": "echo.mar", "model_name": "idle", "initial_workers": 0})
 
-    assert not service.ModelReady(oip("ModelReadyRequest", name="idle"), timeout=PATIENCE).ready
+    assert not service.ModelReady(oip("ModelReadyRequest", name="idle")).ready
     assert ending(lambda: infer(service, "idle", inputs=[text(b"x")]))[0] == "UNAVAILABLE"
     server.unregister("idle")
 
@@ -296,7 +294,7 @@ def test_torchserve_name(server):
     with channel(server, "inference") as to:
         service = stub(to, "org.pytorch.serve.grpc.openinference.GRPCInferenceService")
 
-        assert service.ServerLive(oip("ServerLiveRequest"), timeout=PATIENCE).live
-        assert service.ServerMetadata(oip("ServerMetadataRequest"), timeout=PATIENCE).name == "modelserver"
+        assert service.ServerLive(oip("ServerLiveRequest")).live
+        assert service.ServerMetadata(oip("ServerMetadataRequest")).name == "modelserver"
         answer = infer(service, inputs=[floats((1, 2))])
         assert list(answer.outputs[0].contents.fp32_contents) == [1, 2]

@@ -69,16 +69,16 @@ def test_tokens(connect, tokens):
     management = stub(connect("management"), f"{MANAGEMENT}ManagementAPIsService")
     request, listed = predict("echo", data=b"x"), manage("ListModels")
     denied = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
-    opened = inference.Predictions(request, timeout=PATIENCE, metadata=tokens["inference"])
+    opened = inference.Predictions(request, metadata=tokens["inference"])
 
     assert opened.prediction == b"x"
-    assert "echo" in management.ListModels(listed, timeout=PATIENCE, metadata=tokens["management"]).msg
+    assert "echo" in management.ListModels(listed, metadata=tokens["management"]).msg
     for wrong in (None, tokens["management"], (("authorization", "Bearer x"),)):
-        call = ending(lambda wrong=wrong: inference.Predictions(request, timeout=PATIENCE, metadata=wrong))
+        call = ending(lambda wrong=wrong: inference.Predictions(request, metadata=wrong))
         assert call == ("PERMISSION_DENIED", denied)
-    wrong = ending(lambda: management.ListModels(listed, timeout=PATIENCE, metadata=tokens["inference"]))
+    wrong = ending(lambda: management.ListModels(listed, metadata=tokens["inference"]))
     assert wrong == ("PERMISSION_DENIED", denied)
-    streamed = inference.StreamPredictions(request, timeout=PATIENCE)
+    streamed = inference.StreamPredictions(request)
     assert ending(lambda: list(streamed)) == ("PERMISSION_DENIED", denied)
 
 
@@ -87,9 +87,9 @@ def test_probes(connect):
     to = connect("inference")
     check = message("grpc.health.v1.HealthCheckRequest")()
 
-    assert stub(to, "grpc.health.v1.Health").Check(check, timeout=PATIENCE).status == 1
+    assert stub(to, "grpc.health.v1.Health").Check(check).status == 1
     ready = message("inference.ServerReadyRequest")()
-    assert stub(to, "inference.GRPCInferenceService").ServerReady(ready, timeout=PATIENCE).ready
+    assert stub(to, "inference.GRPCInferenceService").ServerReady(ready).ready
 
 
 def test_in_the_clear(server):
@@ -122,7 +122,7 @@ def test_client_certificates(tmp_path, model_store):
         request = message("google.protobuf.Empty")()
         known = grpc.ssl_channel_credentials(trusted, own_key, own_chain)
         with grpc.secure_channel(target, known) as to:
-            assert stub(to, f"{INFERENCE}InferenceAPIsService").Ping(request, timeout=PATIENCE).health
+            assert stub(to, f"{INFERENCE}InferenceAPIsService").Ping(request).health
         with grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted)) as to:
             inference = stub(to, f"{INFERENCE}InferenceAPIsService")
             assert ending(lambda: inference.Ping(request, timeout=5))[0] == "UNAVAILABLE"
@@ -142,5 +142,5 @@ def test_changed_files_are_taken_up(server, tokens):
             grpc.channel_ready_future(channel).result(PATIENCE)
             if side == "inference":
                 request = stub(channel, f"{INFERENCE}{service}").Predictions
-                opened = request(predict("echo", data=b"x"), timeout=PATIENCE, metadata=tokens["inference"])
+                opened = request(predict("echo", data=b"x"), metadata=tokens["inference"])
                 assert opened.prediction == b"x"
