@@ -34,7 +34,7 @@ WHEELS = ("tritonclient==2.44.0", "nvidia-cuda-runtime-cu12==12.9.79")
 # Requests are counted, however long they take on a busy machine.
 SHORT = (
     *("--measurement-mode", "count_windows", "--measurement-request-count", "40"),
-    *("--max-trials", "3", "--stability-percentage", "1000"),
+    *("--max-trials", "10", "--stability-percentage", "100000"),
 )
 SIGNATURE = """
 signature:
