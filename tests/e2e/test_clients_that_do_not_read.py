@@ -89,29 +89,6 @@ def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes)
     assert "Traceback" not in server.home.log()
 
 
-def test_an_answer_that_is_read_slowly(server: Server) -> None:
-    """A client that takes a tenth of its answer in the time to send gets it whole: that is less than the
-    system takes from the server at a time, which is a megabyte or more.
-    """
-    with connect(server.port, 30, small=True) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        client.sendall(ask("/predictions/obey", {"do": "big", "bytes": SIZE}))
-        received, began = b"", time.monotonic()
-        while (seconds := time.monotonic() - began) < 2.5 * SEND_TIMEOUT:
-            if len(received) < seconds / SEND_TIMEOUT * SIZE / 5:
-                received += client.recv(1 << 16)
-            else:
-                time.sleep(0.01)
-        assert len(received) < SIZE * 0.6
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        while len(received) < SIZE:
-            data = client.recv(1 << 20)
-            assert data, f"cut off after {len(received)} bytes"
-            received += data
-
-    assert received.endswith(b"\r\n\r\n" + b"x" * SIZE)
-
-
 @pytest.mark.parametrize("who", ["connection", "handler"])
 def test_a_stream_that_is_not_read(server: Server, tmp_path: Path, who: str) -> None:
     """Whoever has enough of it first, the limit of the connection or that of the handler: the handler's work

@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -234,16 +233,17 @@ OTHER_ROUTES = {
 def test_a_client_that_leaves_in_mid_body(either, role):
     """Nobody is told of an error that is none, on any route."""
     before, logged = either.metric("Requests5XX"), len(either.home.log())
+    sockets = set()
     for route in (b"POST /predictions/echo", *OTHER_ROUTES[role]):
         method, path = route.split()
         whole = post(path, b"{}" + b" " * 97, JSON).replace(b"POST", method, 1)
         for reset in (False, True):
             with connect(either.port_of(role)) as connection:
                 connection.sendall(whole[:-98])
-                time.sleep(0.02)
+                sockets |= either.sockets_to([connection])
                 if reset:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    time.sleep(0.3)
+    wait_until(lambda: not sockets & either.sockets(), "they are gone")
 
     assert either.metric("Requests5XX") == before
     reply = either.home.log()[logged:]
