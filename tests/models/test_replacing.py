@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.models.conftest import register
+from tests.waiting import until
 
 from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
 from modelserver.models import replacing as replacing_module
@@ -165,10 +166,12 @@ def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> No
 
 async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
     """A replacement whose workers have not loaded yet."""
+    built = cast("Any", registry.preparation).built
+    count = len(built)
     task = asyncio.create_task(
         cast("Any", load_anew(registry, before, Registration(url=url, model_name="m", initial_workers=1)))
     )
-    await asyncio.sleep(0.02)
+    await until(lambda: len(built) > count)
     return task
 
 
@@ -187,7 +190,7 @@ async def test_a_model_is_replaced(registry: Registry, preparation: Preparation,
     assert not before.pool.closed
     replacement(preparation).pool.loaded.set_result(None)
     after = await task
-    await asyncio.sleep(0)
+    await until(lambda: not registry.retiring)
 
     assert registry.get("m") is registry.get("m", version) is after
     assert registry.versions("m") == [after, other]
@@ -293,7 +296,7 @@ async def test_metrics_go_with_the_last_of_a_version(
     if again:
         await register(registry, "m-1.0.mar")
     gate.set()
-    await asyncio.sleep(0.01)
+    await until(lambda: not registry.retiring)
 
     assert preparation.forgotten == ([] if again else ["m-1.0"])
 

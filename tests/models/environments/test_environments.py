@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import logging
+import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from tests.waiting import until
 
 from modelserver.errors import InvalidModel
 from modelserver.models.environments.environments import (
@@ -93,6 +95,13 @@ def ask(python: str | None, code: str, **variables: str) -> str:
         [python or sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
     return ended.stdout.strip()
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line, of no words once it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def names(folder: Path) -> list[str]:
@@ -234,15 +243,14 @@ async def test_output_without_lines(tmp_path: Path, folder: Path, model_dir: Pat
 
 async def test_time_is_limited(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """An installation that does not end is ended, with all that it started."""
-    python = played(tmp_path, f"sleep 77 & echo $! > {tmp_path}/pid; wait")
+    mark = str(10_000_000 + os.getpid())
+    python = played(tmp_path, f"sleep {mark} & wait")
     with pytest.raises(EnvironmentFailed, match=r"It did not finish within 0\.8 s\.$"):
         await environments(tmp_path, folder, python, limit=0.8).provide(needs(model_dir))
 
-    pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until(
+        lambda: not any(mark in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+    )
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
@@ -284,10 +292,7 @@ async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir:
     """Whoever gives up leaves no pip behind, and no folder that looks complete."""
     python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
     asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(needs(model_dir)))
-    deadline = time.monotonic() + 10
-    while not read(tmp_path / "pid"):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until(lambda: read(tmp_path / "pid"))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.surface.tls.conftest import HTTPS, certificate_seen, made
+from tests.waiting import until
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
@@ -127,13 +128,8 @@ async def test_looking_again_and_again(
     """A change is seen at the next look."""
     watching = asyncio.create_task(renewal.watch(0.01))
     put(authority.issue("fourth"), files)
-    for _ in range(500):
-        if taken:
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: taken)
     watching.cancel()
-
-    assert taken
 
 
 async def test_without_files(taken: list[Certificate]) -> None:
