@@ -58,6 +58,7 @@ async def test_a_worker_on_another_machine_answers(conversation: Conversation) -
     assert "err" in worker.last_output()
 
 
+@pytest.mark.parametrize("cluster", ["plain"], indirect=True)
 async def test_batches_are_taken_back(conversation: Conversation) -> None:
     """A batch that waits behind a slow one can be taken back, and does not run there."""
     worker = conversation.worker
