@@ -6,17 +6,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from modelserver.ext.recording.routes import add_recording
+from modelserver.ext.rollout.routes import add_traffic
+from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.app import build_app
-from modelserver.surface.api.openapi import describe_routes
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from modelserver.surface.api.application import Application
 
 _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 
-def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: Any) -> FastAPI:
+def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: Any) -> Application:
     """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
     given = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     given["management_address"] = SimpleNamespace(is_loopback=True)
@@ -31,17 +32,40 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     nothing: Any = None
     added: list[Any] = []
     if "management" in roles:
+        added.append(lambda app, _: add_traffic(app, nothing))
         added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
         if recorder is not None:
             added.append(lambda app, _: add_recording(app, nothing, recorder))
     if "inference" in roles:
         added.append(lambda app, _: add_workflow_inference(app, nothing))
+        if given["ts_open_inference_protocol"]:
+            added.append(lambda app, _: add_triton(app, nothing, nothing))
     return build_app(roles, services, added)
 
 
 def describe_listener(kind: str, version: str = "1", **changed: Any) -> dict[str, Any]:
     """What that listener says of itself."""
-    return describe_routes(listener(kind, **changed).routes, version)
+    app = listener(kind, **changed)
+    app.version = version
+    return app.openapi()
+
+
+def schema_of(kind: str, name: str) -> Any:
+    """One of the schemas of that listener's document, with those that it refers to in their places."""
+    schemas = describe_listener(kind)["components"]["schemas"]
+
+    def resolved(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [resolved(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            return resolved(schemas[schema["$ref"].rpartition("/")[2]])
+        plain = {key: resolved(value) for key, value in schema.items()}
+        (one,) = plain.pop("allOf", [{}])
+        return {**one, **plain}
+
+    return resolved(schemas[name])
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -145,7 +145,10 @@ class Host:
         self.answers[protocol] = serve
 
     def routes(self, role: Role, add: AddRoutes) -> None:
-        """``add`` is called with the application of the listener with this role, when it is built."""
+        """``add`` is called with the application of the listener with this role, when it is built.
+
+        The first route that fits serves: those of extensions come before the server's own.
+        """
         self.added_routes.append((role, add))
 
     def mount(self, role: Role, path: str, make: Callable[[Endpoints], ASGIApp]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e.serving import Home, Server, serving
 
-from modelserver.surface.api.descriptions import UNLISTED
+from modelserver.surface.api.application import UNLISTED
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:

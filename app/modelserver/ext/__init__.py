@@ -22,6 +22,8 @@ EXTENSIONS: Final[Mapping[str, Row]] = {
     ),
     "recording": Row("modelserver.ext.recording.extension", lambda settings: settings.allow_recording),
     "workflows": Row("modelserver.ext.workflows.extension", lambda settings: settings.enable_workflows),
+    "rollout": Row("modelserver.ext.rollout.extension", lambda _: True),
+    "triton": Row("modelserver.ext.triton.extension", lambda settings: settings.ts_open_inference_protocol),
     "console": Row("modelserver.ext.console.extension", lambda settings: settings.has_console),
     "frontends": Row("modelserver.ext.frontends.extension", lambda settings: settings.front_ends > 1),
 }

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
 from modelserver.ext.recording.entries import Frames, unpack
 from modelserver.ext.recording.recorder import Recorder
 from modelserver.ext.recording.routes import add_recording
+from modelserver.surface.api.application import Application
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def client(recorder: Recorder) -> httpx.AsyncClient:
             raise ModelNotFound(name)
 
     registry: Any = Mock(get=get, workflows={"w": None})
-    app = FastAPI()
+    app = Application()
     add_recording(app, registry, recorder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 

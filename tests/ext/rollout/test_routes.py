@@ -7,8 +7,7 @@ from typing import Any, cast
 import httpx
 import jsonschema
 import pytest
-from fastapi import FastAPI
-from tests.documents import describe_listener
+from tests.documents import schema_of
 from tests.ext.rollout.doubles import Version
 
 from modelserver.errors import BadRequest
@@ -16,6 +15,7 @@ from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.routes import add_traffic, describe_shadows, describe_traffic
 from modelserver.ext.rollout.shadow import Difference
 from modelserver.ext.rollout.traffic import Traffic
+from modelserver.surface.api.application import Application
 from modelserver.surface.http.answers import pretty
 
 WHOLE = {
@@ -45,11 +45,6 @@ async def model() -> Any:
     traffic.close()
 
 
-def schemas() -> dict[str, Any]:
-    result: dict[str, Any] = describe_listener("management")["components"]["schemas"]
-    return result
-
-
 def named(schema: Any) -> Any:
     """The schema, whose objects have no other fields than it names."""
     if not isinstance(schema, dict):
@@ -69,8 +64,8 @@ async def test_what_was_asked_for_is_told_again(model: Any) -> None:
     assert {part: description[part] for part in WHOLE} == WHOLE
     assert description["effective"] == {"1.0": 90, "2.0": 10}
     assert description["promotion"]["state"] == "watching"
-    jsonschema.validate(description, named(schemas()["Traffic"]))
-    jsonschema.validate(WHOLE, named(schemas()["TrafficRequest"]["anyOf"][1]))
+    jsonschema.validate(description, named(schema_of("management", "Traffic")))
+    jsonschema.validate(WHOLE, named(schema_of("management", "TrafficChange")))
 
 
 async def test_without_traffic_the_default_gets_everything(model: Any) -> None:
@@ -109,7 +104,7 @@ async def test_shadows_are_told_with_their_last_differences(model: Any) -> None:
         "primary": "\ufffd",
         "shadow": "answer",
     }
-    jsonschema.validate(description, named(schemas()["Shadows"]))
+    jsonschema.validate(description, named(schema_of("management", "Shadows")))
 
 
 async def test_routes_change_what_they_say(model: Any) -> None:
@@ -123,7 +118,7 @@ async def test_routes_change_what_they_say(model: Any) -> None:
         calls.append(name)
 
     registry = SimpleNamespace(get=lambda _: model, change_traffic=change, drop_traffic=drop)
-    app = FastAPI(openapi_url=None)
+    app = Application()
     add_traffic(app, cast("Any", registry))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         answers = [

@@ -6,8 +6,9 @@ import pytest
 from tests.ext.triton.doubles import version
 
 from modelserver.engine.tensors.tensor import TensorSpec
-from modelserver.ext.triton.model_config import describe_config, tensors_of
+from modelserver.ext.triton.model_config import describe_config
 from modelserver.models.options.signature import Signature
+from modelserver.surface.api.metadata import tensors_of
 
 ROWS = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", (-1,)),))
 

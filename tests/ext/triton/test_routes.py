@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 from modelserver.ext.triton.routes import add_triton
+from modelserver.surface.api.application import Application
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ class NoModels:
 
 def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
     """Of a server without models, which allows shared memory in that folder; errors are raised."""
-    app = FastAPI()
+    app = Application()
     registry: Any = NoModels()
     add_triton(app, registry, Regions("/", 1 << 20, folder))
     transport = httpx.ASGITransport(app=app, client=(host, 1))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import jsonschema
 import pytest
-from fastapi import FastAPI
 from starlette.responses import Response
-from tests.documents import describe_listener, exactly
+from tests.documents import exactly, schema_of
 
 from modelserver.errors import ModelServerError, WorkflowNotFound
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.ext.workflows.specification import Node, Options
 from modelserver.models.version import SavedWorkflow
+from modelserver.surface.api.application import Application
 from modelserver.surface.http.answers import error_body
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def ask(
     method: str, path: str, workflows: Workflows | None = None, *, model_api: bool = True, **more: Any
 ) -> httpx.Response:
     """The answer of an application with both sets of routes."""
-    app = FastAPI(openapi_url=None)
+    app = Application()
     add_workflow_management(app, cast("Any", workflows), model_api=model_api)
     add_workflow_inference(app, cast("Any", workflows))
 
@@ -125,13 +125,12 @@ async def test_workflow_is_described_and_unregistered() -> None:
 
 async def test_all_that_is_told_is_documented() -> None:
     """Each field stands in the OpenAPI document, and no others do; functions have no URL."""
-    schema = describe_listener("management")["components"]["schemas"]
     described = (await ask("GET", "/workflows/w", Workflows())).json()
     listed = (await ask("GET", "/workflows?limit=1", Workflows())).json()
     function = described[0]["nodes"].pop(1)
 
-    jsonschema.validate(described[0], exactly(schema["WorkflowDescription"]))
-    jsonschema.validate(listed, exactly(schema["WorkflowList"]))
+    jsonschema.validate(described[0], exactly(schema_of("management", "WorkflowDescription")))
+    jsonschema.validate(listed, exactly(schema_of("management", "WorkflowList")))
     assert set(function) == set(described[0]["nodes"][0]) - {"url"}
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jsonschema
 import pytest
-from tests.documents import describe_listener, exactly
+from tests.documents import exactly, schema_of
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
@@ -336,7 +336,7 @@ async def test_all_that_is_told_is_documented() -> None:
     shown.metrics.failed(InternalError("no"), "r")
     failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
     told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
-    schema = describe_listener("management", "1")["components"]["schemas"]["ModelDescription"]
+    schema = schema_of("management", "ModelDescription")
 
     jsonschema.validate(told, exactly(schema))
 

@@ -6,7 +6,7 @@ from html import unescape
 
 from tests.surface.api.conftest import Page
 
-from modelserver.surface.api.descriptions import UNLISTED
+from modelserver.surface.api.application import UNLISTED
 from modelserver.surface.api.docs_page import CONTENT_SECURITY_POLICY, render_docs
 
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.responses import JSONResponse
 
 from modelserver.errors import BadRequest
+from modelserver.surface.api.application import Application
 from modelserver.surface.api.logging_level import add_logging_level
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _restored_level() -> Iterator[None]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    app = FastAPI()
+    app = Application()
     add_logging_level(app)
 
     async def refuse(_: Request, error: Exception) -> JSONResponse:

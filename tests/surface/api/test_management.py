@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from modelserver.errors import BadRequest, ModelNotFound, ModelServerError, StartFailed
 from modelserver.models.options.resolve import Registration
 from modelserver.surface.api import management
-from modelserver.surface.api.management import add_management, read_registration
+from modelserver.surface.api.application import Application
+from modelserver.surface.api.management import read_registration
 from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.routes import add_management
 from modelserver.surface.http.answers import error_body
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def replaced_by_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
-    app = FastAPI(openapi_url=None)
+    app = Application()
     add_management(app, cast("Any", registry), model_api=model_api)
 
     async def show(request: Request, error: Exception) -> Any:

@@ -1,65 +1,29 @@
-"""The server's own probes, and what the documents say of them and of tokens."""
+"""What the Open Inference Protocol says of models."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
-import pytest
-from fastapi import FastAPI
-from tests.documents import describe_listener
-
-from modelserver.errors import ServiceUnavailable
-from modelserver.surface.api.metadata import add_health
+from modelserver.engine.tensors.tensor import TensorSpec
+from modelserver.models.options.signature import Signature
+from modelserver.surface.api.metadata import describe_tensors, extensions
 
 
-def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
-    """Asks a server whose models have so many workers to have, and a loaded one or not."""
-    pools = [
-        SimpleNamespace(pool=SimpleNamespace(min_workers=fewest, ready=ready)) for fewest, ready in models
-    ]
-    registry: Any = SimpleNamespace(defaults=lambda: iter(pools))
-    app = FastAPI()
-    add_health(app, registry)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://server")
+def test_tensors_of_a_signature_are_described() -> None:
+    """Of an output that is not declared nothing is known, unless the handler is a built-in one."""
+    signature = Signature((TensorSpec("x", "FP32", (-1, 2)),))
+    pool = SimpleNamespace(splits=False)
+    model: Any = SimpleNamespace(signature=signature, pool=pool, envelope="")
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+    assert describe_tensors(model) == {"inputs": inputs, "outputs": []}
+    pool.splits = True
+    assert describe_tensors(model)["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
 
 
-@pytest.mark.parametrize(
-    "models",
-    [(), ((1, True), (2, True)), ((0, False),)],
-    ids=["no models", "all loaded", "none wanted"],
-)
-async def test_ready(models: tuple[tuple[int, bool], ...]) -> None:
-    """Each model that should have workers has a loaded one."""
-    async with client(*models) as asked:
-        answer = await asked.get("/readyz")
+def test_shared_memory_is_an_extension_where_it_is_allowed() -> None:
+    """Others are always there."""
+    without, with_it = (extensions(SimpleNamespace(shared_memory_prefix=each)) for each in (None, "/"))
 
-    assert (answer.status_code, answer.json()) == (200, {"status": "Ready"})
-
-
-async def test_not_ready() -> None:
-    """The reason counts the models; no name is told to those without a token."""
-    async with client((1, False), (1, True), (0, False)) as asked:
-        with pytest.raises(ServiceUnavailable, match=r"^Not ready: 1 of 2 models have no loaded worker\.$"):
-            await asked.get("/readyz")
-
-
-async def test_liveness() -> None:
-    """Whoever answers lives, whatever its models do."""
-    async with client((1, False)) as asked:
-        answer = await asked.get("/livez")
-
-    assert (answer.status_code, answer.json()) == (200, {"status": "Live"})
-
-
-def test_documents() -> None:
-    """Probes stand in the documents of inference and management, the renewal of tokens in the latter's."""
-    inference, management = (describe_listener(kind, "1")["paths"] for kind in ("inference", "management"))
-
-    for path in ("/livez", "/readyz"):
-        assert inference[path].keys() == management[path].keys() == {"get", "head"}
-    renewal = management["/token"]["get"]
-    assert renewal["parameters"][0]["schema"]["enum"] == ["inference", "management"]
-    assert {"200", "400", "404", "409"} <= renewal["responses"].keys()
-    assert "/token" not in inference
+    assert [*without, "system_shared_memory"] == with_it

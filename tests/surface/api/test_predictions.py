@@ -10,7 +10,7 @@ from tests.documents import describe_listener, operations
 
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.models.options.signature import Signature
-from modelserver.surface.api.openapi import describe_model
+from modelserver.surface.api.predictions import describe_model
 from modelserver.surface.inference.routes import parse_route
 
 

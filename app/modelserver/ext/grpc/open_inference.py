@@ -24,14 +24,14 @@ from modelserver.ext.grpc.pending import Pending, id_of, tell_batch
 from modelserver.ext.grpc.reading import ModelInfer
 from modelserver.ext.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.ext.grpc.watching import WatchedRequest
-from modelserver.ext.triton.model_config import PLATFORM, describe_config
+from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import (
     change_log_settings,
     change_trace_settings,
     log_settings,
 )
-from modelserver.surface.api.metadata import describe_tensors, extensions, is_ready
+from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready
 from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from modelserver.ext.recording.recorder import Recorder
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from modelserver.extension import Host
+    from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
 
 
@@ -19,7 +18,7 @@ class Extension:
     async def open(self, host: Host) -> None:
         recorder = Recorder(outgoing=host.services.outgoing)
 
-        def add(app: FastAPI, services: Services) -> None:
+        def add(app: Application, services: Services) -> None:
             from modelserver.ext.recording.routes import add_recording  # noqa: PLC0415 - with FastAPI
 
             add_recording(app, services.registry, recorder)

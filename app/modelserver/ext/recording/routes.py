@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
-from modelserver.ext.recording.recorder import Recorder, Recording, Wanted
-from modelserver.surface.api.descriptions import BINARY, STATUS, add, answers, errors, operation, query
+from modelserver.ext.recording.recorder import Recording, Wanted
+from modelserver.surface.api.application import BINARY
 from modelserver.surface.api.management import status
+from modelserver.surface.api.models import Status, optional
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from starlette.types import Receive, Scope, Send
 
+    from modelserver.ext.recording.recorder import Recorder
     from modelserver.models.registry import Registry
+    from modelserver.surface.api.application import Application
 
 PATH = "/recording"
 
 
-def add_recording(app: FastAPI, registry: Registry, recorder: Recorder) -> None:
+class RecordQuery(BaseModel):
+    """What is recorded, and how long."""
+
+    model: Annotated[str, optional("A model or workflow to record; may be repeated. By default all.")]
+    header: Annotated[str, optional("A request header to record, too; may be repeated.")]
+    sample: Annotated[float, optional("The share of requests to record.")]
+    seconds: Annotated[float, optional("When to end.")]
+    requests: Annotated[int, optional("After how many requests to end.")]
+
+
+def add_recording(app: Application, registry: Registry, recorder: Recorder) -> None:
     """Adds the route; the management token was checked before."""
 
     async def record(request: Request) -> Response:
@@ -37,33 +50,21 @@ def add_recording(app: FastAPI, registry: Registry, recorder: Recorder) -> None:
         recorder.now.finish("interrupted")
         return status(200, "The recording ends when the requests that it has begun are answered")
 
-    parameters = [
-        query("model", "string", "A model or workflow to record; may be repeated. By default all."),
-        query("header", "string", "A request header to record, too; may be repeated."),
-        query("sample", "number", "The share of requests to record."),
-        query("seconds", "number", "When to end."),
-        query("requests", "integer", "After how many requests to end."),
-    ]
+    add = app.section("Management")
     content = {"application/octet-stream": {"schema": BINARY}}
-    responses = {
-        "200": {"description": "Frames of requests and answers.", "content": content},
-        **errors(400, 404, 409),
-    }
-    described = operation(
-        "Management",
+    add(
+        record,
+        f"post {PATH}",
         "record",
         "Record requests and answers; for `modelserver record`.",
-        responses,
-        parameters=parameters,
+        None,
+        (400, 404, 409),
+        "Frames of requests and answers.",
+        query=RecordQuery,
+        more={"responses": {"200": {"content": content}}},
     )
-    add(app, PATH, record, post=described)
-    ended = operation(
-        "Management",
-        "endRecording",
-        "End the recording, as Ctrl-C in `modelserver record` does; its client gets what is left.",
-        answers("The recording ends.", STATUS, 404),
-    )
-    add(app, PATH, end, delete=ended)
+    text = "End the recording, as Ctrl-C in `modelserver record` does; its client gets what is left."
+    add(end, f"delete {PATH}", "endRecording", text, Status, (404,))
 
 
 class RecordingResponse(StreamingResponse):

@@ -2,26 +2,147 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
+from pydantic import Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
+from typing_extensions import Required, TypedDict
 
-from modelserver.surface.api import descriptions as oas
+from modelserver.surface.api.application import JsonBody
+from modelserver.surface.api.models import Count, Percent, Promotion, Share, about
 from modelserver.surface.api.parameters import read_json
-from modelserver.surface.api.shares import PERCENT, PROMOTION, describe_promotion, milliseconds
+from modelserver.surface.api.shares import describe_promotion, milliseconds
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from modelserver.ext.rollout.shadow import Difference, Shadow
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
+    from modelserver.surface.api.application import Application
 
 
-def add_traffic(app: FastAPI, registry: Registry) -> None:
-    """Adds the routes; before those that take the last segment for a version."""
+class Shadowing(TypedDict, total=False):
+    """A version that gets copies."""
+
+    percent: Required[Annotated[Percent, about("Of the requests that other versions answer.")]]
+    compare: Annotated[Literal["exact", "numeric", "top1"], Field(json_schema_extra={"default": "exact"})]
+    tolerance: Annotated[float, Field(ge=0, description="With numeric; by default 0.00001.")]
+
+
+class Promoting(TypedDict, total=False):
+    """Raises the weight of a version by itself, and takes it back."""
+
+    after: Annotated[
+        int, Field(ge=1, description="Answers before a step.", json_schema_extra={"default": 10000})
+    ]
+    agreement: Annotated[Share, about("The least share of compared answers that agree.")]
+    p99_ratio: Annotated[float, about("The most that its 99th percentile may be of the other's.")]
+    errors: Annotated[Share, about("The largest share of its answers that may have failed.")]
+    steps: Annotated[list[Percent], about("The weights; by default 1, 5, 25, 50, 100.")]
+    version: Annotated[str, about("The version; needed only if there are several beside the base.")]
+    dry_run: Annotated[
+        bool, Field(description="Only say what would be done.", json_schema_extra={"default": False})
+    ]
+
+
+_Weights = Annotated[
+    dict[str, Percent],
+    about("Percent of the requests that name no version, by version; together 100."),
+]
+_Sticky = Annotated[str, about("A header: requests with the same value go to the same version.")]
+_Shadows = Annotated[
+    dict[str, Shadowing],
+    about("Versions that get copies of requests, whose answers are compared."),
+]
+
+
+class TrafficChange(TypedDict, total=False):
+    """The parts to change; null removes a part."""
+
+    weights: _Weights | None
+    sticky: _Sticky | None
+    shadow: _Shadows | None
+    promote: Promoting | None
+
+
+class Traffic(TypedDict, total=False):
+    """What was asked for, and what holds now."""
+
+    modelName: Required[str]
+    default: Required[Annotated[str, about("The default version, which gets everything without weights.")]]
+    weights: _Weights
+    sticky: _Sticky
+    shadow: _Shadows
+    promote: Promoting
+    effective: Required[
+        Annotated[dict[str, Percent], about("What each version gets now: nothing without a ready worker.")]
+    ]
+    promotion: Promotion
+
+
+_T = TypeVar("_T")
+
+
+class Both(TypedDict, Generic[_T], total=False):
+    """Of the version that answered, and of the shadow."""
+
+    primary: _T
+    shadow: _T
+
+
+class Percentiles(TypedDict, total=False):
+    """Of latencies."""
+
+    p50: float
+    p90: float
+    p99: float
+
+
+class Bodies(TypedDict, total=False):
+    """How they begin; only with `shadow_bodies`."""
+
+    request: str
+    primary: str
+    shadow: str
+
+
+class DifferenceDescription(TypedDict, total=False):
+    """Two answers that differ."""
+
+    requestId: str
+    reason: str
+    status: Both[int]
+    latency: Annotated[Both[float], about("Milliseconds.")]
+    batchId: Both[str]
+    batchSize: Both[int]
+    bodies: Bodies
+
+
+class ShadowDescription(TypedDict, total=False):
+    """How the answers of a shadow compare."""
+
+    percent: Percent
+    compare: str
+    tolerance: float
+    waiting: Annotated[Count, about("Copies that wait to be sent.")]
+    copies: Annotated[dict[str, Count], about("Copies by what became of them.")]
+    failed: Annotated[Count, about("Copies that failed although the primary did not.")]
+    agreement: Annotated[Share, about("The share of compared answers that agreed.")]
+    latency: Annotated[Both[Percentiles], about("Milliseconds.")]
+    batchSize: Annotated[Both[float], about("The mean.")]
+    differences: Annotated[list[DifferenceDescription], about("The last ones, the newest first.")]
+
+
+class Shadows(TypedDict):
+    """The shadows of a model."""
+
+    modelName: str
+    shadows: Annotated[dict[str, ShadowDescription], about("By version.")]
+
+
+def add_traffic(app: Application, registry: Registry) -> None:
+    """Adds the routes."""
 
     async def show(name: str) -> Response:
         return Response(pretty(describe_traffic(registry.get(name))), media_type=JSON)
@@ -37,9 +158,17 @@ def add_traffic(app: FastAPI, registry: Registry) -> None:
     async def shadows(name: str) -> Response:
         return Response(pretty(describe_shadows(registry.get(name))), media_type=JSON)
 
-    for endpoint, described in ((show, _SHOW), (change, _CHANGE), (drop, _DROP)):
-        oas.add(app, "/models/{name}/traffic", endpoint, **described)
-    oas.add(app, "/models/{name}/shadow", shadows, get=_SHADOWS)
+    add, path = app.section("Management"), "/models/{name}/traffic"
+    text = "Which version gets which share of a model's requests."
+    add(show, f"get {path}", "describeTraffic", text, Traffic, (404,))
+    text = "Divide a model's requests among its versions, copy them to a shadow, promote a version."
+    request = Annotated[dict[str, Percent] | TrafficChange, Field(title="TrafficRequest")]
+    body = JsonBody(request, "Weights by version alone, or the parts to change.", {"1.0": 90, "2.0": 10})
+    add(change, f"put {path}", "changeTraffic", text, Traffic, (400, 404, 413), body=body)
+    text = "Send all of a model's requests to its default version again."
+    add(drop, f"delete {path}", "dropTraffic", text, Traffic, (404,))
+    text = "How the answers of a model's shadows compare."
+    add(shadows, "get /models/{name}/shadow", "describeShadows", text, Shadows, (404,))
 
 
 def describe_traffic(model: ModelVersion) -> dict[str, Any]:
@@ -111,144 +240,3 @@ def _describe_difference(difference: Difference) -> dict[str, Any]:
         "batchSize": both((difference.batches[0][1], difference.batches[1][1])),
         "bodies": None if texts is None else {"request": texts[0], **both((texts[1], texts[2]))},
     }
-
-
-# Descriptions
-
-
-def _by_name(schema: oas.Document, about: str) -> oas.Document:
-    return {"type": "object", "additionalProperties": schema, "description": about}
-
-
-def _both(schema: oas.Document) -> oas.Document:
-    return oas.record({"primary": schema, "shadow": schema})
-
-
-_NUMBER: oas.Document = {"type": "number"}
-_SHARE: oas.Document = {"type": "number", "minimum": 0, "maximum": 1}
-_PLAN: oas.Document = {
-    "weights": _by_name(PERCENT, "Percent of the requests that name no version, by version; together 100."),
-    "sticky": oas.told(oas.TEXT, "A header: requests with the same value go to the same version."),
-    "shadow": _by_name(
-        oas.record(
-            {
-                "percent": oas.told(PERCENT, "Of the requests that other versions answer."),
-                "compare": {**oas.TEXT, "enum": ["exact", "numeric", "top1"], "default": "exact"},
-                "tolerance": {**_NUMBER, "minimum": 0, "description": "With numeric; by default 0.00001."},
-            },
-            "percent",
-        ),
-        "Versions that get copies of requests, whose answers are compared.",
-    ),
-    "promote": oas.record(
-        {
-            "after": {**oas.WHOLE, "minimum": 1, "default": 10000, "description": "Answers before a step."},
-            "agreement": oas.told(_SHARE, "The least share of compared answers that agree."),
-            "p99_ratio": oas.told(_NUMBER, "The most that its 99th percentile may be of the other's."),
-            "errors": oas.told(_SHARE, "The largest share of its answers that may have failed."),
-            "steps": oas.told(oas.array(PERCENT), "The weights; by default 1, 5, 25, 50, 100."),
-            "version": oas.told(oas.TEXT, "The version; needed only if there are several beside the base."),
-            "dry_run": {**oas.FLAG, "default": False, "description": "Only say what would be done."},
-        },
-        description="Raises the weight of a version by itself, and takes it back.",
-    ),
-}
-SCHEMAS: oas.Document = {
-    "TrafficRequest": {
-        "description": "Weights by version alone, or the parts to change; null removes a part.",
-        "anyOf": [
-            _by_name(PERCENT, "Weights by version."),
-            oas.record({name: {**schema, "nullable": True} for name, schema in _PLAN.items()}),
-        ],
-    },
-    "Traffic": oas.record(
-        {
-            "modelName": oas.TEXT,
-            "default": oas.told(oas.TEXT, "The default version, which gets everything without weights."),
-            **_PLAN,
-            "effective": _by_name(PERCENT, "What each version gets now: nothing without a ready worker."),
-            "promotion": PROMOTION,
-        },
-        "modelName",
-        "default",
-        "effective",
-    ),
-    "Shadows": oas.record(
-        {
-            "modelName": oas.TEXT,
-            "shadows": _by_name(
-                oas.record(
-                    {
-                        "percent": PERCENT,
-                        "compare": oas.TEXT,
-                        "tolerance": _NUMBER,
-                        "waiting": oas.told(oas.COUNT, "Copies that wait to be sent."),
-                        "copies": _by_name(oas.COUNT, "Copies by what became of them."),
-                        "failed": oas.told(oas.COUNT, "Copies that failed although the primary did not."),
-                        "agreement": oas.told(_SHARE, "The share of compared answers that agreed."),
-                        "latency": oas.told(
-                            _both(oas.record(dict.fromkeys(("p50", "p90", "p99"), _NUMBER))), "Milliseconds."
-                        ),
-                        "batchSize": oas.told(_both(_NUMBER), "The mean."),
-                        "differences": oas.array(
-                            oas.record(
-                                {
-                                    "requestId": oas.TEXT,
-                                    "reason": oas.TEXT,
-                                    "status": _both(oas.WHOLE),
-                                    "latency": oas.told(_both(_NUMBER), "Milliseconds."),
-                                    "batchId": _both(oas.TEXT),
-                                    "batchSize": _both(oas.WHOLE),
-                                    "bodies": oas.told(
-                                        oas.record(dict.fromkeys(("request", "primary", "shadow"), oas.TEXT)),
-                                        "How they begin; only with `shadow_bodies`.",
-                                    ),
-                                }
-                            ),
-                            "The last ones, the newest first.",
-                        ),
-                    }
-                ),
-                "By version.",
-            ),
-        },
-        "modelName",
-        "shadows",
-    ),
-}
-_TRAFFIC = oas.ref("Traffic")
-_SHOW = {
-    "get": oas.operation(
-        "Management",
-        "describeTraffic",
-        "Which version gets which share of a model's requests.",
-        oas.answers("What was asked for, and what holds now.", _TRAFFIC, 404),
-    )
-}
-_CHANGE = {
-    "put": oas.operation(
-        "Management",
-        "changeTraffic",
-        "Divide a model's requests among its versions, copy them to a shadow, promote a version.",
-        oas.answers("The traffic was changed.", _TRAFFIC, 400, 404, 413),
-        body=oas.json_body(
-            "Weights by version alone, or the parts to change.",
-            oas.ref("TrafficRequest"),
-            example={"1.0": 90, "2.0": 10},
-        ),
-    )
-}
-_DROP = {
-    "delete": oas.operation(
-        "Management",
-        "dropTraffic",
-        "Send all of a model's requests to its default version again.",
-        oas.answers("The default version gets everything.", _TRAFFIC, 404),
-    )
-}
-_SHADOWS = oas.operation(
-    "Management",
-    "describeShadows",
-    "How the answers of a model's shadows compare.",
-    oas.answers("Each shadow, with the last differences.", oas.ref("Shadows"), 404),
-)

@@ -5,31 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.tensors.datatypes import BYTES
-from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
+from modelserver.engine.tensors.tensor import VARIABLE
+from modelserver.surface.api.metadata import PLATFORM, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from modelserver.engine.tensors.tensor import TensorSpec
     from modelserver.models.version import ModelVersion
-
-PLATFORM = "pytorch"
-
-# For handlers whose inputs and outputs have no shape: images, text, JSON.
-_ANY_INPUT = (TensorSpec("input_0", BYTES, (VARIABLE,)),)
-_ANY_OUTPUT = (TensorSpec("output_0", BYTES, (VARIABLE,)),)
-
-
-def tensors_of(model: ModelVersion) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
-    """The inputs and outputs of a model, from its signature, else from its handler's annotations.
-
-    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
-    """
-    signature = model.signature
-    built_in = model.pool.splits and not model.envelope
-    return (
-        signature.inputs or (_ANY_INPUT if built_in else ()),
-        signature.outputs or (_ANY_OUTPUT if built_in else ()),
-    )
 
 
 def describe_config(model: ModelVersion) -> dict[str, Any]:

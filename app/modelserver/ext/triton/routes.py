@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
+from typing_extensions import Required, TypedDict
 
 from modelserver.engine.tensors.shared_memory import NO_CUDA
 from modelserver.errors import BadRequest, MethodNotAllowed
@@ -18,21 +19,106 @@ from modelserver.ext.triton.switches import (
     log_settings,
     trace_settings,
 )
-from modelserver.surface.api import descriptions as oas
-from modelserver.surface.api.metadata import V2_VERSIONS
+from modelserver.surface.api.application import JsonBody
+from modelserver.surface.api.models import AnyObject, Error, Int64, Nothing, about
 from modelserver.surface.api.repository import is_near, read_object
+from modelserver.surface.api.routes import V2_VERSIONS
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
+    from modelserver.surface.api.application import Application
 
 _TAG = "Open Inference"
 _encode = msgspec.json.Encoder().encode
 
 
-def add_triton(app: FastAPI, registry: Registry, shared: Regions) -> None:
+class TensorConfig(TypedDict):
+    """An input or output."""
+
+    name: str
+    data_type: str
+    dims: list[Int64]
+
+
+class V2Config(TypedDict, total=False):
+    """The configuration of a model."""
+
+    name: Required[str]
+    platform: Required[str]
+    backend: str
+    max_batch_size: Required[int]
+    input: Required[list[TensorConfig]]
+    output: Required[list[TensorConfig]]
+    instance_group: Required[list[AnyObject]]
+    dynamic_batching: AnyObject
+    sequence_batching: AnyObject
+    model_transaction_policy: AnyObject
+    parameters: AnyObject
+
+
+class Duration(TypedDict):
+    """How many requests, and how long they took."""
+
+    count: int
+    ns: int
+
+
+class VersionStatistics(TypedDict, total=False):
+    """What became of the requests to a version."""
+
+    name: Required[str]
+    version: Required[str]
+    last_inference: Annotated[int, about("Milliseconds since 1970.")]
+    inference_count: Required[int]
+    execution_count: Required[int]
+    inference_stats: Required[dict[str, Duration]]
+    response_stats: AnyObject
+    batch_stats: list[AnyObject]
+    memory_usage: list[AnyObject]
+
+
+class V2Statistics(TypedDict):
+    """What became of the requests to models."""
+
+    model_stats: list[VersionStatistics]
+
+
+class V2Region(TypedDict):
+    """Registered shared memory."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class RegionRequest(TypedDict, total=False):
+    """Which memory."""
+
+    key: Required[str]
+    offset: int
+    byte_size: Required[int]
+
+
+class TraceSettings(TypedDict):
+    """Nothing is traced in Triton's way."""
+
+    trace_level: list[str]
+
+
+class LogSettings(TypedDict):
+    """How much the server logs, in Triton's terms."""
+
+    log_file: str
+    log_info: bool
+    log_warning: bool
+    log_error: bool
+    log_verbose_level: int
+    log_format: str
+
+
+def add_triton(app: Application, registry: Registry, shared: Regions) -> None:
     """Adds the routes."""
     _add_model_routes(app, registry)
     _add_system_memory(app, shared)
@@ -41,45 +127,36 @@ def add_triton(app: FastAPI, registry: Registry, shared: Regions) -> None:
     _add_log_settings(app)
 
 
-def _described(name: str, summary: str, schema: oas.Document, *statuses: int, **more: Any) -> oas.Document:
-    return oas.operation(_TAG, f"v2_{name}", summary, oas.answers(summary, schema, *statuses), **more)
-
-
-def _add_model_routes(app: FastAPI, registry: Registry) -> None:
-    async def told(name: str = "", version: str | None = None) -> Response:
-        found = [msgspec.Raw(_encode(each)) async for each in list_statistics(registry, name, version)]
-        return Response(_encode({"model_stats": found}), media_type="application/json")
+def _add_model_routes(app: Application, registry: Registry) -> None:
+    async def list_(name: str = "", version: str | None = None) -> Response:
+        models = [msgspec.Raw(_encode(each)) async for each in list_statistics(registry, name, version)]
+        return Response(_encode({"model_stats": models}), media_type="application/json")
 
     async def all_statistics() -> Response:
-        return await told()
+        return await list_()
 
     async def config(name: str, version: str | None = None) -> JSONResponse:
         return JSONResponse(describe_config(registry.get(name, version)))
 
     async def statistics(name: str, version: str | None = None) -> Response:
-        return await told(name, version)
+        return await list_(name, version)
 
-    stats = oas.ref("V2Statistics")
-    all_described = _described("statistics", "What became of the requests to all models.", stats)
-    oas.add(app, "/v2/models/stats", all_statistics, get=all_described)
+    add, text = app.section(_TAG), "What became of the requests to all models."
+    add(all_statistics, "get /v2/models/stats", "v2_statistics", text, V2Statistics)
     for path, prefix in V2_VERSIONS:
-        described = _described(
-            f"{prefix}modelConfig", "The configuration of a model.", oas.ref("V2Config"), 404
-        )
-        oas.add(app, f"{path}/config", config, get=described)
-        described = _described(
-            f"{prefix}modelStatistics", "What became of the requests to a model.", stats, 404
-        )
-        oas.add(app, f"{path}/stats", statistics, get=described)
+        text = "The configuration of a model."
+        add(config, f"get {path}/config", f"v2_{prefix}modelConfig", text, V2Config, (404,))
+        text = "What became of the requests to a model."
+        add(statistics, f"get {path}/stats", f"v2_{prefix}modelStatistics", text, V2Statistics, (404,))
 
 
-def _add_system_memory(app: FastAPI, shared: Regions) -> None:
+def _add_system_memory(app: Application, shared: Regions) -> None:
     async def status(region: str = "") -> JSONResponse:
         return JSONResponse(shared.status(region))
 
     async def register(request: Request, region: str) -> JSONResponse:
-        asked = await read_object(request)
-        key, offset, size = asked.get("key"), asked.get("offset", 0), asked.get("byte_size")
+        fields = await read_object(request)
+        key, offset, size = fields.get("key"), fields.get("offset", 0), fields.get("byte_size")
         if not isinstance(key, str):
             raise BadRequest("key: the name of the shared memory is needed")
         if type(offset) is not int or type(size) is not int:
@@ -91,21 +168,18 @@ def _add_system_memory(app: FastAPI, shared: Regions) -> None:
         shared.unregister(region)
         return JSONResponse({})
 
-    base, listed = "/v2/systemsharedmemory", oas.array(oas.ref("V2Region"))
-    wanted = oas.record({"key": oas.TEXT, "offset": oas.WHOLE, "byte_size": oas.WHOLE}, "key", "byte_size")
-    body = oas.json_body("Which memory.", wanted, example={"key": "/tensors_x", "byte_size": 4096})
-    for path, name, statuses in ((base, "sharedMemory", ()), (f"{base}/region/{{region}}", "region", (404,))):
-        shown = _described(f"{name}_status", "The registered shared memory.", listed, *statuses)
-        forgotten = _described(f"{name}_unregister", "Forget shared memory.", oas.record({}))
-        oas.add(app, f"{path}/status", status, get=shown)
-        oas.add(app, f"{path}/unregister", unregister, post=forgotten)
-    added = _described(
-        "region_register", "Register shared memory for tensors.", oas.record({}), 400, 413, body=body
-    )
-    oas.add(app, f"{base}/region/{{region}}/register", register, post=added)
+    add, base = app.section(_TAG), "/v2/systemsharedmemory"
+    one = f"{base}/region/{{region}}"
+    for path, name, errors in ((base, "v2_sharedMemory", ()), (one, "v2_region", (404,))):
+        text = "The registered shared memory."
+        add(status, f"get {path}/status", f"{name}_status", text, list[V2Region], errors)
+        add(unregister, f"post {path}/unregister", f"{name}_unregister", "Forget shared memory.", Nothing)
+    text = "Register shared memory for tensors."
+    body = JsonBody(RegionRequest, "Which memory.", {"key": "/tensors_x", "byte_size": 4096})
+    add(register, f"post {one}/register", "v2_region_register", text, Nothing, (400, 413), body=body)
 
 
-def _add_cuda_memory(app: FastAPI) -> None:
+def _add_cuda_memory(app: Application) -> None:
     async def status() -> JSONResponse:
         return JSONResponse([])
 
@@ -116,17 +190,22 @@ def _add_cuda_memory(app: FastAPI) -> None:
         """Triton's clients clean up before they begin."""
         return JSONResponse({})
 
-    base = "/v2/cudasharedmemory"
-    for path, name in ((base, "cuda"), (f"{base}/region/{{region}}", "cuda_region")):
-        shown = _described(f"{name}_status", "An empty list.", oas.array(oas.ANYTHING))
-        forgotten = _described(f"{name}_unregister", "Nothing to forget.", oas.record({}))
-        oas.add(app, f"{path}/status", status, get=shown)
-        oas.add(app, f"{path}/unregister", unregister, post=forgotten)
-    refused = oas.operation(_TAG, "v2_cuda_region_register", "Refused: there is none.", oas.errors(400))
-    oas.add(app, f"{base}/region/{{region}}/register", register, post=refused)
+    add, base = app.section(_TAG), "/v2/cudasharedmemory"
+    one = f"{base}/region/{{region}}"
+    for path, name in ((base, "v2_cuda"), (one, "v2_cuda_region")):
+        add(status, f"get {path}/status", f"{name}_status", "An empty list.", list[AnyObject])
+        add(unregister, f"post {path}/unregister", f"{name}_unregister", "Nothing to forget.", Nothing)
+    add(
+        register,
+        f"post {one}/register",
+        "v2_cuda_region_register",
+        "Refused: there is none.",
+        Error,
+        status=400,
+    )
 
 
-def _add_trace_settings(app: FastAPI, registry: Registry) -> None:
+def _add_trace_settings(app: Application, registry: Registry) -> None:
     async def show(name: str = "") -> JSONResponse:
         if name:
             registry.get(name)
@@ -137,19 +216,17 @@ def _add_trace_settings(app: FastAPI, registry: Registry) -> None:
             registry.get(name)
         return JSONResponse(change_trace_settings(await read_object(request)))
 
-    settings = oas.record({"trace_level": oas.array(oas.TEXT)}, "trace_level")
-    body = oas.json_body("Only OFF is possible.", oas.ANYTHING, example={"trace_level": ["OFF"]})
-    for path, prefix, statuses in (("/v2", "", ()), ("/v2/models/{name}", "model_", (404,))):
-        shown = _described(f"{prefix}trace", "Nothing is traced in Triton's way.", settings, *statuses)
-        changed = _described(
-            *(f"{prefix}setTrace", "Accepts that nothing is traced.", settings, 400, 413, *statuses),
-            body=body,
-        )
-        oas.add(app, f"{path}/trace/setting", show, get=shown)
-        oas.add(app, f"{path}/trace/setting", change, post=changed)
+    add = app.section(_TAG)
+    body = JsonBody(AnyObject, "Only OFF is possible.", {"trace_level": ["OFF"]})
+    one, unknown = "/v2/models/{name}", (404,)
+    for path, prefix, errors in (("/v2", "v2_", ()), (one, "v2_model_", unknown)):
+        path_, text = f"{path}/trace/setting", "Nothing is traced in Triton's way."
+        add(show, f"get {path_}", f"{prefix}trace", text, TraceSettings, errors)
+        text, refused = "Accepts that nothing is traced.", (400, 413, *errors)
+        add(change, f"post {path_}", f"{prefix}setTrace", text, TraceSettings, refused, body=body)
 
 
-def _add_log_settings(app: FastAPI) -> None:
+def _add_log_settings(app: Application) -> None:
     async def show() -> JSONResponse:
         return JSONResponse(log_settings())
 
@@ -161,60 +238,8 @@ def _add_log_settings(app: FastAPI) -> None:
             )
         return JSONResponse(change_log_settings(await read_object(request)))
 
-    names = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
-    texts = dict.fromkeys(("log_file", "log_format"), oas.TEXT)
-    settings = oas.record({**dict.fromkeys(names, oas.FLAG), **texts, "log_verbose_level": oas.WHOLE}, *names)
-    body = oas.json_body("What is to change.", oas.ANYTHING, example={"log_verbose_level": 1})
-    shown = _described("log", "How much the server logs, in Triton's terms.", settings)
-    changed = _described("setLog", "Change how much the server logs.", settings, 400, 405, 413, body=body)
-    oas.add(app, "/v2/logging", show, get=shown)
-    oas.add(app, "/v2/logging", change, post=changed)
-
-
-_DURATION = oas.record({"count": oas.WHOLE, "ns": oas.WHOLE}, "count", "ns")
-_TENSORS = oas.array(
-    oas.record({"name": oas.TEXT, "data_type": oas.TEXT, "dims": oas.SIZES}, "name", "data_type", "dims")
-)
-SCHEMAS: oas.Document = {
-    "V2Config": oas.record(
-        {
-            "name": oas.TEXT,
-            "platform": oas.TEXT,
-            "backend": oas.TEXT,
-            "max_batch_size": oas.WHOLE,
-            "input": _TENSORS,
-            "output": _TENSORS,
-            "instance_group": oas.array(oas.ANYTHING),
-            "dynamic_batching": oas.ANYTHING,
-            "sequence_batching": oas.ANYTHING,
-            "model_transaction_policy": oas.ANYTHING,
-            "parameters": oas.ANYTHING,
-        },
-        *("name", "platform", "max_batch_size", "input", "output", "instance_group"),
-    ),
-    "V2Statistics": oas.record(
-        {
-            "model_stats": oas.array(
-                oas.record(
-                    {
-                        "name": oas.TEXT,
-                        "version": oas.TEXT,
-                        "last_inference": oas.told(oas.WHOLE, "Milliseconds since 1970."),
-                        "inference_count": oas.WHOLE,
-                        "execution_count": oas.WHOLE,
-                        "inference_stats": {"type": "object", "additionalProperties": _DURATION},
-                        "response_stats": oas.ANYTHING,
-                        "batch_stats": oas.array(oas.ANYTHING),
-                        "memory_usage": oas.array(oas.ANYTHING),
-                    },
-                    *("name", "version", "inference_count", "execution_count", "inference_stats"),
-                )
-            )
-        },
-        "model_stats",
-    ),
-    "V2Region": oas.record(
-        {"name": oas.TEXT, "key": oas.TEXT, "offset": oas.WHOLE, "byte_size": oas.WHOLE},
-        *("name", "key", "offset", "byte_size"),
-    ),
-}
+    add, text = app.section(_TAG), "How much the server logs, in Triton's terms."
+    add(show, "get /v2/logging", "v2_log", text, LogSettings)
+    text, errors = "Change how much the server logs.", (400, 405, 413)
+    body = JsonBody(AnyObject, "What is to change.", {"log_verbose_level": 1})
+    add(change, "post /v2/logging", "v2_setLog", text, LogSettings, errors, body=body)

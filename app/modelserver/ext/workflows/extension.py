@@ -8,9 +8,8 @@ from modelserver.ext.workflows.workflows import Workflows
 from modelserver.surface.inference.routes import WORKFLOW
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from modelserver.extension import Host
+    from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
 
 
@@ -21,12 +20,12 @@ class Extension:
         services = host.services
         workflows = Workflows(host.registry, host.settings, services.aside, host.workdir)
 
-        def manage(app: FastAPI, services: Services) -> None:
+        def manage(app: Application, services: Services) -> None:
             from modelserver.ext.workflows import routes  # noqa: PLC0415 - with FastAPI
 
             routes.add_workflow_management(app, workflows, model_api=services.settings.enable_model_api)
 
-        def infer(app: FastAPI, _: Services) -> None:
+        def infer(app: Application, _: Services) -> None:
             from modelserver.ext.workflows import routes  # noqa: PLC0415 - with FastAPI
 
             routes.add_workflow_inference(app, workflows)

@@ -2,34 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BaseModel
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
+from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
-from modelserver.surface.api import descriptions as oas
+from modelserver.surface.api.application import ANY_METHOD, BINARY, JsonBody, Operation
 from modelserver.surface.api.management import status
-from modelserver.surface.api.pages import one_page, page_parameters, page_schema
+from modelserver.surface.api.models import Error, PageQuery, Status, about, optional
+from modelserver.surface.api.pages import one_page
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from modelserver.ext.workflows.workflow import Workflow
     from modelserver.ext.workflows.workflows import Workflows
+    from modelserver.surface.api.application import Application
 
-_PARAMETERS = {
-    "url": oas.told(oas.TEXT, "Archive in the workflow store, or a URL."),
-    "workflow_name": oas.told(oas.TEXT, "The workflow's name; by default the archive's."),
-    "response_timeout": oas.told(oas.WHOLE, "Seconds that each node may take for a batch."),
-    "startup_timeout": oas.told(oas.WHOLE, "Seconds that each node's worker may take to load."),
-}
+
+class WorkflowRequest(BaseModel):
+    """A registration."""
+
+    url: Annotated[str, about("Archive in the workflow store, or a URL.")]
+    workflow_name: Annotated[str, optional("The workflow's name; by default the archive's.")]
+    response_timeout: Annotated[int, optional("Seconds that each node may take for a batch.")]
+    startup_timeout: Annotated[int, optional("Seconds that each node's worker may take to load.")]
+
+
+class WorkflowListEntry(TypedDict):
+    """A workflow and its archive."""
+
+    workflowName: str
+    workflowUrl: str
+
+
+class WorkflowList(TypedDict, total=False):
+    """A page of the registered workflows."""
+
+    nextPageToken: Annotated[str, about("Where the next page begins; absent on the last.")]
+    workflows: Required[list[WorkflowListEntry]]
+
+
+class WorkflowNode(TypedDict, total=False):
+    """A node."""
+
+    name: Required[str]
+    model: Required[Annotated[str, about("The model that serves it.")]]
+    url: Annotated[str, about("Of the model's archive; absent for a function.")]
+    retryAttempts: Required[Annotated[int, about("How often a failed attempt is repeated.")]]
+    timeoutMs: Required[Annotated[int, about("Milliseconds that an attempt may take.")]]
+
+
+class WorkflowDescription(TypedDict):
+    """A workflow: options, graph, nodes."""
+
+    workflowName: str
+    workflowUrl: str
+    minWorkers: Annotated[int, about("Like the next three, for nodes that do not say otherwise.")]
+    maxWorkers: int
+    batchSize: int
+    maxBatchDelay: Annotated[int, about("Milliseconds.")]
+    workflowDag: Annotated[str, about("Each node with those after it.")]
+    nodes: list[WorkflowNode]
+
+
 # The workers are waited for in any case, as in TorchServe.
-_KNOWN = (*_PARAMETERS, "synchronous")
+_KNOWN = (*WorkflowRequest.model_fields, "synchronous")
 # What TorchServe tells of a node without a batch size or delay.
 _BATCH_SIZE, _BATCH_DELAY = 1, 50
 
@@ -43,22 +86,41 @@ class _AnyCase(StringConvertor):
 register_url_convertor("wfpredict", _AnyCase())
 
 
-def add_workflow_management(app: FastAPI, workflows: Workflows | None, *, model_api: bool) -> None:
+def add_workflow_management(app: Application, workflows: Workflows | None, *, model_api: bool) -> None:
     """The routes of the management listener.
 
     ``workflows`` is None where they are turned off. ``model_api``: models may be registered and unregistered.
     """
     api = WorkflowApi(workflows, model_api=model_api)
-    oas.add(app, "/workflows", api.register, post=_REGISTER)
-    oas.add(app, "/workflows", api.list_all, get=_LIST)
-    oas.add(app, "/workflows/{workflow}", api.describe, get=_DESCRIBE)
-    oas.add(app, "/workflows/{workflow}", api.unregister, delete=_UNREGISTER)
-    more = "/workflows/{workflow}/{rest:path}"
-    app.add_api_route(more, api.describe, methods=["get"])
-    app.add_api_route(more, api.unregister, methods=["delete"])
+    add, unknown = app.section("Workflows"), {404: (Error, "No such workflow.")}
+    add(
+        api.register,
+        "post /workflows",
+        "registerWorkflow",
+        "Register a workflow and its models. The url comes from the query or from a JSON body.",
+        Status,
+        (400, 404, 405, 409, 500),
+        "Registered, with all workers ready.",
+        query=WorkflowRequest,
+        body=JsonBody(
+            WorkflowRequest,
+            "The same parameters; with a JSON body the query is not read.",
+            {"url": "my-workflow.war"},
+            required=False,
+        ),
+    )
+    text = "List the registered workflows."
+    add(api.list_all, "get /workflows", "listWorkflows", text, WorkflowList, query=PageQuery)
+    path, listed = "/workflows/{workflow}", list[WorkflowDescription]
+    text = "Describe a workflow: options, graph, nodes."
+    add(api.describe, f"get {path}", "describeWorkflow", text, listed, (503,), responses=unknown)
+    text, errors = "Unregister a workflow and its models.", (405, 409)
+    add(api.unregister, f"delete {path}", "unregisterWorkflow", text, Status, errors, responses=unknown)
+    app.add_api_route(f"{path}/{{rest:path}}", api.describe, methods=["get"])
+    app.add_api_route(f"{path}/{{rest:path}}", api.unregister, methods=["delete"])
 
 
-def add_workflow_inference(app: FastAPI, workflows: Workflows | None) -> None:
+def add_workflow_inference(app: Application, workflows: Workflows | None) -> None:
     """Describes the route of the inference listener, of which the application only gets OPTIONS; requests of
     other methods are served before it.
     """
@@ -68,23 +130,35 @@ def add_workflow_inference(app: FastAPI, workflows: Workflows | None) -> None:
         if workflows is None:
             raise WorkflowNotFound.named(name)
         workflows.get(name)
-        raise MethodNotAllowed(", ".join(sorted(method.upper() for method in oas.METHODS)))
+        raise MethodNotAllowed(", ".join(sorted(method.upper() for method in ANY_METHOD)))
 
-    body = {
-        "description": "What the first node is given.",
-        "required": False,
-        "content": {"*/*": {"schema": oas.BINARY}},
-    }
-    responses = {
-        "200": oas.answer("The last node's answer; of several, an object of them by name.", {}),
-        **oas.errors(404, 413, 500, 503, 504),
-    }
-    described = oas.operation("Workflows", "wfpredict", "Ask a workflow.", responses, body=body)
-    item = oas.by_any_method("post", described)
-    about = "Workflows", "wfpredict_options", "Refused: a workflow has no description of its own."
-    item["options"] = {**oas.operation(*about, oas.errors(404, 405)), oas.UNLISTED: True}
     path = "/{verb:wfpredict}/{workflow}"
-    app.add_api_route(path, refuse, methods=["OPTIONS"], openapi_extra=item)
+    body = {"description": "What the first node is given.", "content": {"*/*": {"schema": BINARY}}}
+    app.operations.append(
+        Operation(
+            "Workflows",
+            f"post {path}",
+            "wfpredict",
+            "Ask a workflow.",
+            Any,
+            (404, 413, 500, 503, 504),
+            "The last node's answer; of several, an object of them by name.",
+            others=ANY_METHOD,
+            more={"requestBody": body},
+        )
+    )
+    refused = Operation(
+        "Workflows",
+        f"options {path}",
+        "wfpredict_options",
+        "Refused: a workflow has no description of its own.",
+        Error,
+        (405,),
+        "No such workflow.",
+        status=404,
+        unlisted=True,
+    )
+    app.add(refuse, refused)
     app.add_api_route(f"{path}/{{rest:path}}", refuse, methods=["OPTIONS"])
 
 
@@ -157,65 +231,3 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
             for name, node in workflow.specification.nodes.items()
         ],
     }
-
-
-# Descriptions
-
-SCHEMAS: oas.Document = {
-    "WorkflowList": page_schema("workflow"),
-    "WorkflowRequest": oas.record(_PARAMETERS, "url"),
-    "WorkflowDescription": oas.record(
-        {
-            "workflowName": oas.TEXT,
-            "workflowUrl": oas.TEXT,
-            "minWorkers": oas.told(oas.WHOLE, "Like the next three, for nodes that do not say otherwise."),
-            "maxWorkers": oas.WHOLE,
-            "batchSize": oas.WHOLE,
-            "maxBatchDelay": oas.told(oas.WHOLE, "Milliseconds."),
-            "workflowDag": oas.told(oas.TEXT, "Each node with those after it."),
-            "nodes": oas.array(
-                oas.record(
-                    {
-                        "name": oas.TEXT,
-                        "model": oas.told(oas.TEXT, "The model that serves it."),
-                        "url": oas.told(oas.TEXT, "Of the model's archive; absent for a function."),
-                        "retryAttempts": oas.told(oas.WHOLE, "How often a failed attempt is repeated."),
-                        "timeoutMs": oas.told(oas.WHOLE, "Milliseconds that an attempt may take."),
-                    },
-                    *("name", "model", "retryAttempts", "timeoutMs"),
-                )
-            ),
-        },
-        *("workflowName", "workflowUrl", "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay"),
-        *("workflowDag", "nodes"),
-    ),
-}
-_NOT_THERE = {"404": oas.answer("No such workflow.", oas.ref("Error"))}
-_REGISTER = oas.operation(
-    "Workflows",
-    "registerWorkflow",
-    "Register a workflow and its models. The url comes from the query or from a JSON body.",
-    oas.answers("Registered, with all workers ready.", oas.STATUS, 400, 404, 405, 409, 500),
-    parameters=[
-        oas.query(name, schema["type"], schema["description"]) for name, schema in _PARAMETERS.items()
-    ],
-    body=oas.json_body(
-        "The same parameters; with a JSON body the query is not read.",
-        oas.ref("WorkflowRequest"),
-        example={"url": "my-workflow.war"},
-        required=False,
-    ),
-)
-_LIST = oas.operation(
-    *("Workflows", "listWorkflows", "List the registered workflows."),
-    oas.answers("The workflows, by name.", oas.ref("WorkflowList")),
-    parameters=page_parameters("workflow"),
-)
-_FOUND = oas.answers("The workflow.", oas.array(oas.ref("WorkflowDescription")), 503)
-_DESCRIBE = oas.operation(
-    *("Workflows", "describeWorkflow", "Describe a workflow: options, graph, nodes."), _FOUND | _NOT_THERE
-)
-_GONE = oas.answers("Unregistered, with its models.", oas.STATUS, 405, 409)
-_UNREGISTER = oas.operation(
-    *("Workflows", "unregisterWorkflow", "Unregister a workflow and its models."), _GONE | _NOT_THERE
-)

@@ -2,100 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
-from modelserver.ext.triton.routes import add_triton
-from modelserver.surface.api.descriptions import (
-    METHODS,
-    TEXT,
-    add,
-    answer,
-    by_any_method,
-    operation,
-    query,
-    ref,
-)
-from modelserver.surface.api.management import add_management
-from modelserver.surface.api.metadata import add_health, add_v2
+from modelserver.surface.api.application import Application
+from modelserver.surface.api.logging_level import add_logging_level
 from modelserver.surface.api.openapi import add_descriptions
-from modelserver.surface.api.predictions import add_inference, add_liveness
-from modelserver.surface.api.repository import add_repository
+from modelserver.surface.api.routes import (
+    add_health,
+    add_inference,
+    add_liveness,
+    add_management,
+    add_metrics,
+    add_repository,
+    add_v2,
+)
 from modelserver.surface.api.tokens import add_token_renewal
 from modelserver.surface.http.answers import JSON, error_body, is_kserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from starlette.requests import Request
+
     from modelserver.surface.api.services import AddRoutes, Role, Services
 
 
-def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] = ()) -> FastAPI:
+def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] = ()) -> Application:
     """The application of a listener with these roles; one address may have several.
 
     ``added`` add the routes of extensions.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = Application()
     registry, settings = services.registry, services.settings
+    # The first route that fits serves: those of extensions are more specific.
+    for add_routes in added:
+        add_routes(app, services)
+    of_extensions, app.operations = app.operations, []
     if "inference" in roles:
         if not settings.as_torchserve:
             add_liveness(app)
         add_inference(app, registry)
         if settings.ts_open_inference_protocol:
-            add_triton(app, registry, services.shared)
             add_v2(app, registry, settings)
     if "management" in roles:
         add_management(app, registry, model_api=settings.enable_model_api)
+        add_logging_level(app)
         add_token_renewal(app, services.tokens)
     if roles & {"inference", "management"}:
         add_repository(app, registry, settings, everybody="management" in roles)
     add_descriptions(app, roles, registry)
-    for add_routes in added:
-        add_routes(app, services)
     add_health(app, registry)
-    _add_metrics(app, services.metrics if "metrics" in roles else None)
+    add_metrics(app, services.metrics if "metrics" in roles else None)
+    app.operations += of_extensions
     app.state.as_torchserve = settings.as_torchserve
     for kind in (HTTPException, ModelServerError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return app
-
-
-def _add_metrics(app: FastAPI, metrics: ServerMetrics | None) -> None:
-    """Adds the route; ``metrics`` is None if another listener has them."""
-    rendering = asyncio.Lock()
-
-    async def render(request: Request) -> Response:
-        if metrics is None:
-            raise ResourceNotFound
-        pieces = []
-        # One answer at a time, as many would take long together in each turn of the loop.
-        async with rendering:
-            for piece in metrics.pieces(request.query_params.getlist("name[]")):
-                pieces.append(piece)
-                await asyncio.sleep(0)
-        return Response(b"".join(pieces), media_type=CONTENT_TYPE)
-
-    names = query("name[]", "array", "Only metrics of these names; may be repeated.", items=TEXT)
-    content = {CONTENT_TYPE: {"schema": TEXT}}
-    elsewhere = answer("This listener has no metrics: they are at metrics_address.", ref("Error"))
-    responses = {
-        "200": {"description": "Metrics in Prometheus' text format.", "content": content},
-        "404": elsewhere,
-    }
-    parameters = [{**names, "style": "form", "explode": True}]
-    described = operation("Metrics", "metrics", "Metrics.", responses, parameters=parameters)
-    add(app, "/metrics", render, **by_any_method("get", described))
-    if metrics is not None:
-        app.add_api_route("/metrics/{rest:path}", render, methods=[*METHODS])
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

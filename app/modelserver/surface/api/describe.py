@@ -6,13 +6,11 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.pools.pool import FAILING
 from modelserver.engine.telemetry.gpus import NO_GPU, gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.version import FailedVersion
-from modelserver.surface.api import descriptions as oas
-from modelserver.surface.api.shares import SHARE, describe_share, moment
+from modelserver.surface.api.shares import describe_share, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,119 +210,3 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
                 "source": options.sources.get(name, "default"),
             }
     return described
-
-
-# The schema
-
-_NUMBERS = (
-    *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"),
-    *("maxRetryTimeoutInSec", "clientTimeoutInMills", "parallelLevel", "sequenceMaxIdleMSec"),
-    *("sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
-    *(row.described for row in OPTIONS.values() if row.described and "." not in row.described),
-)
-_AUTOSCALING = oas.record(
-    {
-        **dict.fromkeys(("targetWait", "upPause", "downPause"), oas.WHOLE),
-        "source": oas.told(oas.TEXT, "Where the setting comes from."),
-        "wish": oas.told(oas.COUNT, "How many workers the load needs."),
-        "reason": oas.TEXT,
-        "queueWait": oas.told(oas.WHOLE, "How long a request waits; absent if it would be refused."),
-        "busy": {"type": "number", "description": "How many workers are busy, on average."},
-        "lastChange": oas.record({"time": oas.TIME, "from": oas.COUNT, "to": oas.COUNT, "reason": oas.TEXT}),
-    },
-    description="How the number of workers follows the load; times in milliseconds.",
-)
-_REPLACEMENT = oas.record(
-    {
-        "modelUrl": oas.TEXT,
-        "modelVersion": oas.TEXT,
-        "status": {**oas.TEXT, "enum": ["LOADING", "FAILED"]},
-        "failure": oas.told(oas.TEXT, "Why the replacement failed."),
-        "since": oas.TIME,
-    },
-    description="What is replacing this version, or failed to; absent without a replacement.",
-)
-_WORKER = oas.record(
-    {
-        "id": oas.TEXT,
-        "startTime": oas.TIME,
-        "status": {**oas.TEXT, "enum": ["LOADING", "READY", "UNLOADING", "FAILED"]},
-        "memoryUsage": {**oas.WHOLE, "format": "int64", "description": "Resident bytes."},
-        "pid": oas.WHOLE,
-        "gpu": oas.told(oas.FLAG, "Whether its model is on a GPU; until it has loaded, whether it gets one."),
-        "gpuUsage": oas.TEXT,
-        "node": oas.told(
-            oas.record({"name": oas.TEXT, "host": oas.TEXT}),
-            "The other machine that it runs on; absent if none.",
-        ),
-        "failure": oas.told(oas.TEXT, "Why it failed."),
-        "failedLoads": oas.told(oas.COUNT, "How often in a row its model could not be loaded."),
-        "nextTry": oas.told(oas.TIME, "When its next process starts; absent unless it waits for that."),
-        "lastEnd": oas.told(
-            oas.record({"time": oas.TIME, "reason": oas.TEXT}),
-            "When, and why, its last process ended unexpectedly after it had loaded; absent if none did.",
-        ),
-        "largestBatch": oas.told(
-            oas.COUNT,
-            "The rows that fit into its GPU's memory, if it splits larger batches; otherwise absent.",
-        ),
-    }
-)
-_ERRORS = oas.record(
-    {
-        "count": oas.COUNT,
-        "failing": oas.told(oas.FLAG, f"Whether the last {FAILING} batches all failed."),
-        "types": {
-            "type": "object",
-            "description": "By type: the class of a handler's exception, or of an error of the server.",
-            "additionalProperties": oas.COUNT,
-        },
-        "last": oas.record(
-            {
-                "time": oas.TIME,
-                "type": oas.TEXT,
-                "status": oas.COUNT,
-                "message": oas.TEXT,
-                "requestId": oas.TEXT,
-            }
-        ),
-    },
-    description="Requests that were answered with a status of 500 or more; absent if there were none.",
-)
-_SETTING = oas.record({"value": {}, "source": oas.told(oas.TEXT, "Where the value comes from.")})
-SCHEMAS: oas.Document = {
-    "ModelDescription": oas.record(
-        {
-            **dict.fromkeys(
-                ("modelName", "modelVersion", "modelUrl", "runtime", "parallelType", "deviceType"), oas.TEXT
-            ),
-            **dict.fromkeys(_NUMBERS, oas.WHOLE),
-            **dict.fromkeys(
-                ("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), oas.FLAG
-            ),
-            "deviceIds": oas.array(oas.WHOLE),
-            "workers": oas.array(_WORKER),
-            "jobQueueStatus": oas.record({"remainingCapacity": oas.WHOLE, "pendingRequests": oas.WHOLE}),
-            "status": {**oas.TEXT, "enum": ["FAILED"], "description": "If the version was not restored."},
-            "failure": oas.told(oas.TEXT, "Why the version could not be restored."),
-            "sequences": oas.record({"living": oas.WHOLE, "waiting": oas.WHOLE}),
-            "batching": {
-                "type": "object",
-                "description": "The effective batch settings by name, each with its source.",
-                "additionalProperties": _SETTING,
-            },
-            "autoscaling": _AUTOSCALING,
-            "replacement": _REPLACEMENT,
-            "traffic": SHARE,
-            "errors": _ERRORS,
-            "warnings": oas.WARNINGS,
-            "precision": oas.told(
-                oas.record(dict.fromkeys(("asked", "used", "why"), oas.TEXT)),
-                "What the network computes in, where the handler had a choice, as on GPUs.",
-            ),
-            "customizedMetadata": oas.told(
-                oas.ANYTHING, "The handler's own metadata; only with `customized=true`."
-            ),
-        }
-    )
-}

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from modelserver.surface.api.descriptions import UNLISTED, Document
+from modelserver.surface.api.application import UNLISTED, Document
 
 CONTENT_TYPE = "text/html; charset=utf-8"
 CONTENT_SECURITY_POLICY = (

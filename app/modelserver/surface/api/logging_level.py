@@ -9,15 +9,15 @@ from starlette.responses import Response
 
 from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.errors import BadRequest
-from modelserver.surface.api.descriptions import TEXT, add, answers, operation, query, record
+from modelserver.surface.api.models import LogLevel, LogLevelQuery
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from modelserver.surface.api.application import Application
 
 
-def add_logging_level(app: FastAPI) -> None:
+def add_logging_level(app: Application) -> None:
     """Adds ``GET /logging`` and ``PUT /logging?level=``."""
 
     async def show() -> Response:
@@ -30,15 +30,6 @@ def add_logging_level(app: FastAPI) -> None:
         set_log_level(level)
         return await show()
 
-    level = {**query("level", "string", "debug, info, warn or error.", example="debug"), "required": True}
-    shown = record({"level": TEXT})
-    asked = operation("Management", "getLogLevel", "How much the server logs.", answers("The level.", shown))
-    changed = operation(
-        "Management",
-        "setLogLevel",
-        "Change how much the server logs.",
-        answers("The level.", shown, 400),
-        parameters=[level],
-    )
-    add(app, "/logging", show, get=asked)
-    add(app, "/logging", change, put=changed)
+    add, about = app.section("Management"), "Change how much the server logs."
+    add(show, "get /logging", "getLogLevel", "How much the server logs.", LogLevel)
+    add(change, "put /logging", "setLogLevel", about, LogLevel, (400,), query=LogLevelQuery)

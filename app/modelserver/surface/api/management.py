@@ -11,25 +11,19 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from modelserver.errors import BadRequest, MethodNotAllowed
-from modelserver.ext.rollout.routes import add_traffic
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import ASKED, PARAMETERS, Registration
 from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
-from modelserver.surface.api import descriptions as oas
 from modelserver.surface.api.describe import describe, read_gpus_of
-from modelserver.surface.api.logging_level import add_logging_level
-from modelserver.surface.api.pages import one_page, page_parameters, page_schema
+from modelserver.surface.api.pages import one_page
 from modelserver.surface.api.parameters import Parameters
-from modelserver.surface.api.predictions import V1_READY
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import ask_handler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from fastapi import FastAPI
 
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -39,22 +33,6 @@ _log = logging.getLogger("modelserver.api")
 
 # TorchServe ignores the last two as well.
 _SCALING = ("min_worker", "max_worker", "synchronous", "model_version", "number_gpu", "timeout")
-
-
-def add_management(app: FastAPI, registry: Registry, *, model_api: bool) -> None:
-    """Adds the routes. ``model_api``: models may be registered and unregistered."""
-    api = ManagementApi(registry, model_api=model_api)
-    oas.add(app, "/models", api.register, post=_register())
-    oas.add(app, "/models", api.list_models, get=_list())
-    add_traffic(app, registry)
-    for path, prefix in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
-        operations = describe_operations(prefix)
-        oas.add(app, path, api.describe, get=operations["get"])
-        oas.add(app, path, api.scale, put=operations["put"])
-        oas.add(app, path, api.unregister, delete=operations["delete"])
-    oas.add(app, "/models/{name}/{version}/set-default", api.set_default, put=SET_DEFAULT)
-    oas.add(app, "/v1/models/{name}", api.kserve_ready, get=V1_READY)
-    add_logging_level(app)
 
 
 class ManagementApi:
@@ -272,133 +250,3 @@ def _log_failure(load: asyncio.Future[None]) -> None:
     """For workers that no request waits for."""
     if not load.cancelled() and (error := load.exception()) is not None:
         _log.error("A worker failed to start: %s", error)
-
-
-# Descriptions
-
-# The first and last parameters of a registration in the documentation.
-_FIRST = (
-    *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
-    *("max_latency", "batch_policy", "timeout", "initial_workers"),
-)
-_LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
-_REGISTRATION = {
-    name: PARAMETERS[name]
-    for name in dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
-}
-SCHEMAS: oas.Document = {
-    "ModelList": page_schema("model"),
-    "RegisterRequest": oas.record(
-        {
-            name: {"type": row.values.type, "description": row.description, **row.schema}
-            for name, row in _REGISTRATION.items()
-        },
-        "url",
-    ),
-}
-SET_DEFAULT = oas.operation(
-    "Management",
-    "setDefault",
-    "Make a version the default.",
-    oas.answers("The default version was changed.", oas.STATUS, 404),
-)
-
-
-def _list() -> oas.Document:
-    listed = oas.answers("The models, by name.", oas.ref("ModelList"))
-    about = "List the registered models."
-    return oas.operation("Management", "listModels", about, listed, parameters=page_parameters("model"))
-
-
-def _register() -> oas.Document:
-    return oas.operation(
-        "Management",
-        "registerModel",
-        "Register a model. The url comes from the query or from a JSON body.",
-        {
-            "200": oas.answer("Registered, with its workers ready.", oas.STATUS),
-            "202": oas.answer("Registered; its workers are starting.", oas.STATUS),
-            "206": oas.answer("Registered, with fewer workers than asked for so far.", oas.STATUS),
-            **oas.errors(400, 404, 405, 409, 500, 507),
-        },
-        parameters=[
-            oas.query(name, row.values.type, row.description, **row.schema)
-            for name, row in _REGISTRATION.items()
-        ],
-        body=oas.json_body(
-            "The same parameters; with a JSON body the query is not read.",
-            oas.ref("RegisterRequest"),
-            example={"url": "resnet-152.mar", "initial_workers": 1},
-            required=False,
-        ),
-    )
-
-
-def describe_operations(prefix: str) -> dict[str, oas.Document]:
-    """The operations on a model; ``prefix`` is for the ids of those on a version."""
-    customized = oas.query(
-        "customized", "boolean", "Ask the handler too, through a worker; not for `all`.", default=False
-    )
-    return {
-        "get": oas.operation(
-            "Management",
-            f"{prefix}describeModel",
-            "Describe a model: settings, queue, workers.",
-            oas.answers(
-                "The version, or each version for `all`.",
-                oas.array(oas.ref("ModelDescription")),
-                404,
-                500,
-                503,
-            ),
-            parameters=[customized],
-        ),
-        "put": oas.operation(
-            "Management",
-            f"{prefix}setAutoScale",
-            "Scale a model's workers, change how it is served, or replace its archive.",
-            {
-                "200": oas.answer(
-                    "The workers are ready, the settings changed, or another archive serves.", oas.STATUS
-                ),
-                "202": oas.answer("The change has begun.", oas.STATUS),
-                "206": oas.answer("Fewer workers than asked for so far.", oas.STATUS),
-                **oas.errors(400, 404, 405, 409, 500, 507),
-            },
-            parameters=_scaling() if prefix else [*_scaling(), _VERSION],
-        ),
-        "delete": oas.operation(
-            "Management",
-            f"{prefix}unregisterModel",
-            "Unregister a model and free its workers.",
-            oas.answers("Unregistered.", oas.STATUS, 403, 404, 405, 408, 409, 500),
-        ),
-    }
-
-
-_VERSION = oas.query("model_version", "string", "The version; by default the default one.")
-
-
-# The model keeps its name, min_worker and max_worker say how many workers it has, and synchronous stands for
-# all changes.
-_NOT_OF_REPLACEMENT = {"url", "model_name", "initial_workers", "min_workers", "max_workers", "synchronous"}
-
-
-def _scaling() -> list[oas.Document]:
-    return [
-        oas.query("min_worker", "integer", "Workers at least.", default=1, example=2),
-        oas.query("max_worker", "integer", "Workers at most; by default min_worker."),
-        oas.query("synchronous", "boolean", "Answer when the workers are ready.", default=False),
-        *(oas.query(name, row.values.type, row.changed) for name, row in CHANGEABLE.items()),
-        oas.query(
-            "url",
-            "string",
-            "The archive that replaces this one as soon as it is loaded. Parameters of a registration may be "
-            "given too; others keep their values.",
-        ),
-        *(
-            oas.query(name, row.values.type, f"With url. {row.description}", **row.schema)
-            for name, row in PARAMETERS.items()
-            if name not in CHANGEABLE and name not in _NOT_OF_REPLACEMENT
-        ),
-    ]

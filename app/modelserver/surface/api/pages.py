@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from modelserver.surface.api import descriptions as oas
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -26,23 +25,3 @@ def one_page(kind: str, urls: Mapping[str, str], parameters: Parameters) -> Resp
     page = [{f"{kind}Name": name, f"{kind}Url": url} for name, url in sorted(urls.items())]
     token = {"nextPageToken": str(start + limit)} if start + limit <= len(page) else {}
     return Response(pretty({**token, f"{kind}s": page[start : start + limit]}), media_type=JSON)
-
-
-def page_schema(kind: str) -> oas.Document:
-    """Of such an answer."""
-    names = f"{kind}Name", f"{kind}Url"
-    return oas.record(
-        {
-            "nextPageToken": oas.told(oas.TEXT, "Where the next page begins; absent on the last."),
-            f"{kind}s": oas.array(oas.record(dict.fromkeys(names, oas.TEXT), *names)),
-        },
-        f"{kind}s",
-    )
-
-
-def page_parameters(kind: str) -> list[oas.Document]:
-    """What a request for a page can say."""
-    return [
-        oas.query("limit", "integer", f"{kind.capitalize()}s on a page, at most {_MOST}.", default=_MOST),
-        oas.query("next_page_token", "string", "nextPageToken of the page before."),
-    ]

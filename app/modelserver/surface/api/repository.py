@@ -14,11 +14,9 @@ from modelserver.models.archives.store import file_of
 from modelserver.models.archives.urls import OBJECT_STORES, scheme
 from modelserver.models.options.resolve import Registration
 from modelserver.models.replacing import load_anew
-from modelserver.surface.api import descriptions as oas
 from modelserver.surface.http.content import read_parameters_body
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from starlette.datastructures import Address
 
     from modelserver.models.registry import Registry
@@ -26,33 +24,6 @@ if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def add_repository(app: FastAPI, registry: Registry, settings: Settings, *, everybody: bool) -> None:
-    """Adds the routes. ``everybody``: clients on other machines may load and unload too."""
-    api = RepositoryApi(registry, settings, everybody=everybody)
-    ready = oas.record({"ready": {**oas.FLAG, "default": False}})
-    listed = oas.operation(
-        "Repository",
-        "repository_index",
-        "The loaded models, and those of the model store that could be loaded.",
-        oas.answers("The models.", oas.array(oas.ref("RepositoryModel")), 400),
-        body=oas.json_body("Which are wanted.", ready, example={}, required=False),
-    )
-    load = _change(
-        "load", "Load a model from the model store, also one that is loaded.", 400, 404, 405, 500, 503
-    )
-    unload = _change("unload", "Unload all versions of a model.", 400, 404, 405)
-    model = "/v2/repository/models/{name}"
-    oas.add(app, "/v2/repository/index", api.index, post=listed)
-    oas.add(app, f"{model}/load", api.load, post=load)
-    oas.add(app, f"{model}/unload", api.unload, post=unload)
-
-
-def _change(verb: str, summary: str, *statuses: int) -> oas.Document:
-    body = oas.json_body("Nothing needs to be said.", oas.record({}), example={}, required=False)
-    done = oas.answers("Done.", oas.record({"name": oas.TEXT, verb: oas.FLAG}, "name", verb), *statuses)
-    return oas.operation("Repository", f"repository_{verb}", summary, done, body=body)
 
 
 class RepositoryApi:
@@ -187,16 +158,3 @@ def is_near(client: Address | None) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
-
-
-SCHEMAS: oas.Document = {
-    "RepositoryModel": oas.record(
-        {
-            "name": oas.TEXT,
-            "version": oas.TEXT,
-            "state": {**oas.TEXT, "enum": ["READY", "LOADING", "UNAVAILABLE"]},
-            "reason": oas.TEXT,
-        },
-        *("name", "state", "reason"),
-    )
-}

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
+    from modelserver.surface.api.application import Application
     from modelserver.surface.auth.keeper import TokenKeeper
     from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.intake import Intake
     from modelserver.surface.http.outgoing import Outgoing
 
 Role = Literal["inference", "management", "metrics"]
-AddRoutes: TypeAlias = "Callable[[Any, Services], None]"
-"""Adds routes to the FastAPI application of a listener."""
+AddRoutes: TypeAlias = "Callable[[Application, Services], None]"
+"""Adds routes to the application of a listener."""
 
 
 @dataclass(frozen=True, slots=True)

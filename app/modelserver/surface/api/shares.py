@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.surface.api import descriptions as oas
-
 if TYPE_CHECKING:
     from modelserver.ext.rollout.promoting import Progress
     from modelserver.ext.rollout.traffic import Traffic
@@ -56,39 +54,6 @@ def _describe_progress(progress: Progress) -> dict[str, Any]:
 def milliseconds(seconds: float | None) -> float | None:
     """As milliseconds with three digits after the point."""
     return None if seconds is None else round(seconds * 1e3, 3)
-
-
-PERCENT: oas.Document = {"type": "number", "minimum": 0, "maximum": 100}
-PROMOTION = oas.record(
-    {
-        "version": oas.told(oas.TEXT, "The version that is promoted."),
-        "base": oas.told(oas.TEXT, "The one that it replaces."),
-        "state": {**oas.TEXT, "enum": ["watching", "promoted", "rolled back", "stopped"]},
-        "reason": oas.told(oas.TEXT, "Why the weight was changed last, or would have been in a dry run."),
-        "since": oas.TIME,
-        "next": oas.told(PERCENT, "The weight of the next step."),
-        "answers": oas.told(oas.COUNT, "Answers of the version since the last step, to clients and copies."),
-        "failed": oas.told(oas.COUNT, "How many of them failed."),
-        "slow": oas.told(oas.COUNT, "How many were slower than p99_ratio allows."),
-        "compared": oas.told(oas.COUNT, "Answers that were compared with the other version's."),
-        "differed": oas.told(oas.COUNT, "How many of them differed."),
-        "p99": oas.told(
-            {"type": "object", "additionalProperties": {"type": "number"}},
-            "The 99th percentile of latency of both versions, in milliseconds.",
-        ),
-    },
-    description="The promotion under way, or how the last one ended.",
-)
-SHARE = oas.record(
-    {
-        "wanted": oas.told(PERCENT, "Percent of the requests without a version that it is to get."),
-        "effective": oas.told(PERCENT, "Percent that it gets now: nothing without a ready worker."),
-        "sticky": oas.told(oas.TEXT, "The header that decides."),
-        "shadow": oas.told(PERCENT, "Percent of the others' requests of which it gets copies."),
-        "promotion": PROMOTION,
-    },
-    description="Its part in the traffic between the versions; absent if that is not set.",
-)
 
 
 def moment(seconds: float) -> str:

@@ -8,20 +8,20 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 
 from modelserver.errors import ConfigError, InternalError, ResourceNotFound
-from modelserver.surface.api.descriptions import add, by_any_method, errors, operation, query
+from modelserver.surface.api.application import ANY_METHOD
+from modelserver.surface.api.models import TokenQuery
 from modelserver.surface.auth.errors import InvalidKey
 from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
+    from modelserver.surface.api.application import Application
     from modelserver.surface.auth.keeper import TokenKeeper
 
 _RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE)}
 
 
-def add_token_renewal(app: FastAPI, tokens: TokenKeeper | None) -> None:
+def add_token_renewal(app: Application, tokens: TokenKeeper | None) -> None:
     """Adds the route; the API token was checked before."""
 
     async def renew(request: Request) -> Response:
@@ -37,15 +37,14 @@ def add_token_renewal(app: FastAPI, tokens: TokenKeeper | None) -> None:
         # As in TorchServe, the new token is read from the file.
         return Response(b"\n", media_type=JSON)
 
-    kind = query("type", "string", "Which token.", enum=["inference", "management"])
-    described = operation(
-        "Management",
+    app.section("Management")(
+        renew,
+        f"get {TOKEN_PATH}",
         "renewToken",
         "Replace a token; needs the API token. 404 without tokens.",
-        {
-            "200": {"description": "An empty line; the new token is in key_file.json."},
-            **errors(400, 404, 409),
-        },
-        parameters=[{**kind, "required": True}],
+        None,
+        (400, 404, 409),
+        "An empty line; the new token is in key_file.json.",
+        query=TokenQuery,
+        others=(*ANY_METHOD, "options"),
     )
-    add(app, TOKEN_PATH, renew, **by_any_method("get", described, "options"))

@@ -1,0 +1,25 @@
+"""Triton's extensions of the Open Inference Protocol over REST."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelserver.extension import Host
+    from modelserver.surface.api.application import Application
+    from modelserver.surface.api.services import Services
+
+
+class Extension:
+    """On where the protocol is."""
+
+    async def open(self, host: Host) -> None:
+        def add(app: Application, services: Services) -> None:
+            from modelserver.ext.triton.routes import add_triton  # noqa: PLC0415 - with FastAPI
+
+            add_triton(app, services.registry, services.shared)
+
+        host.routes("inference", add)
+
+    async def close(self, grace: float) -> None:
+        """Nothing is open."""

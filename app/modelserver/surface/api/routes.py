@@ -1,0 +1,252 @@
+"""The REST routes except those of inference: what serves each of them, and the models that describe it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import JSONResponse, Response
+
+from modelserver import __version__
+from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
+from modelserver.errors import ResourceNotFound, ServiceUnavailable
+from modelserver.surface.api import models
+from modelserver.surface.api.application import ANY_METHOD, TEXT, JsonBody, Operation
+from modelserver.surface.api.management import ManagementApi
+from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready, readiness
+from modelserver.surface.api.repository import RepositoryApi
+from modelserver.surface.http.answers import JSON, pretty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.models.registry import Registry
+    from modelserver.models.settings.settings import Settings
+    from modelserver.surface.api.application import Application
+
+# The paths of a model, each with the prefix of its operations' names.
+V2_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
+_V1_READY = Operation(
+    "Inference",
+    "get /v1/models/{name}",
+    "v1_modelReady",
+    "Readiness of a model, V1 protocol.",
+    models.V1Ready,
+    (404, 503),
+)
+
+
+def add_inference(app: Application, registry: Registry) -> None:
+    """Health, and V1's lists and readiness."""
+
+    async def ping() -> Response:
+        """Reference 6.2."""
+        healthy = registry.healthy
+        body = pretty({"status": "Healthy" if healthy else "Unhealthy"})
+        return Response(body, 200 if healthy else 500, media_type=JSON)
+
+    async def v1_models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
+
+    async def v1_model(name: str) -> JSONResponse:
+        if not registry.is_ready(name):
+            raise ServiceUnavailable(f"Model with name {name} is not ready.")
+        return JSONResponse({"name": name, "ready": True})
+
+    add = app.section("Health")
+    unhealthy = (models.Status, "Some model has fewer healthy workers than its minimum.")
+    always = (*ANY_METHOD, "options")
+    about = "Health of the server."
+    add(ping, "get /ping", "ping", about, models.Status, responses={500: unhealthy}, others=always)
+    add = app.section("Inference")
+    add(v1_models, "get /v1/models", "v1_listModels", "List the models, V1 protocol.", models.V1Models)
+    app.add(v1_model, _V1_READY)
+
+
+def add_liveness(app: Application) -> None:
+    """V1's liveness route (kserve reference 4 and 7.3), which TorchServe refuses."""
+
+    async def alive() -> JSONResponse:
+        return JSONResponse({"status": "alive"})
+
+    add = app.section("Health")
+    add(alive, "get /", "v1_alive", "Whether the server lives, V1 protocol.", models.Status)
+
+
+def add_v2(app: Application, registry: Registry, settings: Settings) -> None:
+    """The Open Inference Protocol except inference: health, readiness, metadata (kserve reference 5)."""
+
+    async def server() -> JSONResponse:
+        return JSONResponse(
+            {"name": "modelserver", "version": __version__, "extensions": extensions(settings)}
+        )
+
+    async def live() -> JSONResponse:
+        return JSONResponse({"live": True})
+
+    async def ready() -> JSONResponse:
+        if not is_ready(registry):
+            raise ServiceUnavailable("Server is not ready.")
+        return JSONResponse({"ready": True})
+
+    async def list_models() -> JSONResponse:
+        return JSONResponse({"models": registry.names()})
+
+    async def model(name: str, version: str | None = None) -> JSONResponse:
+        served = registry.get(name, version)
+        versions = [each.version for each in registry.versions(name)]
+        return JSONResponse(
+            {"name": name, "versions": versions, "platform": PLATFORM, **describe_tensors(served)}
+        )
+
+    async def model_ready(name: str, version: str | None = None) -> JSONResponse:
+        if not registry.is_ready(name, version):
+            raise ServiceUnavailable(f"Model with name {name} is not ready.")
+        return JSONResponse({"name": name, "ready": True})
+
+    add = app.section("Open Inference")
+    add(server, "get /v2", "v2_server", "Name, version and extensions of the server.", models.V2Server)
+    add(live, "get /v2/health/live", "v2_live", "Whether the server lives.", models.V2Live)
+    add(ready, "get /v2/health/ready", "v2_ready", "Whether all models are ready.", models.V2Ready, (503,))
+    add(list_models, "get /v2/models", "v2_models", "List the models.", models.V1Models)
+    for path, prefix in V2_VERSIONS:
+        about = "Inputs and outputs of a model."
+        add(model, f"get {path}", f"v2_{prefix}model", about, models.V2Model, (404,))
+        name, about = f"v2_{prefix}modelReady", "Whether a model is ready."
+        add(model_ready, f"get {path}/ready", name, about, models.V2ModelReady, (404, 503))
+
+
+def add_health(app: Application, registry: Registry) -> None:
+    """The probes of every listener."""
+
+    async def live() -> Response:
+        return Response(pretty({"status": "Live"}), media_type=JSON)
+
+    async def ready() -> Response:
+        states = readiness(registry)
+        if missing := states.count(False):
+            raise ServiceUnavailable(f"Not ready: {missing} of {len(states)} models have no loaded worker.")
+        return Response(pretty({"status": "Ready"}), media_type=JSON)
+
+    add = app.section("Health")
+    add(live, "get /livez", "livez", "Whether the server lives.", models.Status, others=("head",))
+    about = "Whether all models are ready."
+    add(ready, "get /readyz", "readyz", about, models.Status, (503,), others=("head",))
+
+
+def add_management(app: Application, registry: Registry, *, model_api: bool) -> None:
+    """Models (reference 5). ``model_api``: they may be registered and unregistered."""
+    api, add = ManagementApi(registry, model_api=model_api), app.section("Management")
+    add(
+        api.register,
+        "post /models",
+        "registerModel",
+        "Register a model. The url comes from the query or from a JSON body.",
+        models.Status,
+        (400, 404, 405, 409, 500, 507),
+        "Registered, with its workers ready.",
+        responses={
+            202: (models.Status, "Registered; its workers are starting."),
+            206: (models.Status, "Registered, with fewer workers than asked for so far."),
+        },
+        query=models.RegisterRequest,
+        body=JsonBody(
+            models.RegisterRequest,
+            "The same parameters; with a JSON body the query is not read.",
+            {"url": "resnet-152.mar", "initial_workers": 1},
+            required=False,
+        ),
+    )
+    about = "List the registered models."
+    add(api.list_models, "get /models", "listModels", about, models.ModelList, query=models.PageQuery)
+    endpoints: tuple[Callable[..., Any], ...] = (api.describe, api.scale, api.unregister)
+    for path, version in (("/models/{name}", ""), ("/models/{name}/{version}", "version_")):
+        for endpoint, operation in zip(endpoints, model_operations(path, version), strict=True):
+            app.add(endpoint, operation)
+    app.add(api.set_default, set_default("/models/{name}/{version}"))
+    app.add(api.kserve_ready, _V1_READY)
+
+
+def model_operations(path: str, prefix: str) -> Iterator[Operation]:
+    """What can be done with a model; ``prefix`` is for the names of those on a version."""
+    yield Operation(
+        "Management",
+        f"get {path}",
+        f"{prefix}describeModel",
+        "Describe a model: settings, queue, workers.",
+        list[models.ModelDescription],
+        (404, 500, 503),
+        "The version, or each version for `all`.",
+        query=models.DescribeQuery,
+    )
+    yield Operation(
+        "Management",
+        f"put {path}",
+        f"{prefix}setAutoScale",
+        "Scale a model's workers, change how it is served, or replace its archive.",
+        models.Status,
+        (400, 404, 405, 409, 500, 507),
+        "The workers are ready, the settings changed, or another archive serves.",
+        responses={
+            202: (models.Status, "The change has begun."),
+            206: (models.Status, "Fewer workers than asked for so far."),
+        },
+        query=models.ScaleVersionQuery if prefix else models.ScaleQuery,
+    )
+    about, errors = "Unregister a model and free its workers.", (403, 404, 405, 408, 409, 500)
+    yield Operation("Management", f"delete {path}", f"{prefix}unregisterModel", about, models.Status, errors)
+
+
+def set_default(path: str) -> Operation:
+    """Of a version at this path."""
+    about = "Make a version the default."
+    return Operation("Management", f"put {path}/set-default", "setDefault", about, models.Status, (404,))
+
+
+def add_repository(app: Application, registry: Registry, settings: Settings, *, everybody: bool) -> None:
+    """KServe's model repository. ``everybody``: clients on other machines may load and unload too."""
+    api, add = RepositoryApi(registry, settings, everybody=everybody), app.section("Repository")
+    model = "/v2/repository/models/{name}"
+    body = JsonBody(models.IndexRequest, "Which are wanted.", {}, required=False)
+    about = "The loaded models, and those of the model store that could be loaded."
+    models_ = list[models.RepositoryModel]
+    add(api.index, "post /v2/repository/index", "repository_index", about, models_, (400,), body=body)
+    body = JsonBody(models.Nothing, "Nothing needs to be said.", {}, required=False)
+    refused = (400, 404, 405)
+    about, failed = "Load a model from the model store, also one that is loaded.", (*refused, 500, 503)
+    add(api.load, f"post {model}/load", "repository_load", about, models.Loaded, failed, body=body)
+    about = "Unload all versions of a model."
+    add(api.unload, f"post {model}/unload", "repository_unload", about, models.Unloaded, refused, body=body)
+
+
+def add_metrics(app: Application, metrics: ServerMetrics | None) -> None:
+    """Metrics for Prometheus; ``metrics`` is None if another listener has them."""
+    rendering = asyncio.Lock()
+
+    async def render(request: Request) -> Response:
+        if metrics is None:
+            raise ResourceNotFound
+        pieces = []
+        # One answer at a time, as many would take long together in each turn of the loop.
+        async with rendering:
+            for piece in metrics.pieces(request.query_params.getlist("name[]")):
+                pieces.append(piece)
+                await asyncio.sleep(0)
+        return Response(b"".join(pieces), media_type=CONTENT_TYPE)
+
+    text = {"description": "Metrics in Prometheus' text format.", "content": {CONTENT_TYPE: {"schema": TEXT}}}
+    elsewhere = (models.Error, "This listener has no metrics: they are at metrics_address.")
+    app.section("Metrics")(
+        render,
+        "get /metrics",
+        "metrics",
+        "Metrics.",
+        responses={404: elsewhere},
+        query=models.MetricsQuery,
+        others=ANY_METHOD,
+        more={"responses": {"200": text}},
+    )
+    if metrics is not None:
+        app.add_api_route("/metrics/{rest:path}", render, methods=[*ANY_METHOD])

@@ -1,0 +1,100 @@
+"""FastAPI as the application: what is added is served and described."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import TypeAdapter
+from starlette.responses import Response
+from tests.documents import describe_listener, operations
+
+from modelserver.surface.api.application import ANY_METHOD, UNLISTED, Application, as_openapi
+from modelserver.surface.api.models import PageQuery, Status
+
+
+def application() -> Application:
+    """With one route, which any method gets, and OPTIONS."""
+    app = Application()
+
+    async def endpoint(name: str) -> Response:
+        return Response(name)
+
+    everything = (*ANY_METHOD, "options")
+    app.section("Tag")(
+        endpoint, "get /a/{name}", "named", "Summary.", Status, (404,), query=PageQuery, others=everything
+    )
+    return app
+
+
+def test_methods_without_a_body_have_none() -> None:
+    """GET, HEAD and DELETE predict too, without a body."""
+    for key, described in operations(describe_listener("all", "1")).items():
+        assert "requestBody" not in described or key.split()[0] in {"post", "put", "patch"}, key
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_parameters_that_fit_no_model_are_served(method: str) -> None:
+    """Each method that is described is served; the endpoint decides what to make of a parameter."""
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(application()), base_url="http://test"
+    ) as client:
+        response = await client.request(method, "/a/b?limit=abc")
+
+    assert response.status_code == 200
+
+
+def test_document_shows_one_of_the_methods() -> None:
+    """The others have ids of their own and are marked; none has FastAPI's response to what fits no model."""
+    document = application().openapi()
+    item = document["paths"]["/a/{model_name}"]
+
+    assert item.keys() == {*ANY_METHOD, "options"}
+    assert [method for method, each in item.items() if UNLISTED not in each] == ["get"]
+    assert item["options"]["operationId"] == "named_options"
+    assert [list(each["responses"]) for each in item.values()] == [["200", "404"]] * 7
+    assert document["components"]["schemas"].keys() == {"Status", "Error"}
+
+
+def test_parameters_are_those_of_path_and_model() -> None:
+    """With types, defaults and examples in the words of OpenAPI 3.0, and without pydantic's titles."""
+    name, limit, token = application().openapi()["paths"]["/a/{model_name}"]["get"]["parameters"]
+
+    assert name == {
+        "name": "model_name",
+        "in": "path",
+        "required": True,
+        "description": "The model's name.",
+        "schema": {"type": "string"},
+        "example": "resnet-152",
+    }
+    assert (limit["schema"], limit["required"]) == ({"type": "integer", "default": 100}, False)
+    assert (token["schema"], token["required"]) == ({"type": "string"}, False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "converted"),
+    [
+        (TypeAdapter(int | None).json_schema(), {"type": "integer", "nullable": True}),
+        ({"anyOf": [{"$ref": "#/a"}, {"type": "null"}]}, {"allOf": [{"$ref": "#/a"}], "nullable": True}),
+        (
+            {"oneOf": [{"type": "null"}, {"const": 1}, {"const": 2}]},
+            {"oneOf": [{"enum": [1]}, {"enum": [2]}], "nullable": True},
+        ),
+        ({"$ref": "#/a", "description": "b"}, {"allOf": [{"$ref": "#/a"}], "description": "b"}),
+        (
+            {"type": "array", "prefixItems": [{"type": "string"}], "examples": [["b"]]},
+            {"type": "array", "items": {}, "example": ["b"]},
+        ),
+        (
+            {"anyOf": [{"type": "integer", "exclusiveMinimum": 3}, {"type": "null"}]},
+            {"type": "integer", "minimum": 3, "exclusiveMinimum": True, "nullable": True},
+        ),
+        ({"type": "null"}, {}),
+    ],
+    ids=["optional", "optional reference", "choice", "described reference", "tuple", "bound", "null"],
+)
+def test_json_schemas_become_those_of_openapi(schema: Any, converted: Any) -> None:
+    """Version 3.0 has no type null, const, tuples or bounds as numbers, and nothing beside a reference."""
+    assert as_openapi(schema) == converted

@@ -1,0 +1,38 @@
+"""The types of what clients send and receive."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from openapi_schema_validator import OAS30Validator
+from tests.documents import schema_of
+
+from modelserver.errors import HandlerError
+from modelserver.models.options.table import OPTIONS
+from modelserver.surface.api.models import Autoscaling, ModelDescription
+from modelserver.surface.http.answers import error_body
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+@pytest.mark.parametrize("batch_id", [None, "", "b"])
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_id: str | None) -> None:
+    """Each field of an error body is in the schema, with its type."""
+    error = HandlerError("m", 503)
+    error.request_id = request_id
+    schema = schema_of("all", "Error")
+    body = json.loads(error_body(error, kserve=kserve, batch_id=batch_id)[1])
+
+    assert set(body) <= set(schema["properties"])
+    OAS30Validator(schema).validate(body)
+
+
+def test_descriptions_have_all_options_that_are_shown() -> None:
+    """An option's row names its field, in the block ``autoscaling`` or outside of all."""
+    shown = {option.described for option in OPTIONS.values() if option.described}
+    fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__} | set(
+        ModelDescription.__annotations__
+    )
+
+    assert shown <= fields
