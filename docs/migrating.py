@@ -22,7 +22,6 @@ from tests.differential.replay import recorded
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.models.settings.keys import KEYS
 from modelserver.run.cli import build_parser
-from modelserver.run.reception import ROUTES
 from modelserver.surface.api.app import build_app
 from modelserver.surface.inference.routes import parse_route
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
@@ -412,7 +411,6 @@ def is_there(endpoint: Endpoint) -> bool:
         settings=settings,
         tokens=object(),
         shared=None,
-        routes=ROUTES,
     )
     role: Any = endpoint.port
     nothing: Any = None

@@ -32,10 +32,11 @@ ALL_OFF: dict[str, Any] = {
     "enable_grpc_api": False,
     "enable_workflows": False,
     "enable_console": False,
+    "ts_open_inference_protocol": False,
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"stores"}
+ALWAYS = {"stores", "rollout"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -44,6 +45,8 @@ ON: dict[str, dict[str, Any]] = {
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "stores": {},
+    "rollout": {},
+    "triton": {"ts_open_inference_protocol": True},
     "workflows": {"enable_workflows": True},
     "console": {"enable_console": True},
     "frontends": {"frontend_processes": 2},
@@ -109,7 +112,7 @@ def test_extension_that_is_off_is_not_imported() -> None:
         "from modelserver.models.settings.settings import Settings\n"
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
-        "host = SimpleNamespace(settings=settings, fetch=lambda _: None)\n"
+        "host = SimpleNamespace(settings=settings, fetch=lambda _: None, routes=lambda *_: None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )
