@@ -60,15 +60,8 @@ async def test_answers_to_head_have_no_body() -> None:
     assert [(a.status, a.body, a.fault) for a in answers] == [(200, b"", "")] * 4
 
 
-async def test_a_host_name_that_is_none() -> None:
-    """Is told for each request, at once."""
-    answers = await ask(80, 3, host="a..b")
-
-    assert {answer.fault.partition(" 'idna'")[0] for answer in answers} == {"cannot connect: encoding with"}
-
-
-async def test_what_is_late_shows() -> None:
-    """A request that waits for a connection is timed from when it was due."""
+async def test_request_is_timed_from_when_it_was_due() -> None:
+    """Also if it waits for a connection."""
     answers: list[Answered] = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
@@ -76,12 +69,12 @@ async def test_what_is_late_shows() -> None:
         await requester.rest(5.0)
         requester.close()
 
-    assert answers[0].sent == pytest.approx(-3.0, abs=0.5)
+    assert answers[0].sent < 0
     assert answers[0].seconds >= 3.0
 
 
-async def test_a_connection_that_the_server_closed_meanwhile() -> None:
-    """The request is sent again on another one, as no part of an answer came."""
+async def test_request_is_sent_again_where_the_server_has_closed_its_connection() -> None:
+    """On another one, as no part of a response came."""
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -102,20 +95,18 @@ async def test_a_connection_that_the_server_closed_meanwhile() -> None:
         (b"SMTP ready\r\n\r\n", "unreadable answer"),
     ],
 )
-async def test_answers_that_do_not_come(answer: bytes, fault: str) -> None:
-    """Are told, one for each request, and others go on."""
+async def test_response_that_does_not_come_is_a_fault(answer: bytes, fault: str) -> None:
+    """One for each request, and others go on."""
     async with listening(answering(answer, b"")) as port:
-        began = time.monotonic()
         answers = await ask(port, 3, connections=2, patience=0.5)
 
-    assert time.monotonic() - began < 5
     assert all(each.status == 0 and (fault in each.fault or "no answer" in each.fault) for each in answers)
 
 
-async def test_nobody_listens() -> None:
-    """Every request is told why it could not be sent."""
+async def test_fault_says_why_no_connection_is_made() -> None:
+    """For every request: nobody listens, or a host name is none."""
     async with listening(answering(OK)) as port:
         pass
-    answers = await ask(port, 6, connections=4)
+    answers = [*await ask(port, 6, connections=4), *await ask(80, 3, host="a..b")]
 
-    assert ["cannot connect" in answer.fault for answer in answers] == [True] * 6
+    assert ["cannot connect" in answer.fault for answer in answers] == [True] * 9

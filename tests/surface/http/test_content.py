@@ -25,7 +25,7 @@ LIMIT = 1000
     st.binary(max_size=LIMIT), st.sampled_from([b"gzip", b"x-gzip", b"GZip ", b"deflate", b"", b"identity"])
 )
 def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> None:
-    """Both encodings, in any case and up to exactly the limit, are undone; none is nothing to undo."""
+    """Both encodings, in any case, are undone; none is nothing to undo."""
     name = encoding.strip().lower()
     packed = content
     if name.endswith(b"gzip"):
@@ -36,17 +36,9 @@ def test_content_comes_out_as_it_went_in(content: bytes, encoding: bytes) -> Non
     assert inflate(packed, encoding, LIMIT) == content
 
 
-def test_content_of_exactly_the_limit_passes() -> None:
-    """The limit itself is allowed, one byte more is not."""
-    assert len(inflate(gzip.compress(b"x" * LIMIT), b"gzip", LIMIT)) == LIMIT
-    with pytest.raises(PayloadTooLarge):
-        inflate(gzip.compress(b"x" * (LIMIT + 1)), b"gzip", LIMIT)
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes]) -> None:
-    """A body that inflates beyond the limit is a 413, and memory stays near the limit (F6)."""
-    encoding = b"gzip" if pack is gzip.compress else b"deflate"
+@pytest.mark.parametrize(("pack", "encoding"), [(gzip.compress, b"gzip"), (zlib.compress, b"deflate")])
+def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes], encoding: bytes) -> None:
+    """A body that inflates beyond the limit gets 413, and memory stays near the limit (F6)."""
     packed = pack(b"\0" * 50_000_000)
     tracemalloc.start()
     try:
@@ -58,6 +50,7 @@ def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes]) 
 
     assert caught.value.status == 413
     assert peak < 1_000_000
+    assert len(inflate(pack(b"x" * LIMIT), encoding, LIMIT)) == LIMIT
     with pytest.raises(PayloadTooLarge):
         inflate(pack(b"x" * (LIMIT + 1)), encoding, LIMIT)
 
@@ -74,17 +67,15 @@ def test_bomb_is_refused_without_being_unpacked(pack: Callable[[bytes], bytes]) 
         pytest.param(zlib.compress(b"abc"), "is no gzip data", id="deflate under the name of gzip"),
     ],
 )
-def test_body_that_is_not_what_it_says_is_a_bad_request(body: bytes, message: str) -> None:
-    """Nothing of a damaged body is passed on, and nothing behind its end is dropped in silence (F6)."""
-    with pytest.raises(BadRequest, match=message) as caught:
+def test_damaged_body_is_refused(body: bytes, message: str) -> None:
+    """Nothing of it is passed on, and nothing behind its end is dropped in silence (F6)."""
+    with pytest.raises(BadRequest, match=message):
         inflate(body, b"gzip", LIMIT)
-
-    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, gzip", b"\xff\r\n"])
-def test_unknown_encoding_is_unsupported(encoding: bytes) -> None:
-    """Other encodings are a 415 that names those that are known (F6)."""
+def test_unknown_encoding_gets_415(encoding: bytes) -> None:
+    """The refusal names those that are known (F6)."""
     with pytest.raises(UnsupportedEncoding, match="gzip, deflate and identity are") as caught:
         inflate(b"x", encoding, LIMIT)
 
@@ -99,11 +90,11 @@ NAMES = st.sampled_from(["m", "other", "name=m", ""])
 
 @given(st.lists(st.tuples(NAMES, st.text()), max_size=4))
 def test_field_of_an_urlencoded_form_is_the_workers(fields: list[tuple[str, str]]) -> None:
-    """What is found in a form is what its handler will be given, and nothing is where that has nothing."""
+    """The value is the one that the handler gets, and there is none where the handler gets none."""
     body = urlencode(fields).encode()
-    given = parse_urlencoded(body).get("m")
+    values = parse_urlencoded(body).get("m")
 
-    assert form_field(body, URLENCODED, "m") == (None if given is None else given[0].decode())
+    assert form_field(body, URLENCODED, "m") == (None if values is None else values[0].decode())
 
 
 @given(
@@ -120,45 +111,42 @@ def test_field_of_a_multipart_form_is_the_workers(parts: list[tuple[str, bytes, 
         f'--b\r\n{head[other]}; name="{name}"; filename="m"\r\n\r\n'.encode() + content + b"\r\n"
         for name, content, other in parts
     )
-    given = parse_multipart(body + b"--b--\r\n", MULTIPART).get("m")
-    expected = None if given is None else given[0].decode("utf-8", "replace")
+    values = parse_multipart(body + b"--b--\r\n", MULTIPART).get("m")
+    expected = None if values is None else values[0].decode("utf-8", "replace")
 
     assert form_field(body + b"--b--\r\n", MULTIPART, "m") == expected
 
 
-@given(st.binary(), st.sampled_from([MULTIPART, URLENCODED, "multipart/form-data", "", ";", "text/plain"]))
-def test_any_body_has_a_field_or_none(body: bytes, content_type: str) -> None:
-    """A body that is no form, or a damaged one, raises nothing (F7, F70)."""
-    assert form_field(body, content_type, "surely not there") is None
-
-
-@pytest.mark.parametrize(
-    "content_type", ["", "application/json", "text/plain", "multipart/mixed; boundary=b"]
+@given(
+    st.binary() | st.just(b"absent=1"),
+    st.sampled_from(
+        [MULTIPART, "multipart/form-data", "multipart/mixed; boundary=b", "application/json", ""]
+    ),
 )
-def test_other_bodies_have_no_fields(content_type: str) -> None:
-    """Only the two content types of forms are looked into."""
-    assert form_field(b"m=1", content_type, "m") is None
+def test_body_that_is_no_form_has_no_field(body: bytes, content_type: str) -> None:
+    """Nor has a damaged one; nothing is raised (F7, F70)."""
+    assert form_field(body, content_type, "absent") is None
 
 
-def test_endless_forms_are_not_searched_to_their_end() -> None:
+def test_endless_form_is_not_searched_to_its_end() -> None:
     """Of more parts than a worker takes, and of endless part headers or options, none is found (F7)."""
     part = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nv\r\n'
-    many = part % b"x" * 1000 + part % b"m" + b"--b--\r\n"
+    many = part % b"x" * 1000 + part % b"m"
     long = (part % b"m").replace(b"--b\r\n", b"--b\r\nX: " + b";" * 10_000 + b"\r\n")
     options = (part % b"m").replace(b"form-data", b"form-data; a" * 20)
 
-    assert form_field(many, MULTIPART, "m") is None
-    assert form_field(options + b"--b--\r\n", MULTIPART, "m") is None
-    assert form_field(long + b"--b--\r\n", MULTIPART, "m") is None
-    assert form_field(part % b"m" + b"--b--\r\n", MULTIPART, "m") == "v"
-
-
-def test_large_forms_are_searched_for_little() -> None:
-    """What a form of megabytes has in it makes no difference to how long a field is looked for."""
-    kind = "application/x-www-form-urlencoded"
-    for body in (b"&" * 6_000_000, b"name=" + b"%41" * 2_000_000, b"&name=" * 1_000_000):
-        began = time.process_time()
-        form_field(body, kind, "name")
-
-        assert time.process_time() - began < 0.05
+    values = [form_field(form + b"--b--\r\n", MULTIPART, "m") for form in (many, long, options, part % b"m")]
+    assert values == [None, None, None, "v"]
     assert form_field(b"", "multipart/form-data; " + "a;" * 30_000, "name") is None
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("body", [b"&" * 6_000_000, b"name=" + b"%41" * 2_000_000, b"&name=" * 1_000_000])
+def test_large_form_is_searched_in_little_time(body: bytes) -> None:
+    """What it has in it is not decoded: that alone would take longer."""
+    started = time.process_time()
+    form_field(body, "application/x-www-form-urlencoded", "name")
+    searched = time.process_time()
+    body.replace(b"&", b"%26").split(b"%")
+
+    assert searched - started < time.process_time() - searched

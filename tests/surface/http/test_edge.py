@@ -1,167 +1,145 @@
 from __future__ import annotations
 
 import json
-import logging
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.surface.http.test_asgi_cycle import answering, start
+from tests.surface.http.wire import Wire, application, chunk, head, settle
 
 from modelserver.errors import MethodNotAllowed
 from modelserver.surface.http.edge import Edge
 
-Headers = list[tuple[bytes, bytes]]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNKED = "Transfer-Encoding: chunked"
 
 
+@dataclass
 class Call:
-    """One request through an edge, and what it said of it."""
+    """One request through an edge whose limit is 100 bytes: its response, and what is reported of it."""
 
-    def __init__(
-        self, *body: bytes, path: str = "/x", headers: Headers | None = None, version: str = "1.1"
-    ) -> None:
-        self.scope: dict[str, Any] = {
-            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"q=1",
-            "http_version": version, "client": ("10.0.0.1", 99), "headers": headers or [],
-        }  # fmt: skip
-        self._body = list(body) or [b""]
-        self.sent: list[dict[str, Any]] = []
-        self.told: list[tuple[Any, ...]] = []
-
-    async def receive(self) -> dict[str, Any]:
-        piece = self._body.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(self._body)}
-
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    async def run(self, app: Any, limit: int = 100) -> Call:
-        await Edge(app, lambda *said: self.told.append(said), limit)(self.scope, self.receive, self.send)  # type: ignore[arg-type]
-        return self
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    reported: list[Any]
 
     @property
-    def status(self) -> int:
-        status: int = self.sent[0]["status"]
-        return status
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        return dict(self.sent[0]["headers"])
-
-    @property
-    def body(self) -> Any:
-        return json.loads(b"".join(message.get("body", b"") for message in self.sent))
+    def error(self) -> Any:
+        return json.loads(self.body)
 
 
-async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body and says how long it was."""
-    size, more = 0, True
-    while more:
-        message = await receive()
-        size, more = size + len(message["body"]), message["more_body"]
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]})
-    await send({"type": "http.response.body", "body": b"%d" % size})
+async def call(app: Any, *lines: str, path: str = "/x", body: bytes = b"") -> Call:
+    reported: list[Any] = []
+    wire = Wire(Edge(app, lambda *response: reported.append(response), 100))
+    wire.send(head(*(lines or ["Content-Length: 0"]), path=path) + body)
+    await settle()
+    block, _, content = wire.transport.written.partition(b"\r\n\r\n")
+    first, *rest = block.decode().split("\r\n")
+    return Call(int(first.split()[1]), dict(line.split(": ", 1) for line in rest), content, reported)
 
 
-async def test_headers_of_every_answer() -> None:
-    """Each answer gets a request id and no-cache headers beside its own."""
-    call = await Call(b"abc").run(answer)
+def failing(error: Exception, *first: Any) -> Any:
+    """An application that sends these messages and raises an error."""
 
-    assert call.status == 200
-    assert call.headers[b"x-own"] == b"1"
-    assert len(call.headers[b"x-request-id"]) == 36
-    assert call.headers[b"pragma"] == b"no-cache"
-    assert call.headers[b"x-content-type-options"] == b"nosniff"
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answering(*first)(scope, receive, send)
+        raise error
 
-
-async def test_request_id_of_the_client() -> None:
-    """A usable id of the client is kept, another is replaced (F13)."""
-    kept = await Call(headers=[(b"x-request-id", b"mine")]).run(answer)
-    replaced = await Call(headers=[(b"x-request-id", b"two\twords")]).run(answer)
-
-    assert kept.headers[b"x-request-id"] == b"mine"
-    assert len(replaced.headers[b"x-request-id"]) == 36
+    return app
 
 
-async def test_log_line() -> None:
-    """The log is told who asked for what and got which status, with the query."""
-    call = await Call(path="/models/").run(answer)
+async def test_every_response_has_the_headers_of_all() -> None:
+    """A request id and no-cache headers beside its own."""
+    result = await call(answering(start(200, (b"x-own", b"1")), {}))
 
-    client, method, target, version, status, seconds, request_id = call.told[0]
-    assert (client, method, target, version, status) == ("10.0.0.1:99", "POST", "/models/?q=1", "1.1", 200)
-    assert 0 <= seconds < 5
+    assert result.status == 200
+    assert result.headers["x-own"] == "1"
+    assert len(result.headers["x-request-id"]) == 36
+    assert result.headers["pragma"] == "no-cache"
+    assert result.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(("request_id", "is_usable"), [("mine", True), ("two\twords", False)])
+async def test_request_id_of_the_client_is_used(request_id: str, is_usable: bool) -> None:
+    """If it is usable; another is replaced (F13)."""
+    result = await call(application, f"X-Request-ID: {request_id}")
+
+    assert (result.headers["x-request-id"] == request_id) == is_usable
+    assert is_usable or len(result.headers["x-request-id"]) == 36
+
+
+async def test_response_is_reported_for_the_log() -> None:
+    """Who sent which request and got which status, with the query."""
+    result = await call(application, path="/models/?q=1")
+
+    [(*request, seconds, request_id)] = result.reported
+    assert request == ["127.0.0.1:5000", "POST", "/models/?q=1", "1.1", 200]
+    assert seconds >= 0
     assert request_id
 
 
-async def test_trailing_slashes() -> None:
-    """Slashes at the end of a path do not count; of paths of slashes only `/` is the root."""
+async def test_slashes_at_the_end_of_a_path_do_not_count() -> None:
+    """Of paths of slashes only `/` is the root."""
     seen: list[str] = []
 
-    async def look(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append(scope["path"])
-        await answer(scope, receive, send)
+        await application(scope, receive, send)
 
     for path in ("/models//", "/", "//"):
-        await Call(path=path).run(look)
+        await call(app, path=path)
 
     assert seen == ["/models", "/", "//"]
 
 
-@pytest.mark.parametrize("body", [[b"x" * 101], [b"x" * 60, b"x" * 41]], ids=["at once", "in pieces"])
-async def test_body_over_the_limit(body: list[bytes]) -> None:
-    """A body over the limit is 413 in JSON, also when it was not announced (F5)."""
-    call = await Call(*body).run(answer)
+@pytest.mark.parametrize(
+    ("line", "body"),
+    [
+        (CHUNKED, chunk(b"x" * 101) + b"0\r\n\r\n"),
+        (CHUNKED, chunk(b"x" * 60) + chunk(b"x" * 41) + b"0\r\n\r\n"),
+        ("Content-Length: 101", b"x"),
+    ],
+    ids=["at once", "in pieces", "announced"],
+)
+async def test_body_above_the_limit_gets_413(line: str, body: bytes) -> None:
+    """In JSON, also when it was not announced (F5)."""
+    result = await call(application, line, body=body)
 
-    assert (call.status, call.body["type"]) == (413, "RequestEntityTooLargeException")
-    assert "max_request_size=100" in call.body["message"]
-
-
-async def test_announced_body_over_the_limit() -> None:
-    """A body announced over the limit is refused at its first byte."""
-    assert (await Call(b"x", headers=[(b"content-length", b"101")]).run(answer)).status == 413
-
-
-async def test_known_error() -> None:
-    """An error of ours that leaves the application is rendered with its headers."""
-
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        raise MethodNotAllowed("GET")
-
-    call = await Call(path="/v1/models").run(refuse)
-
-    assert call.status == 405
-    assert call.headers[b"allow"] == b"GET"
-    assert call.body["error"] == call.body["message"]
+    assert (result.status, result.error["type"]) == (413, "RequestEntityTooLargeException")
+    assert "max_request_size=100" in result.error["message"]
 
 
-async def test_unknown_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Any other error is 500 without a word of its text; the log has it."""
+async def test_error_that_leaves_the_application_becomes_its_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the error's headers, in the protocol of its route; an unknown one without a word of its text,
+    which is in the log.
+    """
+    result = await call(failing(MethodNotAllowed("GET")), path="/v2/models")
+    unknown = await call(failing(RuntimeError("/secret/path")))
 
-    async def fail(scope: Any, receive: Any, send: Any) -> None:
-        raise RuntimeError("/secret/path")
-
-    with caplog.at_level(logging.ERROR):
-        call = await Call().run(fail)
-
-    assert call.status == 500
-    assert "secret" not in str(call.sent)
+    assert (result.status, result.headers["allow"]) == (405, "GET")
+    assert result.error["error"] == result.error["message"]
+    assert unknown.status == 500
+    assert b"secret" not in unknown.body
     assert "/secret/path" in caplog.text
 
 
-async def test_error_after_the_answer_began(caplog: pytest.LogCaptureFixture) -> None:
-    """An error in the middle of an answer begins no second one."""
+async def test_error_within_a_response_starts_no_second_one() -> None:
+    """The connection ends, and the status that was sent is reported."""
+    result = await call(failing(RuntimeError("broke off"), start(200)))
 
-    async def break_off(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise RuntimeError("broke off")
-
-    call = await Call().run(break_off)
-
-    assert [message["type"] for message in call.sent] == ["http.response.start"]
-    assert call.told[0][4] == 200
+    assert (result.status, result.body) == (200, b"")
+    assert result.reported[0][4] == 200
 
 
-async def test_other_protocols() -> None:
-    """What is no HTTP request is passed over."""
-    call = Call()
-    call.scope["type"] = "websocket"
+async def test_other_protocols_are_ignored() -> None:
+    """What is no HTTP request gets no response."""
+    sent: list[Any] = []
+    send: Callable[[Any], Any] = sent.append
+    await Edge(application, lambda *_: None, 100)({"type": "websocket"}, None, send)  # type: ignore[arg-type]
 
-    assert (await call.run(answer)).sent == []
+    assert sent == []

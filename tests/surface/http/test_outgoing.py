@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+
+import pytest
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http import outgoing
 from modelserver.surface.http.intake import MUCH
 from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Client:
@@ -29,17 +27,20 @@ class Client:
         self.is_cut = True
 
 
-def test_shares() -> None:
-    """Server, front ends and their links have equal shares of the setting, but room for one prediction."""
-    settings = Settings(max_outgoing_bytes=30_000_000, max_response_size=6_000_000)
+@pytest.mark.parametrize(
+    ("most", "front_ends", "limit"),
+    [(30_000_000, 0, 30_000_000), (30_000_000, 2, 6_000_000), (50_000_000, 2, 10_000_000)],
+)
+def test_limit_is_shared(most: int, front_ends: int, limit: int) -> None:
+    """Server, front ends and their links have equal shares of it, but room for one prediction."""
+    settings = Settings(max_outgoing_bytes=most, max_response_size=6_000_000)
 
-    assert Outgoing.of(settings).limit == 30_000_000
-    assert Outgoing.of(settings, front_ends=2).limit == 6_000_000
-    assert Outgoing.of(Settings(max_outgoing_bytes=50_000_000), front_ends=2).limit == 10_000_000
+    sut = Outgoing.of(settings, front_ends=front_ends) if front_ends else Outgoing.of(settings)
+    assert sut.limit == limit
 
 
-def test_sizes_are_those_of_the_moment() -> None:
-    """What a holder has replaces what it had, and is gone with it."""
+def test_size_of_a_holder_is_the_last_one() -> None:
+    """What it has replaces what it had, and is gone with it."""
     sut, client = Outgoing(1000), Client(0)
     sut.count(client, 300)
     sut.count(client, 500)
@@ -51,7 +52,7 @@ def test_sizes_are_those_of_the_moment() -> None:
     assert sut.held == 100
 
 
-def test_who_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_holder_that_has_waited_longest_is_cut_first(caplog: pytest.LogCaptureFixture) -> None:
     """Above the limit, until an eighth of it is free; the log tells how many each time."""
     sut, clients = Outgoing(1000), [Client(3), Client(9), Client(1), Client(6)]
     for client in clients:
@@ -76,10 +77,8 @@ def test_one_answer_always_has_room() -> None:
     assert not sut.has_room()
 
 
-def test_room_for_new_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is none while an eighth of the limit is not free and nobody has waited for a second; it is looked
-    for twice a second.
-    """
+def test_new_request_finds_room_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none while an eighth of the limit is not free and nobody has waited for a second."""
     now = 100.0
     monkeypatch.setattr(outgoing, "monotonic", lambda: now)
     sut, clients = Outgoing(1000), [Client(0.9), Client(0.5)]
@@ -96,8 +95,8 @@ def test_room_for_new_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sut.is_tight
 
 
-def test_who_has_taken_all_meanwhile_is_not_cut() -> None:
-    """A holder may find that its client has taken all when it is asked how long it has waited."""
+def test_holder_that_has_taken_all_meanwhile_is_not_cut() -> None:
+    """It may find that its client has taken all when its time is looked at."""
 
     class Quick(Client):
         def waited(self) -> float:
@@ -105,17 +104,14 @@ def test_who_has_taken_all_meanwhile_is_not_cut() -> None:
             return 0.0
 
     sut, quick, slow = Outgoing(1000), Quick(0), Client(9)
-    sut.count(slow, 300)
-    sut.count(quick, 600)
-    sut.count(Client(0), 200)
+    for client, size in ((slow, 300), (quick, 600), (Client(0), 200)):
+        sut.count(client, size)
 
-    assert not quick.is_cut
-    assert not slow.is_cut
-    assert sut.held == 500
+    assert (quick.is_cut, slow.is_cut, sut.held) == (False, False, 500)
 
 
-def test_memory_is_given_back() -> None:
-    """After much was held, and not for little."""
+def test_memory_is_given_back_after_much_was_held() -> None:
+    """And not for little."""
     calls: list[int] = []
     sut, client = Outgoing(1 << 30), Client(0)
     sut.give_back = lambda: calls.append(sut.held)
@@ -125,10 +121,9 @@ def test_memory_is_given_back() -> None:
     assert calls == [0]
 
 
-def test_refusals_name_the_setting() -> None:
-    """And say when to come back."""
+def test_refusal_names_the_setting() -> None:
+    """And when to come back."""
     error = OutgoingFull(7)
 
-    assert error.status == 503
+    assert (error.status, error.headers) == (503, ((b"retry-after", b"1"),))
     assert "max_outgoing_bytes=7" in error.message
-    assert error.headers == ((b"retry-after", b"1"),)
