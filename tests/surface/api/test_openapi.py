@@ -31,12 +31,12 @@ def test_listener_documents_are_valid(kind):
 
 def served(app: FastAPI) -> dict[tuple[str, ...], set[str]]:
     """The methods by path, whatever its parameters are called; what takes the rest of a path is left out."""
-    found: dict[tuple[str, ...], set[str]] = {}
+    methods_by_path: dict[tuple[str, ...], set[str]] = {}
     for route in app.routes:
         if isinstance(route, Route) and ":path}" not in route.path:
             methods = {method.lower() for method in route.methods or ()}
-            found.setdefault(shape(route.path), set()).update(methods)
-    return found
+            methods_by_path.setdefault(shape(route.path), set()).update(methods)
+    return methods_by_path
 
 
 def shape(path: str) -> tuple[str, ...]:
@@ -114,10 +114,10 @@ def test_operations_have_names_of_their_own() -> None:
         assert len(ids) == len(set(ids))
 
 
-def test_inference_operations():
+def test_inference_names_operations_as_torchserve_does():
     """The inference listener names TorchServe's operations as TorchServe does, and the V1 routes."""
-    found = operations(describe_listener("inference", "1"))
-    ids = {key: operation["operationId"] for key, operation in found.items()}
+    described = operations(describe_listener("inference", "1"))
+    ids = {key: operation["operationId"] for key, operation in described.items()}
 
     assert ids["options /"] == "apiDescription"
     assert ids["get /ping"] == "ping"
@@ -127,27 +127,14 @@ def test_inference_operations():
     assert {"get /v1/models", "get /v1/models/{model_name}", "post /v1/models/{model_name}:predict"} <= set(
         ids
     )
-    assert found["get /api-description"]["deprecated"] is True
+    assert described["get /api-description"]["deprecated"] is True
     assert "post /models" not in ids
 
 
-def test_open_inference_operations():
-    """The routes of the protocol and of its repository extension; the latter are those of both listeners."""
-    found = operations(describe_listener("inference", "1"))
-    model = "get /v2/models/{model_name}"
-
-    assert {"get /v2", "get /v2/health/live", "get /v2/health/ready", model, f"{model}/ready"} <= set(found)
-    assert {
-        f"{verb} /v2/models/{{model_name}}/versions/{{model_version}}{end}"
-        for verb, end in (("get", ""), ("get", "/ready"), ("post", "/infer"))
-    } <= set(found)
-    assert "post /v2/repository/index" in operations(describe_listener("management", "1"))
-
-
-def test_management_operations():
+def test_management_names_operations_as_torchserve_does():
     """The management listener names TorchServe's operations as TorchServe does."""
-    found = operations(describe_listener("management", "1"))
-    ids = {key: operation["operationId"] for key, operation in found.items()}
+    described = operations(describe_listener("management", "1"))
+    ids = {key: operation["operationId"] for key, operation in described.items()}
 
     assert ids["get /models"] == "listModels"
     assert ids["post /models"] == "registerModel"
@@ -161,7 +148,7 @@ def test_management_operations():
     assert "post /predictions/{model_name}" not in ids
 
 
-def test_workflow_operations() -> None:
+def test_workflows_are_described_with_all_responses() -> None:
     """The routes of workflows are described with all their answers."""
     management = operations(describe_listener("management", "1"))
     inference = operations(describe_listener("inference", "1"))
@@ -194,7 +181,7 @@ def test_metrics_listener_has_no_models():
     assert set(paths) == {"/metrics"} | everywhere
 
 
-def test_all_is_the_union():
+def test_one_listener_for_all_describes_every_operation():
     """One listener for everything describes every operation of the three."""
     union = set()
     for kind in ("inference", "management", "metrics"):
@@ -203,7 +190,7 @@ def test_all_is_the_union():
     assert set(operations(describe_listener("all", "1"))) == union
 
 
-def test_register_parameters():
+def test_registration_has_the_same_parameters_in_query_and_body():
     """Registering takes TorchServe's parameters and the batching ones, by query or as JSON."""
     register = operations(describe_listener("management", "1"))["post /models"]
     names = {parameter["name"] for parameter in register["parameters"]}
@@ -228,7 +215,7 @@ def test_errors_share_one_schema():
 
 
 @pytest.mark.parametrize(("version", "path"), [(None, "/predictions/m"), ("2.0", "/predictions/m/2.0")])
-def test_model_document(version, path):
+def test_model_document_has_its_real_paths(version, path):
     """A model's document has its real paths (reference 6.3)."""
     document = describe_model("m", version)
     validate(document)
@@ -248,7 +235,7 @@ def test_model_names_are_quoted_in_paths(name):
 
 
 @pytest.mark.parametrize("version", [None, "1.0"])
-def test_model_management_document(version):
+def test_model_management_document_describes_scales_and_unregisters(version):
     """A model's management document is valid and describes, scales and unregisters it."""
     document = describe_model_management("m", version)
     validate(document)
