@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.errors import BadRequest, HandlerError, ModelNotFound, ResponseTimeout
+from modelserver.errors import BadRequest, HandlerError, ModelNotFound, ModelServerError, ResponseTimeout
 from modelserver.surface.http.answers import clean, error_body, header_block, pretty, status_line
 
 
@@ -70,16 +70,30 @@ def test_json_is_pretty_and_without_nulls() -> None:
     assert json.loads(pretty({"a": "\ud800"})) == {"a": "?"}
 
 
-def test_error_body_has_torchserves_fields() -> None:
-    """Code, type and message, and nothing else, on TorchServe's routes."""
-    status, body = error_body(ModelNotFound.named("m"))
+@pytest.mark.parametrize(
+    ("error", "kserve", "status", "kserve_message"),
+    [
+        (ModelNotFound.named("m"), False, 404, None),
+        (ModelNotFound.named("m"), True, 404, "Model with name m does not exist."),
+        (BadRequest("why"), True, 400, "why"),
+        (ResponseTimeout(), False, 500, None),
+        (ResponseTimeout(), True, 504, ResponseTimeout().message),
+        (HandlerError("x", 503, 500), False, 503, None),
+        (HandlerError("x", 503, 500), True, 500, "x"),
+    ],
+)
+def test_error_body_has_the_fields_of_its_route(
+    error: ModelServerError, kserve: bool, status: int, kserve_message: str | None
+) -> None:
+    """Code, type and message on TorchServe's routes; on V1, KServe's `error` beside them, in KServe's words
+    where it has some, and statuses of its own (design, section 9).
+    """
+    expected = {"code": status, "type": error.type, "message": error.message}
+    if kserve_message is not None:
+        expected["error"] = kserve_message
+    code, body = error_body(error, kserve=kserve)
 
-    assert status == 404
-    assert json.loads(body) == {
-        "code": 404,
-        "type": "ModelNotFoundException",
-        "message": "Model not found: m",
-    }
+    assert (code, json.loads(body)) == (status, expected)
 
 
 def test_what_a_client_sent_is_not_repeated_without_end() -> None:
@@ -88,22 +102,3 @@ def test_what_a_client_sent_is_not_repeated_without_end() -> None:
 
     assert len(body) < 40_000
     assert json.loads(body)["error"].startswith("input 'xxx")
-
-
-def test_error_body_on_v1_has_both_families_fields() -> None:
-    """KServe's `error` stands beside, in KServe's words where it has some (design, section 9)."""
-    assert json.loads(error_body(ModelNotFound.named("m"), kserve=True)[1]) == {
-        "code": 404,
-        "type": "ModelNotFoundException",
-        "message": "Model not found: m",
-        "error": "Model with name m does not exist.",
-    }
-    assert json.loads(error_body(BadRequest("why"), kserve=True)[1])["error"] == "why"
-
-
-def test_v1_has_its_own_statuses() -> None:
-    """A response timeout is 504 there and 500 on TorchServe's routes; an error may name its own."""
-    assert error_body(ResponseTimeout())[0] == 500
-    assert error_body(ResponseTimeout(), kserve=True)[0] == 504
-    status, body = error_body(HandlerError("x", 503, 500), kserve=True)
-    assert (status, json.loads(body)["code"]) == (500, 500)

@@ -47,15 +47,6 @@ async def test_hot_request_gets_its_response_in_one_write(wire: Wire) -> None:
     assert exchange.body == b""
 
 
-async def test_other_routes_go_through_the_application(wire: Wire) -> None:
-    """Whatever is not a hot route."""
-    wire.send(post(b"hi", "/cold"))
-    await settle()
-
-    assert wire.transport.written.endswith(b"\r\n\r\nhi")
-    assert wire.hot.exchanges == []
-
-
 async def test_failed_request_closes_the_connection(busy: Wire) -> None:
     """As in TorchServe, a status of 400 and above does; later replies to the exchange are dropped."""
     busy.send(post())

@@ -8,7 +8,6 @@ from tests.surface.http.wire import Wire, head, post, settle
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
-from modelserver.surface.http.connection import Listener
 from modelserver.surface.http.cors import Cors
 
 TOKEN = "Authorization: Bearer good-token"
@@ -79,8 +78,3 @@ async def test_preflight_request_passes_where_cors_is_on() -> None:
 
     assert wire.statuses == [200, 400]
     assert refused.count(b"access-control-allow-origin: *\r\n") == 1
-
-
-async def test_listener_has_no_guard_by_default() -> None:
-    """Without one, a request costs no more than one comparison."""
-    assert Listener(None, 0, lambda *_: None).guard is None
