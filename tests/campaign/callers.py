@@ -65,8 +65,8 @@ def take_answer(received: bytearray, *, ended: bool = False, head: bool = False)
         size = int(length[1])
         body = bytes(received[end + 4 : end + 4 + size])
     elif chunked is not None and length is None:
-        found = _dechunked(received, end + 4)
-        body, size = (b"", len(received)) if found is None else found
+        taken = _dechunked(received, end + 4)
+        body, size = (b"", len(received)) if taken is None else taken
     else:
         raise Malformed(lines[:300])
     if len(received) < end + 4 + size:
@@ -201,9 +201,9 @@ REQUESTS = (by_prediction, by_v1, by_v2_json, by_v2_binary)
 def rows_told(path_kind: str, body: bytes) -> list[str]:
     """The rows in an answer, each with its model before it: ``model|row``. Raises ValueError or KeyError."""
     if path_kind == by_prediction.__name__:
-        told = [body.decode()]
+        rows = [body.decode()]
     elif path_kind == by_v1.__name__:
-        told = json.loads(body)["predictions"]
+        rows = json.loads(body)["predictions"]
     else:
-        told = json.loads(body)["outputs"][0]["data"]
-    return [row.rpartition("|")[0] for row in told]
+        rows = json.loads(body)["outputs"][0]["data"]
+    return [row.rpartition("|")[0] for row in rows]

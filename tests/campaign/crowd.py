@@ -54,13 +54,13 @@ class Tally:
         with self._lock:
             self.answered[kind] += 1
 
-    def other(self, model: str, status: int, said: object) -> None:
+    def other(self, model: str, status: int, text: object) -> None:
         """An answer that is an error."""
         with self._lock:
             if (model, status) in self._causes:
                 self.failed[model, status] += 1
             else:
-                self.wrong.append(f"{model} answered {status}: {str(said)[:300]}")
+                self.wrong.append(f"{model} answered {status}: {str(text)[:300]}")
 
     def odd(self, what: str) -> None:
         with self._lock:
@@ -129,14 +129,14 @@ def check(tally: Tally, kind: str, model: str, marks: list[str], answer: Answer)
             tally.odd(f"{kind} to {model}: 503 without Retry-After: {answer.body[:200]!r}")
         return
     try:
-        told = rows_told(kind, answer.body)
+        rows = rows_told(kind, answer.body)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         tally.odd(f"{kind}: {error!r} in {answer.body[:200]!r}")
         return
-    if told == [f"{model}|{mark}" for mark in marks]:
+    if rows == [f"{model}|{mark}" for mark in marks]:
         tally.right(kind)
     else:
-        tally.odd(f"{kind} to {model}: asked {marks}, told {told}"[:500])
+        tally.odd(f"{kind} to {model}: asked {marks}, told {rows}"[:500])
 
 
 def ask_by_grpc(
@@ -145,14 +145,14 @@ def ask_by_grpc(
     """One gRPC client: TorchServe's service and the Open Inference one in turns; some calls are cancelled."""
     chance, name = random.Random(client), uuid.uuid4().hex[:8]
     with channel(server, "inference") as to:
-        theirs = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
+        predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
         v2 = stub(to, "inference.GRPCInferenceService").ModelInfer
         number = 0
         while going():
             number += 1
             time.sleep(pause)
             mark, model = f"grpc-{client}-{name}-{number}", chance.choice(tally.models)
-            method: Any = theirs
+            method: Any = predictions
             message = predict(model, data=mark.encode())
             if number % 2:
                 contents = {"bytes_contents": [mark.encode()]}
@@ -174,11 +174,11 @@ def ask_by_grpc(
                 continue
             finally:
                 tally.took(began)
-            told = answer.prediction if method is theirs else told_by_grpc(answer)
-            if told.decode().rpartition("|")[0] == f"{model}|{mark}":
-                tally.right("by_grpc" if method is theirs else "by_v2_grpc")
+            rows = answer.prediction if method is predictions else told_by_grpc(answer)
+            if rows.decode().rpartition("|")[0] == f"{model}|{mark}":
+                tally.right("by_grpc" if method is predictions else "by_v2_grpc")
             else:
-                tally.odd(f"gRPC to {model}: asked {mark}, told {told!r}"[:500])
+                tally.odd(f"gRPC to {model}: asked {mark}, told {rows!r}"[:500])
 
 
 def told_by_grpc(answer: Any) -> bytes:

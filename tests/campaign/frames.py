@@ -74,11 +74,13 @@ def talk(port: int, sent: bytes) -> list[Frame]:
     return list(frames_of(received))
 
 
-def is_right(heard: list[Frame], wanted: tuple[int, int, bytes]) -> bool:
+def is_right(heard: list[Frame], expected: tuple[int, int, bytes]) -> bool:
     """Whether the frame that a client must get is among those that it got."""
-    kind, stream, said = wanted
+    kind, stream, reason = expected
     start = 4 if kind == GOAWAY else 0
-    return any((each.kind, each.stream) == (kind, stream) and said in each.payload[start:] for each in heard)
+    return any(
+        (each.kind, each.stream) == (kind, stream) and reason in each.payload[start:] for each in heard
+    )
 
 
 def flood(port: int, kind: str) -> bool:

@@ -5,6 +5,7 @@ models that come and go (F71, F72), and what is held for clients that do not tak
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 import time
@@ -33,6 +34,9 @@ BODY = 6_000_000
 # At the most, and however much time there is.
 MOST = 100_000
 WARM_UP = 20
+# Shorter runs have each kind once.
+BOTH_SECONDS = 60.0
+GIVEN_BACK = 2.0  # seconds until freed memory is given back
 # Uploads that are not read to their end lie in memory at the same time, as those of so many clients would.
 AT_ONCE = 20
 # Resident memory afterwards: of the server and its front ends, in 5 s.
@@ -48,40 +52,51 @@ WINDOW, LONGEST_FRAME, INITIAL_WINDOW, CANCEL = 65_535, 16_384, 4, 8
 
 
 def run(report: Report, seconds: float) -> None:
-    """One process and two front ends; each kind gets its share of the time."""
+    """One process and two front ends; each kind has its share of the time, and a server of its own. A short
+    run has each kind once, on one of two servers.
+    """
+    short = seconds < BOTH_SECONDS
     for front_ends in (1, 2):
         what = "one process" if front_ends == 1 else f"{front_ends} front ends"
         kinds: dict[str, Callable[[Server], int]] = {
             "uploads of 6 MB, a connection each": upload,
             "bodies broken off": break_off,
         }
+        of_one = {
+            "bodies broken off on management": break_off_management,
+            "gRPC calls of 6 MB": call_by_grpc,
+            "gRPC messages broken off": break_off_grpc,
+            "registrations": register_and_unregister,
+        }
         if front_ends == 1:
-            kinds |= {
-                "bodies broken off on management": break_off_management,
-                "gRPC calls of 6 MB": call_by_grpc,
-                "gRPC messages broken off": break_off_grpc,
-                "registrations": register_and_unregister,
-            }
-        for kind, once in kinds.items():
-            share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
-            with target(front_ends) as server:
-                leak(report, server, f"{what}, {kind}", once, seconds / 16, share)
-        for kind, (crowd, drip) in CROWDS.items():
+            kinds = of_one if short else kinds | of_one
+        crowds = {kind: each for kind, each in CROWDS.items() if not short or each[0] is ASKING[front_ends]}
+        share = seconds / 16
+        attempts = [
+            functools.partial(leak, report, what=f"{what}, {kind}", once=once, seconds=share)
+            for kind, once in kinds.items()
+        ] + [
+            functools.partial(
+                hold_unread, report, what=f"{what}, {kind}", crowd=crowd, drip=drip, seconds=share
+            )
+            for kind, (crowd, drip) in crowds.items()
+        ]
+        for some in [attempts] if short else [[each] for each in attempts]:
             with target(front_ends, max_outgoing_bytes=OUTGOING, job_queue_size=1000) as server:
-                hold_unread(report, server, f"{what}, {kind}", crowd, drip, seconds / 16)
+                server.registered("echo.mar").registered("obey.mar")
+                for attempt in some:
+                    attempt(server)
 
 
-def leak(
-    report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float, share: float
-) -> None:
+def leak(report: Report, server: Server, what: str, once: Callable[[Server], int], seconds: float) -> None:
     """Does it for so long, and holds that nothing is kept. ``once`` says how many times it did it."""
-    server.registered("echo.mar")
+    share = SHARE_OF_CYCLES if once is register_and_unregister else SHARE
     files = temporary_files(server)
     warm = 0
     while warm < WARM_UP:
         warm += once(server)
     wait_until(lambda: quiet(server), "it is quiet")
-    time.sleep(2)  # freed memory is given back
+    time.sleep(GIVEN_BACK)
     before = Holdings.of(server)
     done, end = 0, time.monotonic() + seconds
     while time.monotonic() < end and done < MOST:
@@ -138,8 +153,8 @@ def call_by_grpc(server: Server) -> int:
     body = b"g" * BODY
     tensor = {"name": "x", "datatype": "BYTES", "shape": [1]}
     with channel(server, "inference") as to:
-        theirs = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
-        answer = theirs(predict("echo", data=body), timeout=30)
+        predictions = stub(to, f"{INFERENCE}InferenceAPIsService").Predictions
+        answer = predictions(predict("echo", data=body), timeout=30)
         assert len(answer.prediction) == BODY
         raw = struct.pack("<I", BODY) + body
         request = oip("ModelInferRequest", model_name="echo", inputs=[tensor], raw_input_contents=[raw])
@@ -203,10 +218,9 @@ def hold_unread(
     seconds: float,
 ) -> None:
     """Holds that what is held for a crowd of clients is bounded, and gone after them; others are served."""
-    server.registered("echo.mar").registered("obey.mar")
     for _ in range(WARM_UP):
         server.predict("obey", unread.ORDER, headers={"content-type": "application/json"})
-    time.sleep(2)  # freed memory is given back
+    time.sleep(GIVEN_BACK)
     before = Holdings.of(server)
     most, statuses, end = before.memory, [], time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -254,6 +268,8 @@ def allow_a_byte(clients: list[socket.socket]) -> None:
         client.recv(1 << 20)
 
 
+# Who asks in a short run, by the number of front ends.
+ASKING = {1: calls, 2: connections}
 CROWDS = {
     "unread answers": (connections, lambda _: None),
     "answers read in drops": (connections, read_a_drop),

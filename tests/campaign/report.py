@@ -1,4 +1,4 @@
-"""What a campaign found: figures for its table, and what did not hold."""
+"""What a campaign shows: figures for its table, and what did not hold."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _MOST_SHOWN = 40
 
 @dataclass
 class Report:
-    """Collects; prints at the end. ``failures`` and ``skipped`` are sentences."""
+    """Collects; prints at the end. ``failures`` and ``skipped`` are sentences. ``short``: time for one of a
+    kind.
+    """
 
     title: str
+    short: bool = False
     figures: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)

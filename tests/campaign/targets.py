@@ -70,11 +70,11 @@ class Holdings:
     @classmethod
     def of(cls, server: Server) -> Holdings:
         """At this moment."""
-        found = server.processes()
+        processes = server.processes()
         return cls(
             server.memory(),
-            sum(process.num_fds() for process in found),
-            sum(process.num_threads() for process in found),
+            sum(process.num_fds() for process in processes),
+            sum(process.num_threads() for process in processes),
         )
 
 

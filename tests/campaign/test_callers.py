@@ -78,7 +78,7 @@ def test_campaigns_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["nothing"])
 
-    said = capsys.readouterr().err
+    text = capsys.readouterr().err
 
     assert left.value.code == 2
-    assert [name for name in CAMPAIGNS if name not in said] == []
+    assert [name for name in CAMPAIGNS if name not in text] == []

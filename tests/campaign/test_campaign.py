@@ -7,10 +7,10 @@ import importlib
 import pytest
 from tests.campaign.report import Report
 
-SECONDS = {"soak": 14.0, "leaks": 10.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
+SECONDS = {"soak": 8.0, "leaks": 5.0, "wire": 1.0, "stalls": 1.0, "system": 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # servers under load, for seconds
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.alone] * (name == "stalls")) for name in SECONDS]

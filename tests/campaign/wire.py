@@ -57,7 +57,7 @@ HELD_BY_WHO_DOES_NOT_READ = 64 * MIB
 
 # answered: exactly so many answers, none a 5xx. refused: one answer of 4xx, 501 or 505, then the end.
 # either: at most so many answers, none a 5xx, and the end or an open connection.
-Wanted = Literal["answered", "refused", "either"]
+Outcome = Literal["answered", "refused", "either"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Case:
 
     name: str
     sent: bytes
-    wanted: Wanted = "answered"
+    expected: Outcome = "answered"
     answers: int = 1
     echo: bytes | None = None
     head: bool = False
@@ -181,9 +181,9 @@ def lengths(path: str, hidden: bytes) -> Iterator[Case]:
 def chunks(path: str, hidden: bytes) -> Iterator[Case]:
     """Chunk sizes and what stands around chunks."""
 
-    def of(name: str, body: bytes, wanted: Wanted = "refused", echo: bytes | None = None) -> Case:
+    def of(name: str, body: bytes, expected: Outcome = "refused", echo: bytes | None = None) -> Case:
         whole = message(path, "Transfer-Encoding: chunked", body=body)
-        return Case(f"chunks: {name}", whole, wanted, echo=echo)
+        return Case(f"chunks: {name}", whole, expected, echo=echo)
 
     size = b"%x" % len(hidden)
     ordinary = size + b"\r\n" + hidden + b"\r\n0\r\n\r\n"
@@ -219,15 +219,15 @@ def chunks(path: str, hidden: bytes) -> Iterator[Case]:
 
 def trailers(path: str, hidden: bytes) -> Iterator[Case]:
     """Lines behind a chunked body: they are not of the head."""
-    told = b"x-request-id: from-a-trailer\r\nauthorization: Bearer x\r\nts_request_sequence_id: s\r\n"
+    trailer = b"x-request-id: from-a-trailer\r\nauthorization: Bearer x\r\nts_request_sequence_id: s\r\n"
 
-    def of(name: str, trailer: bytes, wanted: Wanted, after: bytes = b"", answers: int = 1) -> Case:
+    def of(name: str, trailer: bytes, expected: Outcome, after: bytes = b"", answers: int = 1) -> Case:
         body = chunked(hidden, trailer=trailer) + after
         whole = message(path, "Transfer-Encoding: chunked", "Trailer: x-a", body=body)
-        return Case(f"trailers: {name}", whole, wanted, answers, echo=hidden, behind=True)
+        return Case(f"trailers: {name}", whole, expected, answers, echo=hidden, behind=True)
 
-    yield of("some", told, "answered")
-    yield of("some, then a request", told, "answered", PLAIN, 2)
+    yield of("some", trailer, "answered")
+    yield of("some, then a request", trailer, "answered", PLAIN, 2)
     yield of("a length", b"Content-Length: 5\r\n", "either", PLAIN, 2)
     yield of("1 MB in one", b"x-a: " + b"a" * MIB + b"\r\n", "refused")
     yield of("1 MB in many", b"x-a: 1\r\n" * (MIB // 8), "refused")
@@ -299,7 +299,7 @@ def run(report: Report, seconds: float) -> None:
             before = Holdings.of(server)
             patient = seconds >= PATIENT_SECONDS
             end = time.monotonic() + seconds / 2 - 2 * CUT_OFF * patient
-            converse(report, server, what, end)
+            converse(report, server, what, end, paths_of(server, front_ends > 1, patient))
             over_http2(report, server, what)
             if patient:
                 dawdlers(report, server, what)
@@ -309,27 +309,31 @@ def run(report: Report, seconds: float) -> None:
             after_all(report, server, what, before)
 
 
-def paths_of(server: Server, front_ends: bool) -> list[tuple[int, str]]:
-    """Ports and paths; the paths are of the short and of the long way."""
+def paths_of(server: Server, front_ends: bool, patient: bool = True) -> list[tuple[int, str]]:
+    """Ports and paths; the paths are of the short and of the long way. In a short run, those of inference are
+    asked of front ends only.
+    """
     inference = [(server.port, "/predictions/echo"), (server.port, "/ping")]
     if front_ends:
         return inference
     management = server.port_of("management")
     metrics = server.port_of("metrics")
-    return [*inference, (management, "/models"), (management, "/api-description"), (metrics, "/metrics")]
+    others = [(management, "/models"), (management, "/api-description"), (metrics, "/metrics")]
+    return [*inference, *others] if patient else others
 
 
-def converse(report: Report, server: Server, what: str, end: float) -> None:
+def converse(report: Report, server: Server, what: str, end: float, places: list[tuple[int, str]]) -> None:
     """Each case at each port."""
     count: Counter[str] = Counter()
-    places = paths_of(server, "front" in what)
     with ThreadPoolExecutor(16) as pool:
         while not count or time.monotonic() < end:
-            asked = [(port, path, case) for port, path in places for case in cases(path)]
-            for (_, path, case), said in zip(asked, pool.map(lambda each: meet(*each), asked), strict=True):
+            requests = [(port, path, case) for port, path in places for case in cases(path)]
+            for (_, path, case), wrong in zip(
+                requests, pool.map(lambda each: meet(*each), requests), strict=True
+            ):
                 count["conversations"] += 1
-                if said:
-                    report.failures.append(f"{what}, {path}, {case.name}: {said}")
+                if wrong:
+                    report.failures.append(f"{what}, {path}, {case.name}: {wrong}")
             if report.failures:
                 break
     report.figure(f"{what}: conversations", count["conversations"])
@@ -346,13 +350,13 @@ def meet(port: int, path: str, case: Case) -> str:
     statuses = [answer.status for answer in answers]
     if any(status >= 500 and status not in {501, 505} for status in statuses):
         return f"answered {statuses}"
-    if case.wanted == "refused":
+    if case.expected == "refused":
         lowest = 200 if case.behind and path != "/predictions/echo" else 400
         fine = len(statuses) <= 1 and ended and all(lowest <= status for status in statuses)
         return (
             "" if fine and statuses else f"answered {statuses}, {'ended' if ended else 'open'}, not refused"
         )
-    if case.wanted == "either":
+    if case.expected == "either":
         return (
             "" if len(statuses) <= case.answers else f"answered {statuses}, at most {case.answers} are right"
         )
@@ -380,7 +384,7 @@ def exchange(port: int, case: Case) -> tuple[list[Answer], bool | None]:
         except ConnectionError as error:
             if case.taken:
                 raise Malformed(error) from error
-        deadline = time.monotonic() + (PATIENCE if case.wanted != "either" or case.half_close else 1.0)
+        deadline = time.monotonic() + (PATIENCE if case.expected != "either" or case.half_close else 1.0)
         while not ended and time.monotonic() < deadline:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             try:
@@ -393,7 +397,7 @@ def exchange(port: int, case: Case) -> tuple[list[Answer], bool | None]:
             ended = not data
             while (answer := take_answer(received, ended=ended, head=case.head)) is not None:
                 answers.append(answer)
-                if len(answers) >= case.answers and case.wanted != "refused":
+                if len(answers) >= case.answers and case.expected != "refused":
                     deadline = min(deadline, time.monotonic() + AFTERWARDS)
     return answers, None if received else ended
 
@@ -412,10 +416,10 @@ def pieces_of(case: Case) -> Iterator[bytes]:
 def over_http2(report: Report, server: Server, what: str) -> None:
     """On the port of gRPC, what breaks the rules is refused with its code, and floods are cut off."""
     port, count = frames.port_of(server), 0
-    for name, sent, wanted in frames.conversations():
+    for name, sent, expected in frames.conversations():
         count += 1
         heard = frames.talk(port, sent)
-        report.hold(frames.is_right(heard, wanted), f"{what}, gRPC, {name}: {heard[-3:]}")
+        report.hold(frames.is_right(heard, expected), f"{what}, gRPC, {name}: {heard[-3:]}")
     report.figure(f"{what}: conversations with gRPC's port", count)
     with ThreadPoolExecutor(FLOODING) as pool:
         for kind in frames.FLOODS:
@@ -435,11 +439,11 @@ def cpu_seconds(server: Server) -> float:
 def dawdlers(report: Report, server: Server, what: str) -> None:
     """Heads and bodies that come byte by byte, and connections that say nothing, are cut off (F15)."""
     head = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
-    begun = {"a slow head": head[:20], "a slow body": head, "a slow chunk": head.replace(
+    starts = {"a slow head": head[:20], "a slow body": head, "a slow chunk": head.replace(
         b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n"}  # fmt: skip
     with contextlib.ExitStack() as stack:
         waiting = {}
-        for name, start in begun.items():
+        for name, start in starts.items():
             for port in {port for port, _ in paths_of(server, "front" in what)}:
                 connection = stack.enter_context(connect(port, PATIENCE))
                 connection.sendall(start)
@@ -509,15 +513,17 @@ def after_all(report: Report, server: Server, what: str, before: Holdings) -> No
     """The server lives, nothing hidden was a request, nothing surprised it."""
     wait_until(lambda: quiet(server), "it is quiet")
     time.sleep(0.5)  # the access log is written a few times a second
-    asked = [line for line in server.home.log("access_log.log").splitlines() if MARK in line]
-    report.figure(f"{what}: requests from within bodies", len(asked))
-    report.hold(not asked, f"{what}: {len(asked)} requests from within bodies, the first: {asked[:1]}")
+    requests = [line for line in server.home.log("access_log.log").splitlines() if MARK in line]
+    report.figure(f"{what}: requests from within bodies", len(requests))
+    report.hold(
+        not requests, f"{what}: {len(requests)} requests from within bodies, the first: {requests[:1]}"
+    )
     names = [model["modelName"] for model in server.management.get("/models").json()["models"]]
     report.hold(names == ["echo"], f"{what}: the models are {names}")
     report.hold(server.predict("echo", b"x").content == b"x", f"{what}: no longer serves")
-    found = tracebacks(server)
-    report.figure(f"{what}: tracebacks in the log", len(found))
-    report.hold(not found, f"{what}: tracebacks: {Counter(found).most_common(3)}")
+    traces = tracebacks(server)
+    report.figure(f"{what}: tracebacks in the log", len(traces))
+    report.hold(not traces, f"{what}: tracebacks: {Counter(traces).most_common(3)}")
     after = Holdings.of(server)
     report.hold(
         after.descriptors <= before.descriptors + 10,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import http.client
 import os
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 from tests.e2e.serving import ROOT, Home, Server, command_of, free_port, serving, wait_until
@@ -22,16 +19,13 @@ if TYPE_CHECKING:
 
 # Seconds of silence after which a machine is lost.
 LOST = 3.0
-# Read by agents and workers at their start: files beside it say through which port they connect to the
-# server, and which version they have.
+# Read by agents and workers at their start: a file beside it says through which port they connect to the
+# server.
 _SITECUSTOMIZE = """
 import asyncio, os, socket, sys
 from pathlib import Path
 
 here, line = Path(__file__).parent, " ".join(sys.orig_argv)
-if "modelserver.ext.cluster.node" in line and (here / "version").exists():
-    import modelserver
-    modelserver.__version__ = (here / "version").read_text()
 if "modelserver.ext.cluster.node" in line and (here / "detour").exists():
     os.environ["MODELSERVER_NODE_LOCAL_SOCKET"] = "0"
     direct, detour = map(int, (here / "detour").read_text().split())
@@ -65,14 +59,14 @@ class Elsewhere(Server):
             **(variables or {}),
         }
         self.worker_port = free_port()
-        agents = {
+        launching = {
             "worker_launcher": "agents",
             "worker_address": f"127.0.0.1:{self.worker_port}",
             "worker_lost_timeout": LOST,
             "job_queue_size": 1000,
         }
         home = Home(folder / "home", environment, for_children=True)
-        super().__init__(home, model_store, (), {**agents, **settings})
+        super().__init__(home, model_store, (), {**launching, **settings})
 
     def started_again(self) -> Elsewhere:
         """The server has ended, and is started with the same settings."""
@@ -83,14 +77,14 @@ class Elsewhere(Server):
 
     def agents(self, name: str | None = None) -> list[psutil.Process]:
         """The agents, those of a model in the order of its workers."""
-        found = [
+        agents = [
             each
             for each in psutil.Process(self.pid).children()
             if "modelserver.ext.cluster.node" in command_of(each)
         ]
         if name is None:
-            return found
-        by_node = {each.cmdline()[3]: each for each in found}
+            return agents
+        by_node = {each.cmdline()[3]: each for each in agents}
         return [by_node[w["node"]["name"]] for w in self.describe(name)["workers"] if "node" in w]
 
     def workers(self) -> list[psutil.Process]:
@@ -125,16 +119,6 @@ class Elsewhere(Server):
     def end_detour(self) -> None:
         """Further agents connect directly."""
         (self.site / "detour").unlink()
-
-    @contextlib.contextmanager
-    def nodes_of_version(self, version: str) -> Iterator[None]:
-        """Agents that start within the block have this version of modelserver."""
-        path = self.site / "version"
-        path.write_text(version)
-        try:
-            yield
-        finally:
-            path.unlink()
 
 
 def store_beside(model_store: Path, folder: Path) -> Path:
@@ -175,56 +159,3 @@ def elsewhere(
     server = Elsewhere(folder, model_store, variables, **settings)
     with serving(server):
         yield server
-
-
-class Load:
-    """Clients that ask a model of ``witness.py`` with marked requests until the block ends.
-
-    ``statuses`` counts the answers; ``wrong`` are answers that are not those of their request, or none.
-    """
-
-    def __init__(self, server: Server, model: str, clients: int = 6) -> None:
-        self.statuses: collections.Counter[int] = collections.Counter()
-        self.wrong: list[Any] = []
-        self.errors: set[str] = set()
-        self.slowest = 0.0
-        self._server, self._model = server, model
-        self._ended = threading.Event()
-        self._clients = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
-
-    def _ask(self, client: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
-        number = 0
-        while not self._ended.is_set():
-            number += 1
-            mark = f"{client}-{number}"
-            began = time.monotonic()
-            try:
-                connection.request("POST", f"/predictions/{self._model}", mark.encode())
-                answer = connection.getresponse()
-                said = answer.read().decode()
-            except (OSError, http.client.HTTPException) as error:
-                self.wrong.append((mark, repr(error)))
-                connection.close()
-                continue
-            self.slowest = max(self.slowest, time.monotonic() - began)
-            self.statuses[answer.status] += 1
-            if answer.status == 200:
-                if said.split("|")[:2] != [self._model, mark]:
-                    self.wrong.append((mark, said))
-                continue
-            self.errors.add(said)
-            if answer.status == 503 and answer.getheader("Retry-After") is None:
-                self.wrong.append((mark, "without Retry-After"))
-            time.sleep(0.02)
-        connection.close()
-
-    def __enter__(self) -> Load:
-        for client in self._clients:
-            client.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for client in self._clients:
-            client.join()

@@ -32,6 +32,7 @@ def is_untouched(server):
 
 CLASS = """
 import os, sys
+{imported}
 
 class Handler:
     def __init__(self):
@@ -39,109 +40,71 @@ class Handler:
     def initialize(self, context):
         {initialised}
     def handle(self, data, context):
-        return data
+        return ["served"] * len(data)
 """
 
 
-def in_step(deed, step):
+def in_step(step, deed):
     """The source of a handler that does something when it is imported, made or initialised."""
-    steps = dict.fromkeys(("made", "initialised"), "pass") | ({} if step == "imported" else {step: deed})
-    return (f"import os, sys\n{deed}\n" if step == "imported" else "") + CLASS.format(**steps)
+    return CLASS.format(**{**dict.fromkeys(("imported", "made", "initialised"), "pass"), step: deed})
 
 
-@pytest.mark.parametrize("step", ["imported", "made", "initialised"])
-@pytest.mark.parametrize(
-    ("deed", "cause"),
-    [
-        ("raise LookupError('no such luck')", "LookupError: no such luck"),
-        ("sys.exit(5)", "sys.exit(5)"),
-        ("os._exit(6)", "exited with status 6"),
-        pytest.param("raise KeyboardInterrupt", "was killed by SIGINT", marks=pytest.mark.slow),
-    ],
-    ids=["raise", "sys.exit", "os._exit", "KeyboardInterrupt"],
-)
-def test_failure_in_each_step_of_loading(server, model_store, deed, cause, step):
-    """The registration fails with archive, cause and, unless the process just ends, place (F40, F45)."""
-    name = f"load_{step}_{abs(hash(deed))}"
-    archived(model_store, name, in_step(deed, step))
-    answer = server.register(f"{name}.mar")
-    message = answer.json()["message"]
+UNLOADABLE = {
+    "raises": (in_step("imported", "raise LookupError('no such luck')"), "LookupError: no such luck"),
+    "exits": (in_step("made", "sys.exit(5)"), "sys.exit(5)"),
+    "ends": (in_step("initialised", "os._exit(6)"), "exited with status 6"),
+    "interrupted": (in_step("initialised", "raise KeyboardInterrupt"), "was killed by SIGINT"),
+    "no_file": (in_step("initialised", "print('about to open it'); open('weights.bin')"), "about to open it"),
+    "no_module": ("import surely_not_installed\n", "No module named 'surely_not_installed'"),
+    "syntax": ("def handle(data, context)\n    return data\n", "SyntaxError"),
+    "empty": ("", "Expected only one class in custom service code or a function entry point"),
+    "no_context": ("class A:\n    def initialize(self):\n        pass\n    handle = None\n", "initialize()"),
+    "path_cleared": ("import sys\nsys.path.clear()\nimport colorsys\n", "No module named 'colorsys'"),
+    "recursion": ("def handle(data, context):\n    return handle(data, context)\n", "RecursionError"),
+    "endless": ("import os\nos.write(1, b'\\xff' * 9_000_000)\nraise ValueError('x' * 900_000)", "Error: x"),
+    "channel_closed": ("import os\nos.closerange(3, 200)\nraise ValueError\n", "worker"),
+}
 
-    assert answer.status_code == 500
-    assert message.startswith(f"Failed to start workers for model {name}")
-    assert cause in message
-    place = {"imported": "in <module>", "made": "in __init__", "initialised": "in initialize"}[step]
-    assert place in message or "_exit" in deed
-    assert server.management.get(f"/models/{name}").status_code == 404
+
+def test_handler_that_cannot_load_fails_its_registration(server, model_store, pool):
+    """The message has the archive's name, the cause and the handler's last output, in a sane size; the model
+    is not left behind (F40, F44, F45).
+    """
+    for name, (source, _) in UNLOADABLE.items():
+        archived(model_store, name, source)
+    responses = pool.map(lambda name: server.register(f"{name}.mar", startup_timeout=20), UNLOADABLE)
+    for response, (name, (_, cause)) in zip(responses, UNLOADABLE.items(), strict=True):
+        message = response.json()["message"]
+
+        assert response.status_code == 500
+        assert message.startswith(f"Failed to start workers for model {name}")
+        assert cause in message
+        assert len(message) < 100_000
+        assert server.management.get(f"/models/{name}").status_code == 404
     assert is_untouched(server)
 
 
-@pytest.mark.parametrize(
-    ("source", "cause"),
-    [
-        ("", "Expected only one class in custom service code or a function entry point"),
-        ("class A:\n    pass\n", "Expect handle method in class A"),
-        ("class A:\n    def __init__(self, size):\n        pass\n    handle = None\n", "size"),
-        ("class A:\n    def initialize(self):\n        pass\n    handle = None\n", "initialize()"),
-        ("def handle(data):\n    return data\n", "handle()"),
-        ("from ts.torch_handler.vllm_handler import VLLMHandler\n", "modelserver does not offer"),
-        ("import ts.nothing\n", "No module named 'ts.nothing'"),
-        ("import sys\nsys.path.clear()\nimport colorsys\n", "No module named 'colorsys'"),
-        ("def handle(data, context):\n    return handle(data, context)\n", "RecursionError"),
-        ("import os\nos.write(1, b'\\xff' * 10_000_000)\nraise ValueError('x' * 1_000_000)", "ValueError: x"),
-        ("import os\nos.closerange(3, 200)\nraise ValueError\n", "worker"),
-    ],
-    ids=[
-        "empty",
-        "no handle",
-        "constructor with arguments",
-        "initialize without context",
-        "handle without context",
-        "not offered",
-        "unknown",
-        "path cleared",
-        "recursion",
-        "endless texts",
-        "channel closed",
-    ],
-)  # fmt: skip
-def test_handlers_that_cannot_be_loaded(server, model_store, source, cause, request):
-    """Each fails its registration with the archive's name and the cause, in a sane size (F40, F44)."""
-    name = "unloadable_" + request.node.callspec.id.replace(" ", "_")
-    archived(model_store, name, source)
-    answer = server.register(f"{name}.mar", startup_timeout=10)
-    message = answer.json()["message"]
-
-    assert answer.status_code == 500
-    assert name in message
-    assert cause in message
-    assert len(message) < 100_000
-    assert is_untouched(server)
-
-
-@pytest.mark.parametrize(
-    "deed",
-    [
+def test_deeds_while_loading_do_no_harm(server, model_store):
+    """What a handler prints, which directory it changes to, which signals it ignores and which threads it
+    leaves keep its process from nothing (F44, F45).
+    """
+    deeds = [
+        "import signal, threading",
         "print('y' * 20_000_000)",
         "os.write(1, b'\\xff' * 3_000_000)",
         "os.chdir('/')",
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-        "import threading; threading.Thread(target=print, args=('late',)).start()",
-    ],
-    ids=["prints", "descriptor", "directory", "signals", "thread"],
-)
-def test_deeds_while_loading_that_do_no_harm(server, model_store, deed, request):
-    """What a handler does to its process when it loads keeps it from nothing (F44, F45)."""
-    name = f"harmless_{request.node.callspec.id}"
-    archived(model_store, name, in_step(deed, "initialised").replace("return data", "return ['served']"))
-    server.registered(f"{name}.mar")
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "threading.Thread(target=print, args=('late',)).start()",
+    ]
+    archived(model_store, "harmless", in_step("initialised", "; ".join(deeds)))
+    server.registered("harmless.mar")
 
-    assert server.predict(name).text == "served"
+    assert server.predict("harmless").text == "served"
     assert is_untouched(server)
-    server.unregister(name)
+    server.unregister("harmless")
 
 
-def test_fork_while_loading(server, model_store):
+def test_child_of_a_loading_handler_ends_with_its_worker(server, model_store):
     """A child that a handler leaves behind when it loads neither answers nor outlives the worker (F45)."""
     source = """
     import os, time
@@ -157,6 +120,21 @@ def test_fork_while_loading(server, model_store):
     assert psutil.pid_exists(child)
     server.unregister("forking")
     wait_until(lambda: not is_alive(child), "the child ends with its worker")
+
+
+def test_traceback_is_on_the_servers_own_output(server, model_store):
+    """Who looks at ts_log, or at the console only (``docker logs``), sees once where a handler failed."""
+    source = "def handle(data, context):\n    raise ImportError('seen from \\x1b[1mafar\\x1b[0m')\n"
+    archived(model_store, "traced", source)
+    server.register("traced.mar", synchronous="true")
+    failure = "could not load its model: ImportError: seen from afar"
+    wait_until(lambda: failure in server.home.output(), "the failure is printed")
+    for written in (server.home.log(), server.home.output()):
+        lines = [line.strip() for line in written.splitlines() if "raise ImportError('seen" in line]
+
+        assert written.count(failure) == 1
+        assert len(lines) == 1
+        assert "Its last output" not in server.home.output()
 
 
 # While they answer
@@ -191,7 +169,7 @@ class Deeds:
 
     def do(self, step, rows):
         for row in rows:
-            if row.get("step") == step:
+            if row.get("step", "inference") == step and "do" in row:
                 getattr(self, row["do"])()
 
     def fail(self):
@@ -199,9 +177,6 @@ class Deeds:
 
     def interrupt(self):
         raise KeyboardInterrupt
-
-    def exit(self):
-        sys.exit(7)
 
     def strange_error(self):
         class Strange(Exception):
@@ -292,162 +267,145 @@ def deeds(server):
     return server
 
 
-@pytest.mark.parametrize("step", ["preprocess", "inference", "postprocess"])
-@pytest.mark.parametrize("deed", ["fail", "strange_error", "endless_error"])
-def test_exceptions_in_each_step(deeds, deed, step):
-    """The request fails, the log says of which model, in which step and why; the worker stays (F18)."""
-    before = deeds.predict("deeds", {}).json()["pid"]
-    seen = len(deeds.home.log("model_log.log"))
-    answer = deeds.predict("deeds", {"step": step, "do": deed})
-
-    assert answer.status_code == 503
-    assert answer.json()["message"].startswith("Prediction failed: ")
-    assert deeds.predict("deeds", {}).json()["pid"] == before
-    assert is_untouched(deeds)
-    cause = {
-        "fail": "LookupError: as it was told",
-        "strange_error": "Strange",
-        "endless_error": "ValueError: xxx",
-    }
-    told = wait_until(lambda: said_by("deeds", deeds, seen, cause[deed]), "the failure is in the log")
-    assert f", in {step}" in told
-
-
-def said_by(model, server, start, cause):
-    """What the log has of a model's workers since then, once the cause is among it."""
+def failures_of(model, server, start):
+    """What the log has on the standard error of a model's workers since then."""
     lines = server.home.log("model_log.log")[start:].splitlines()
-    told = "\n".join(line for line in lines if f"-{model}_1.0-stderr" in line)
-    return told if cause in told else ""
+    return "\n".join(line for line in lines if f"-{model}_1.0-stderr" in line)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("deed", "end"),
+    ("step", "deed", "cause"),
     [
-        ("exit", "exited with status 7"),
-        ("interrupt", "killed by SIGINT"),
-        ("end_generator", "exited with status"),
+        ("preprocess", "fail", "LookupError: as it was told"),
+        ("inference", "strange_error", "Strange"),
+        ("postprocess", "endless_error", "ValueError: xxx"),
     ],
 )
-@pytest.mark.parametrize("step", ["preprocess", "postprocess"])
-def test_exits_in_each_step(deeds, deed, end, step):
-    """The worker ends, its request gets an error, describe says why, another worker takes over (F45)."""
-    answer = deeds.predict("deeds", {"step": step, "do": deed})
+def test_exception_fails_its_request_only(deeds, step, deed, cause):
+    """The log says of which model, in which step and why; the worker stays (F18)."""
+    before = deeds.predict("deeds", {}).json()["pid"]
+    seen = len(deeds.home.log("model_log.log"))
+    response = deeds.predict("deeds", {"step": step, "do": deed})
 
-    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
+    assert response.status_code == 503
+    assert response.json()["message"].startswith("Prediction failed: ")
+    assert deeds.predict("deeds", {}).json()["pid"] == before
+    assert is_untouched(deeds)
+    wait_until(lambda: cause in failures_of("deeds", deeds, seen), "the failure is in the log")
+    assert f", in {step}" in failures_of("deeds", deeds, seen)
+
+
+@pytest.mark.parametrize(
+    ("deed", "end"), [("interrupt", "killed by SIGINT"), ("end_generator", "exited with status")]
+)
+def test_exception_that_ends_the_process_costs_one_request(deeds, deed, end):
+    """The worker ends, its request gets an error, describe says why, another worker takes over (F45)."""
+    response = deeds.predict("deeds", {"do": deed})
+
+    assert (response.status_code, response.json()["message"]) == (500, "Worker died.")
     failure = wait_until(lambda: deeds.describe("deeds")["workers"][0].get("failure"), "the reason is known")
     assert end in failure
     assert deeds.predict("deeds", {}).status_code == 200
     assert is_untouched(deeds)
 
 
-@pytest.mark.parametrize("returned", ["few", "many", "none", "generator", "dict", "text", "class"])
-def test_wrong_returns(deeds, returned):
-    """Anything but a list of one answer per request fails the request, the log says what it was, and the
-    worker stays (F19).
+def test_wrong_return_fails_its_request_only(deeds):
+    """Of anything but a list of one answer per request the log says what it was, and the worker stays
+    (F19).
     """
     before = deeds.predict("deeds", {}).json()["pid"]
-    seen = len(deeds.home.log("model_log.log"))
-    answer = deeds.predict("deeds", {"return": returned})
-
-    assert answer.status_code == 503
-    assert answer.json()["message"].partition(":")[0] in {
-        "Invalid model predict output", "number of batch response mismatched"
-    }  # fmt: skip
-    assert deeds.predict("deeds", {}).json()["pid"] == before
-    kind = {"none": "NoneType", "text": "str", "class": "type"}.get(returned, returned)
-    cause = {"few": "the handler returned 0", "many": "the handler returned 2"}.get(
-        returned, f"The handler returned {kind}, a list is needed."
-    )
-    wait_until(lambda: said_by("deeds", deeds, seen, cause), "the failure is in the log")
-
-
-def test_failures_on_kserve_routes(deeds):
-    """V1 clients are told the exception, or what was returned, in a sane size (F18, F19)."""
     causes = {
-        "LookupError : as it was told": {"step": "inference", "do": "fail"},
-        "ValueError : xxxx": {"step": "inference", "do": "endless_error"},
+        "few": "the handler returned 0",
+        "many": "the handler returned 2",
+        "none": "The handler returned NoneType, a list is needed.",
+        "generator": "The handler returned generator, a list is needed.",
+        "dict": "The handler returned dict, a list is needed.",
+        "text": "The handler returned str, a list is needed.",
+        "class": "The handler returned type, a list is needed.",
+    }
+    for returned, cause in causes.items():
+        seen = len(deeds.home.log("model_log.log"))
+        response = deeds.predict("deeds", {"return": returned})
+        beginning = "number of batch response" if returned in {"few", "many"} else "Invalid model predict"
+
+        assert response.status_code == 503
+        assert response.json()["message"].startswith(beginning)
+        wait_until(
+            lambda cause=cause, seen=seen: cause in failures_of("deeds", deeds, seen), "it is in the log"
+        )
+    assert deeds.predict("deeds", {}).json()["pid"] == before
+
+
+def test_v1_clients_receive_the_exception(deeds):
+    """KServe's route says what was raised or returned, in a sane size (F18, F19)."""
+    causes = {
+        "LookupError : as it was told": {"do": "fail"},
+        "ValueError : xxxx": {"do": "endless_error"},
         "The handler returned NoneType, a list is needed.": {"return": "none"},
     }
     for cause, body in causes.items():
-        answer = deeds.v1("deeds", [{"body": body}])
-        assert answer.status_code == 500
-        assert answer.json()["error"].startswith(cause)
-        assert len(answer.content) < 10_000
+        response = deeds.v1("deeds", [{"body": body}])
+        assert response.status_code == 500
+        assert response.json()["error"].startswith(cause)
+        assert len(response.content) < 10_000
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "chosen",
     [
-        "print_much",
-        "write_descriptors",
-        "close_output",
-        "no_output",
-        "read_input",
-        "ignore_signals",
-        "leave_group",
-        "change_surroundings",
-        "failing_thread",
-        "remove_model",
+        ("print_much", "write_descriptors", "read_input", "close_output"),
+        ("no_output", "ignore_signals", "leave_group", "failing_thread", "remove_model"),
+        ("change_surroundings",),
     ],
+    ids=["outputs", "signals", "surroundings"],
 )
-def test_changed_surroundings(deeds, deed):
-    """What a handler does to its process does not keep the worker from this batch and the next (F45)."""
-    first = deeds.predict("deeds", {"step": "inference", "do": deed})
+def test_worker_serves_on_whatever_its_handler_changes(deeds, chosen):
+    """What a handler does to its process does not keep the worker from this batch and the next; a line
+    without an end is cut in the log (F44, F45).
+    """
+    for deed in chosen:
+        first = deeds.predict("deeds", {"do": deed})
 
-    assert first.status_code == 200
-    assert deeds.predict("deeds", {}).json()["pid"] == first.json()["pid"]
+        assert first.status_code == 200
+        assert deeds.predict("deeds", {}).json()["pid"] == first.json()["pid"]
+        assert is_untouched(deeds)
+    lines = deeds.home.log("model_log.log").splitlines()
+    assert max((len(line) for line in lines if "yyy" in line), default=0) < 10_000
+    _renew(deeds)
+
+
+def test_broken_builtins_fail_until_the_worker_is_replaced(deeds):
+    """A worker whose Python is broken fails its own requests; others do not notice."""
+    deeds.predict("deeds", {"do": "break_builtins"})
+
     assert is_untouched(deeds)
-    _renewed(deeds)
-
-
-def test_broken_builtins(deeds):
-    """A worker whose Python is broken fails its requests until it is replaced; others do not notice."""
-    deeds.predict("deeds", {"step": "inference", "do": "break_builtins"})
-
-    assert is_untouched(deeds)
-    _renewed(deeds)
+    _renew(deeds)
     assert deeds.predict("deeds", {}).status_code == 200
 
 
-def test_a_forked_child_that_comes_back(deeds):
+def test_forked_child_that_comes_back_sends_nothing(deeds):
     """A child that goes on as if it were the worker takes no request and sends no answer (F45)."""
     before = deeds.predict("deeds", {}).json()["pid"]
-    answers = [deeds.predict("deeds", {"step": "inference", "do": deed}) for deed in ("fork", "pause") * 3]
+    responses = [deeds.predict("deeds", {"do": deed}) for deed in ("fork", "pause") * 3]
 
-    assert [(answer.status_code, answer.json()["pid"]) for answer in answers] == [(200, before)] * 6
+    assert [(each.status_code, each.json()["pid"]) for each in responses] == [(200, before)] * 6
     assert deeds.describe("deeds")["workers"][0]["pid"] == before
     deeds.home.wait_for_log("returned from the handler's call", "model_log.log")
     assert is_untouched(deeds)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the worker is given five seconds to leave
 def test_worker_that_hangs_at_its_exit_is_ended(deeds):
     """What waits in a thread or at exit does not keep a worker that is scaled away (F45)."""
-    pid = deeds.predict("deeds", {"step": "inference", "do": "hang_at_exit"}).json()["pid"]
-    answer = deeds.management.put("/models/deeds?min_worker=0&synchronous=true")
-    assert answer.status_code == 200, answer.text
+    pid = deeds.predict("deeds", {"do": "hang_at_exit"}).json()["pid"]
+    response = deeds.management.put("/models/deeds?min_worker=0&synchronous=true")
+    assert response.status_code == 200, response.text
 
     wait_until(lambda: not psutil.pid_exists(pid), "it ends", 10)
-    _renewed(deeds)
+    _renew(deeds)
 
 
-def _renewed(server):
+def _renew(server):
     """Gives the model a fresh worker in a fresh folder."""
     server.unregister("deeds")
     server.registered("deeds.mar", batch_size=4, max_batch_delay=50)
-
-
-def test_tracebacks_are_on_the_servers_own_output(server, model_store):
-    """Who looks at ts_log, or at the console only (``docker logs``), sees once where a handler failed."""
-    source = "def handle(data, context):\n    raise ImportError('seen from \\x1b[1mafar\\x1b[0m')\n"
-    archived(model_store, "traced", source)
-    server.register("traced.mar", synchronous="true")
-    failure = "could not load its model: ImportError: seen from afar"
-    wait_until(lambda: failure in server.home.output(), "the failure is printed")
-    for written in (server.home.log(), server.home.output()):
-        lines = [line.strip() for line in written.splitlines() if "raise ImportError('seen" in line]
-
-        assert written.count(failure) == 1
-        assert len(lines) == 1
-        assert "Its last output" not in server.home.output()

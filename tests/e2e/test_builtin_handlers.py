@@ -8,6 +8,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy
 import pytest
 import torch
 from PIL import Image
@@ -16,17 +17,9 @@ from torchvision.models import DenseNet
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.image_classifier import ImageClassifier
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # imports torch
 
-NETWORKS = {
-    "segmenter": """
-import torch
-
-class TinySegmentation(torch.nn.Module):
-    def forward(self, pictures):
-        return {"out": torch.stack((pictures.mean(1), pictures.amax(1)), dim=1)}
-""",
-    "detector": """
+DETECTOR = """
 import torch
 
 class TinyDetection(torch.nn.Module):
@@ -39,204 +32,39 @@ class TinyDetection(torch.nn.Module):
             }
             for picture in pictures
         ]
-""",
-    "texts": """
-from torch import nn
+"""
+TEXTS = """
+import torch
 
-class TinyText(nn.Module):
+class TinyText(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.EmbeddingBag(4, 2, mode="sum")
-        with __import__("torch").no_grad():
-            self.embedding.weight[:] = __import__("torch").tensor([[0.0, 0.0], [1, 0], [0, 2], [3, 3]])
+        self.embedding = torch.nn.EmbeddingBag(4, 2, mode="sum")
+        with torch.no_grad():
+            self.embedding.weight[:] = torch.tensor([[0.0, 0.0], [1, 0], [0, 2], [3, 3]])
 
     def forward(self, ids, offsets):
         return self.embedding(ids, offsets)
-""",
-}
-HANDLERS = {"segmenter": "image_segmenter", "detector": "object_detector", "texts": "text_classifier"}
+"""
+SUM = """
+from torch import nn
 
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1, bias=False)
+        nn.init.ones_(self.layer.weight)
 
-def picture(width, height):
-    """A grey picture as a file."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height), (90, 120, 150)).save(buffer, "PNG")
-    return buffer.getvalue()
+    def forward(self, x):
+        return self.layer(x)
+"""
+DIFFERENCE = """
+from torch import nn
 
-
-@pytest.fixture(scope="module")
-def server(shared_server, model_store, tmp_path_factory):
-    """A server with each of them, in batches of up to four."""
-    folder = tmp_path_factory.mktemp("networks")
-    torch.save(["the", "cat", "sat", "the cat"], folder / "source_vocab.pt")
-    (folder / "index_to_name.json").write_text(json.dumps({"0": "zero", "1": "one"}))
-    (folder / "model-config.yaml").write_text("handler: {resize: 32, crop: 24}\n")
-    for name, source in NETWORKS.items():
-        (folder / f"tiny_{name}.py").write_text(source)
-        files = ["index_to_name.json", *(["source_vocab.pt"] if name == "texts" else [])]
-        build_archive(
-            ArchiveConfig(
-                name,
-                HANDLERS[name],
-                "1.0",
-                model_file=folder / f"tiny_{name}.py",
-                extra_files=",".join(str(folder / file) for file in files),
-                config_file=folder / "model-config.yaml",
-                export_path=model_store,
-            )
-        )
-        shared_server.registered(f"{name}.mar", batch_size=4, max_batch_delay=400)
-    return shared_server
-
-
-def together(server, name, bodies):
-    """The answers to bodies that are sent at the same time."""
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda body: server.predict(name, body), bodies))
-
-
-def test_detector(server):
-    """Pictures of four sizes, one of them none, are answered as one batch (F17, F18)."""
-    sizes = [(20, 10), (30, 40), None, (50, 60)]
-    answers = together(server, "detector", [b"none" if s is None else picture(*s) for s in sizes])
-
-    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
-    assert answers[1].json() == [{"one": [0.0, 0.0, 30.0, 40.0], "score": 0.75}]
-    assert answers[3].json() == [{"one": [0.0, 0.0, 50.0, 60.0], "score": 0.75}]
-    assert "not a picture" in answers[2].json()["message"]
-
-
-def test_segmenter(server):
-    """V1 instances in base64 are answered one list of pixels each."""
-    encoded = base64.b64encode(picture(64, 48)).decode()
-    found = torch.tensor(server.v1("segmenter", [{"data": encoded}, {"b64": encoded}]).json()["predictions"])
-
-    assert found.shape == (2, 24, 24, 2)
-    assert (found[..., 0] == 1).all()
-
-
-def test_texts(server):
-    """Texts of four clients are classified as one batch; an undecodable one is a 400 of its own."""
-    answers = together(server, "texts", [b"the cat", b"Sat!", b"\xff", b"dog"])
-
-    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
-    # Of "the", "cat" and "the cat"; of "sat"; of no word that is known.
-    logits = torch.tensor([[4.0, 3.0], [0, 2], [0, 0]])
-    for answer, scores in zip((answers[0], answers[1], answers[3]), logits.softmax(1).tolist(), strict=True):
-        assert list(answer.json()) == ["zero", "one"]
-        assert list(answer.json().values()) == pytest.approx(scores, abs=1e-5)
-
-
-def test_texts_explained(server):
-    """Each instance may name its class, by JSON and by a multipart field."""
-    instances = [{"data": "the cat sat", "target": 1}, "sat"]
-    explained = server.inference.post("/v1/models/texts:explain", json={"instances": instances}).json()
-    form = {"data": (None, "the cat sat"), "target": (None, "1")}
-    single = server.inference.post("/explanations/texts", files=form).json()
-
-    assert explained["explanations"] == [single, {"words": ["sat"], "importances": [0.0]}]
-    assert single["words"] == ["the", "cat", "sat"]
-    assert single["importances"] == pytest.approx([1.5, 1.5, 2.0], abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["segmenter", "detector"])
-def test_what_cannot_be_explained(server, name):
-    """It is a 501 that says so."""
-    answer = server.inference.post(f"/explanations/{name}", content=picture(30, 30))
-
-    assert answer.status_code == 501
-    assert "explains nothing" in answer.json()["message"]
-
-
-def test_numbers_for_base_handler(shared_server, model_store, tmp_path):
-    """JSON numbers in each form that clients send become tensors, over /predictions and V1."""
-    (tmp_path / "sum_model.py").write_text(
-        "from torch import nn\nclass Sum(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.layer = nn.Linear(4, 1, bias=False)\n        nn.init.ones_(self.layer.weight)\n"
-        "    def forward(self, x):\n        return self.layer(x)\n"
-    )
-    archive = ArchiveConfig(
-        "numbers", "base_handler", "1.0", model_file=tmp_path / "sum_model.py", export_path=model_store
-    )
-    build_archive(archive)
-    shared_server.registered("numbers.mar", batch_size=4)
-    row = [1, 2, 3, 4]
-
-    def predict(**body):
-        return shared_server.inference.post("/predictions/numbers", **body).json()
-
-    assert predict(json=row) == [10.0]
-    assert predict(json={"data": row}) == [10.0]
-    assert predict(json={"instances": [row, row]}) == {"predictions": [[10.0], [10.0]]}
-    assert predict(content=b"[1, 2, 3, 4]") == [10.0]
-    assert predict(json=["one"])["code"] == 400
-    answer = shared_server.inference.post(
-        "/v1/models/numbers:predict", json={"instances": [row, {"data": row}, {"x": row}]}
-    )
-    assert answer.json()["predictions"] == [[10.0]] * 3
-
-
-def test_named_inputs_for_base_handler(shared_server, model_store, tmp_path):
-    """A JSON object of several inputs reaches the network as its arguments of these names, in any order and
-    in each form that clients send; requests of one batch are joined input by input.
-    """
-    (tmp_path / "two_inputs_model.py").write_text(
-        "from torch import nn\nclass Difference(nn.Module):\n"
-        "    def forward(self, minuend, subtrahend):\n        return minuend - subtrahend\n"
-    )
-    archive = ArchiveConfig(
-        "difference",
-        "base_handler",
-        "1.0",
-        model_file=tmp_path / "two_inputs_model.py",
-        export_path=model_store,
-    )
-    build_archive(archive)
-    shared_server.registered("difference.mar", batch_size=4, max_batch_delay=200)
-    inputs = {"minuend": [5, 7], "subtrahend": [1, 2]}
-    turned = dict(reversed(inputs.items()))
-
-    def predict(body):
-        return shared_server.inference.post("/predictions/difference", json=body)
-
-    for body, expected in (
-        (inputs, [4, 5]), (turned, [4, 5]), ({"data": inputs}, [4, 5]),
-        ({"instances": [inputs, turned]}, {"predictions": [[4, 5], [4, 5]]}),
-    ):  # fmt: skip
-        assert predict(body).json() == expected
-    assert shared_server.v1("difference", [inputs]).json()["predictions"] == [[4, 5]]
-    form = {name: (None, json.dumps(numbers)) for name, numbers in inputs.items()}
-    assert shared_server.inference.post("/predictions/difference", files=form).json() == [4, 5]
-    broken = {"minuend": [5, 7], "subtrahend": ["one", "two"]}
-    bodies = [{**inputs, "minuend": [10, 10]}, broken, {"minuend": [5, 7]}, inputs]
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(predict, bodies))
-    assert [answer.status_code for answer in answers] == [200, 400, 503, 200]
-    assert (answers[0].json(), answers[3].json()) == ([9, 8], [4, 5])
-    assert "not a tensor of numbers" in answers[1].json()["message"]
-    assert "missing 1 required positional argument: 'subtrahend'" in answers[2].json()["message"]
-
-
-def test_random_weights_are_told(shared_server, model_store, tmp_path):
-    """Of an archive without weights the register answer, describe and one line of the log say so."""
-    (tmp_path / "random_model.py").write_text(
-        "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(2, 1)"
-    )
-    archive = ArchiveConfig(
-        "weightless", "base_handler", "1.0", model_file=tmp_path / "random_model.py", export_path=model_store
-    )
-    build_archive(archive)
-    answer = shared_server.management.post(
-        "/models", params={"url": "weightless.mar", "initial_workers": 2}, timeout=120
-    ).json()
-    (described,) = shared_server.management.get("/models/weightless").json()
-
-    (warning,) = answer["warnings"]
-    assert warning.startswith("The archive has no weights (--serialized-file)")
-    assert described["warnings"] == [warning]
-    assert shared_server.home.log().count(warning) == 1
-
-
+class Difference(nn.Module):
+    def forward(self, minuend, subtrahend):
+        return minuend - subtrahend
+"""
 DENSENET = r"""
 import re
 
@@ -256,7 +84,164 @@ class ImageClassifier(DenseNet):
 """
 
 
-def test_a_densenet_with_weights_of_old_names(shared_server, model_store, tmp_path):
+@pytest.fixture
+def register(shared_server, model_store, tmp_path):
+    """Packs a network for a built-in handler and registers it in batches of up to four."""
+
+    def registered(name, handler, source, *extra, workers=1, delay=400, **files):
+        (tmp_path / f"{name}_model.py").write_text(source)
+        build_archive(
+            ArchiveConfig(
+                name,
+                handler,
+                "1.0",
+                model_file=tmp_path / f"{name}_model.py",
+                extra_files=",".join(map(str, extra)) or None,
+                export_path=model_store,
+                **files,
+            )
+        )
+        response = shared_server.register(
+            f"{name}.mar", batch_size=4, max_batch_delay=delay, initial_workers=workers
+        )
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    return registered
+
+
+def picture(width, height):
+    """A grey picture as a file."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 150)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def together(server, name, bodies):
+    """The responses to bodies that are sent at the same time."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda body: server.predict(name, body), bodies))
+
+
+def test_bad_picture_fails_alone(shared_server, register, tmp_path):
+    """Pictures of four sizes, one of them none, are answered as one batch (F17, F18); V1 and V2 take them in
+    base64. What cannot be explained is a 501 that says so.
+    """
+    labels = tmp_path / "index_to_name.json"
+    labels.write_text(json.dumps({"1": "one"}))
+    register("detector", "object_detector", DETECTOR, labels)
+    sizes = [(20, 10), (30, 40), None, (50, 60)]
+    responses = together(shared_server, "detector", [b"none" if s is None else picture(*s) for s in sizes])
+    text = base64.b64encode(picture(30, 40)).decode()
+    by_v1 = shared_server.v1("detector", [{"data": text}, {"b64": text}])
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    infer = "/v2/models/detector/infer"
+    by_v2 = shared_server.inference.post(infer, json={"inputs": [tensor]})
+    bad = shared_server.inference.post(infer, json={"inputs": [{**tensor, "data": ["bm9uZQ=="]}]})
+    unexplained = shared_server.inference.post("/explanations/detector", content=picture(30, 30))
+    metadata = shared_server.inference.get("/v2/models/detector").json()
+    boxes = [{"one": [0.0, 0.0, 30.0, 40.0], "score": 0.75}]
+
+    assert [response.status_code for response in responses] == [200, 200, 400, 200]
+    assert responses[1].json() == boxes
+    assert responses[3].json() == [{"one": [0.0, 0.0, 50.0, 60.0], "score": 0.75}]
+    assert "not a picture" in responses[2].json()["message"]
+    assert by_v1.json()["predictions"] == [boxes, boxes]
+    assert [json.loads(each) for each in by_v2.json()["outputs"][0]["data"]] == [boxes]
+    assert (bad.status_code, bad.json()["error"].startswith("row 0: ")) == (400, True)
+    assert (unexplained.status_code, "explains nothing" in unexplained.json()["message"]) == (501, True)
+    assert metadata["inputs"] == [{"name": "input_0", "datatype": "BYTES", "shape": [-1]}]
+
+
+def test_texts_are_classified_and_explained(shared_server, register, tmp_path):
+    """Texts of four clients are one batch; an undecodable one is a 400 of its own. Of an explanation each
+    instance may name its class, by JSON and by a multipart field.
+    """
+    torch.save(["the", "cat", "sat", "the cat"], tmp_path / "source_vocab.pt")
+    (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "zero", "1": "one"}))
+    extra = (tmp_path / "source_vocab.pt", tmp_path / "index_to_name.json")
+    register("texts", "text_classifier", TEXTS, *extra)
+    responses = together(shared_server, "texts", [b"the cat", b"Sat!", b"\xff", b"dog"])
+
+    assert [response.status_code for response in responses] == [200, 200, 400, 200]
+    # Of "the", "cat" and "the cat"; of "sat"; of no word that is known.
+    logits = torch.tensor([[4.0, 3.0], [0, 2], [0, 0]])
+    known = (responses[0], responses[1], responses[3])
+    for response, scores in zip(known, logits.softmax(1).tolist(), strict=True):
+        assert list(response.json()) == ["zero", "one"]
+        assert list(response.json().values()) == pytest.approx(scores, abs=1e-5)
+    instances = [{"data": "the cat sat", "target": 1}, "sat"]
+    explained = shared_server.inference.post("/v1/models/texts:explain", json={"instances": instances})
+    form = {"data": (None, "the cat sat"), "target": (None, "1")}
+    single = shared_server.inference.post("/explanations/texts", files=form).json()
+    assert explained.json()["explanations"] == [single, {"words": ["sat"], "importances": [0.0]}]
+    assert single["words"] == ["the", "cat", "sat"]
+    assert single["importances"] == pytest.approx([1.5, 1.5, 2.0], abs=1e-5)
+
+
+def test_numbers_for_base_handler(shared_server, register):
+    """JSON numbers in each form that clients send become tensors, over /predictions and V1. Of an archive
+    without weights the registration, describe and one line of the log say so.
+    """
+    (warning,) = register("numbers", "base_handler", SUM, delay=1, workers=2)["warnings"]
+    assert warning.startswith("The archive has no weights (--serialized-file)")
+    assert shared_server.describe("numbers")["warnings"] == [warning]
+    assert shared_server.home.log().count(warning) == 1
+    row = [1, 2, 3, 4]
+
+    def predict(**body):
+        return shared_server.inference.post("/predictions/numbers", **body).json()
+
+    assert predict(json=row) == [10.0]
+    assert predict(json={"data": row}) == [10.0]
+    assert predict(json={"instances": [row, row]}) == {"predictions": [[10.0], [10.0]]}
+    assert predict(content=b"[1, 2, 3, 4]") == [10.0]
+    assert predict(json=["one"])["code"] == 400
+    by_v1 = shared_server.v1("numbers", [row, {"data": row}, {"x": row}])
+    assert by_v1.json()["predictions"] == [[10.0]] * 3
+
+
+def test_named_inputs_for_base_handler(shared_server, register):
+    """Several inputs reach the network as its arguments of these names, in any order and in each form that
+    clients send; requests of one batch are joined input by input, and V2 tensors keep their datatypes.
+    """
+    register("difference", "base_handler", DIFFERENCE)
+    inputs = {"minuend": [5, 7], "subtrahend": [1, 2]}
+
+    def predict(body):
+        return shared_server.inference.post("/predictions/difference", json=body)
+
+    def differences(body):
+        return predict(body).json()
+
+    assert differences(inputs) == differences(dict(reversed(inputs.items()))) == [4, 5]
+    assert differences({"data": inputs}) == [4, 5]
+    by_v1 = shared_server.v1("difference", [inputs]).json()["predictions"]
+    assert by_v1 == [[4, 5]]
+    form = {name: (None, json.dumps(numbers)) for name, numbers in inputs.items()}
+    posted = shared_server.inference.post("/predictions/difference", files=form)
+    assert posted.json() == [4, 5]
+    broken = {"minuend": [5, 7], "subtrahend": ["one", "two"]}
+    bodies = [{**inputs, "minuend": [10, 10]}, broken, {"minuend": [5, 7]}, inputs]
+    with ThreadPoolExecutor(4) as pool:
+        responses = list(pool.map(predict, bodies))
+    assert [response.status_code for response in responses] == [200, 400, 503, 200]
+    assert [responses[at].json() for at in (0, 3)] == [[9, 8], [4, 5]]
+    assert "not a tensor of numbers" in responses[1].json()["message"]
+    assert "missing 1 required positional argument: 'subtrahend'" in responses[2].json()["message"]
+
+    a, b = numpy.arange(6.0).reshape(3, 2), numpy.ones((3, 2))
+    tensors = [
+        {"name": name, "datatype": "FP32", "shape": [3, 2], "data": values.ravel().tolist()}
+        for name, values in (("minuend", a), ("subtrahend", b))
+    ]
+    by_v2 = shared_server.inference.post("/v2/models/difference/infer", json={"inputs": tensors}).json()
+    (output,) = by_v2["outputs"]
+    assert (output["datatype"], output["shape"]) == ("FP32", [3, 2])
+    assert output["data"] == (a - b).ravel().tolist()
+
+
+def test_a_densenet_with_weights_of_old_names(shared_server, register, tmp_path):
     """Its model file, which renames them while they are loaded, is served as in TorchServe's first example:
     every worker of ``image_classifier`` answers what the network computes without a server.
     """
@@ -265,26 +250,16 @@ def test_a_densenet_with_weights_of_old_names(shared_server, model_store, tmp_pa
     numbered = re.compile(r"(.*denselayer\d+\.(?:norm|conv))(\d\..*)")
     old = {numbered.sub(r"\1.\2", key): value for key, value in network.state_dict().items()}
     assert old.keys() != network.state_dict().keys()
-    torch.save(old, tmp_path / "densenet-old.pth")
-    (tmp_path / "densenet_model.py").write_text(DENSENET)
-    build_archive(
-        ArchiveConfig(
-            "old_densenet",
-            "image_classifier",
-            "1.0",
-            model_file=tmp_path / "densenet_model.py",
-            serialized_file=tmp_path / "densenet-old.pth",
-            export_path=model_store,
-        )
-    )
-    shared_server.registered("old_densenet.mar", initial_workers=2)
+    weights = tmp_path / "densenet-old.pth"
+    torch.save(old, weights)
+    register("densenet", "image_classifier", DENSENET, workers=2, delay=1, serialized_file=weights)
     sizes = [(300, 260), (256, 400)] * 4
-    answers = together(shared_server, "old_densenet", [picture(*size) for size in sizes])
+    responses = together(shared_server, "densenet", [picture(*size) for size in sizes])
 
-    for answer, size in zip(answers, sizes, strict=True):
+    for response, size in zip(responses, sizes, strict=True):
         pixels = ImageClassifier.image_processing(Image.open(io.BytesIO(picture(*size))))
         with torch.inference_mode():
             scores = network(pixels.unsqueeze(0)).softmax(dim=1)[0]
         best = scores.topk(5)
-        assert list(answer.json()) == [str(index) for index in best.indices.tolist()]
-        assert list(answer.json().values()) == pytest.approx(best.values.tolist(), rel=1e-4)
+        assert list(response.json()) == [str(index) for index in best.indices.tolist()]
+        assert list(response.json().values()) == pytest.approx(best.values.tolist(), rel=1e-4)

@@ -130,7 +130,7 @@ def test_ranks_compute_together(server: Server) -> None:
     assert server.workers() == []
 
 
-def test_the_end_of_a_rank_ends_the_worker(server: Server) -> None:
+def test_rank_that_ends_takes_its_worker_along(server: Server) -> None:
     """A rank that dies takes the batch and its worker with it; a new one takes its place (F39)."""
     server.registered("two.mar")
     before = {process.pid for process in server.workers()}
@@ -156,7 +156,7 @@ def test_the_end_of_a_rank_ends_the_worker(server: Server) -> None:
     server.unregister("two")
 
 
-def test_a_rank_that_cannot_load(server: Server) -> None:
+def test_rank_that_cannot_load_fails_the_registration(server: Server) -> None:
     """The registration is refused with the rank and its reason, and nothing is left (F40)."""
     answer = server.register("broken.mar")
 
@@ -166,8 +166,8 @@ def test_a_rank_that_cannot_load(server: Server) -> None:
     assert server.workers() == []
 
 
-@pytest.mark.slow
-def test_all_reduce(server: Server) -> None:
+@pytest.mark.slow  # imports torch twice
+def test_ranks_reduce_over_gloo(server: Server) -> None:
     """torch.distributed finds its variables: two processes reduce over gloo."""
     server.registered("gloo.mar")
     answers = [server.predict("gloo", str(number).encode()).json() for number in (0, 1, 2.5)]

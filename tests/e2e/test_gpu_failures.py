@@ -14,7 +14,7 @@ from modelserver.engine.wire.messages import GPU_BROKEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # imports torch
 
 # Each row takes 2 GiB, in two steps.
 SOURCE = """
@@ -66,8 +66,8 @@ def test_a_worker_with_a_broken_gpu_is_replaced(server: Server) -> None:
     (worker,) = described["workers"]
 
     assert answers[0].status_code == 500
-    said = answers[0].json()["message"]
-    assert said.startswith(f"{GPU_BROKEN}: AcceleratorError: CUDA error: device-side assert")
+    message = answers[0].json()["message"]
+    assert message.startswith(f"{GPU_BROKEN}: AcceleratorError: CUDA error: device-side assert")
     assert [answer.status_code for answer in answers[1:]] == [200] * 8
     assert {answer.text for answer in answers[1:]} <= {first, again.text}
     assert (again.status_code, again.text) == (200, str(worker["pid"]))

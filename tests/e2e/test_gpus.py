@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
     from tests.e2e.conftest import StartServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # servers from nothing, with a driver of the tests
 
 DRIVER = '''
-"""One GPU. Its memory is read once the file FAKE_GPU_HANGS is gone."""
+"""One GPU."""
 
-import os
-import time
 from types import SimpleNamespace
 
 
@@ -51,8 +49,6 @@ def nvmlDeviceGetMigMode(handle):
 
 
 def nvmlDeviceGetMemoryInfo(handle):
-    while os.path.exists(os.environ["FAKE_GPU_HANGS"]):
-        time.sleep(0.01)
     return SimpleNamespace(used=3 << 30, free=5 << 30, total=8 << 30)
 
 
@@ -84,19 +80,13 @@ USAGE = "gpuId::0 utilization.gpu::7 % utilization.memory::5 % memory.used::3072
 
 
 @pytest.fixture
-def hangs(tmp_path: Path) -> Path:
-    """Where this file is, the driver hangs."""
-    return tmp_path / "hangs"
-
-
-@pytest.fixture
-def driver(tmp_path: Path, hangs: Path) -> dict[str, str]:
+def driver(tmp_path: Path) -> dict[str, str]:
     """The environment of a server with the driver."""
     folder = tmp_path / "driver"
     folder.mkdir()
     (folder / "pynvml.py").write_text(DRIVER)
     roots = os.pathsep.join(map(str, (folder, ROOT / "app", ROOT / "handlers")))
-    return {"PYTHONPATH": roots, "FAKE_GPU_HANGS": str(hangs)}
+    return {"PYTHONPATH": roots}
 
 
 @pytest.mark.skipif(
@@ -138,22 +128,6 @@ def test_a_gpu_that_cannot_be_used_is_no_processor(
     assert server.inference.get("/v2/models/needs_gpu/ready").status_code == 503
     assert answer.status_code == 503
     assert "GPU 0 was assigned and cannot be used" in answer.json()["message"]
-
-
-def test_a_driver_that_hangs_does_not_hold_the_server_up(
-    start_server: StartServer, driver: dict[str, str], hangs: Path
-) -> None:
-    """Requests are answered, descriptions with the last reading, and the server ends when it shall."""
-    server = start_server(environment=driver).registered("echo.mar")
-    (worker,) = server.describe("echo")["workers"]
-    assert (worker["gpu"], worker["gpuUsage"]) == (True, USAGE)
-    hangs.touch()
-
-    for _ in range(3):
-        assert server.describe("echo")["workers"][0]["gpuUsage"] == USAGE
-        assert server.predict("echo", b"a").status_code == 200
-    server.home.wait_for_log("The driver of the GPUs does not answer")
-    assert server.stop() == 0
 
 
 def test_a_server_without_a_gpu_does_not_start_if_one_is_required(

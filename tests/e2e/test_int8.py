@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, needs_int8]
+pytestmark = [pytest.mark.slow, needs_int8]  # trains a network, and imports torch
 
 IMPORTS = "from __future__ import annotations\nimport torch\nfrom torch import nn\n"
 ASKED = 40
@@ -61,9 +61,9 @@ def server(folder: Path) -> Iterator[Server]:
 
 def right_answers(server: Server, name: str) -> float:
     """The share of digits that the model reads as what they show."""
-    asked = digits.held_out().part(0, ASKED)
-    answers = server.v1(name, asked.pictures.tolist()).json()["predictions"]
-    return float((torch.tensor(answers).argmax(1) == asked.labels).float().mean())
+    sample = digits.held_out().part(0, ASKED)
+    answers = server.v1(name, sample.pictures.tolist()).json()["predictions"]
+    return float((torch.tensor(answers).argmax(1) == sample.labels).float().mean())
 
 
 def test_a_network_in_int8(server: Server, folder: Path) -> None:

@@ -34,7 +34,7 @@ def can_be_alone() -> bool:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow,  # starts from nothing, twice
     pytest.mark.skipif(not can_be_alone(), reason="needs the right to make process namespaces"),
 ]
 
@@ -62,7 +62,7 @@ def container(home: Home, url: str) -> Iterator[psutil.Process]:
         outside.wait(PATIENCE)
 
 
-def test_it_starts_again(tmp_path: Path) -> None:
+def test_killed_container_starts_again(tmp_path: Path) -> None:
     """Process 1 is another than the killed one of this number: neither its PID file nor its directory of
     unpacked models counts as in use.
     """

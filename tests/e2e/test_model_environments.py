@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ import json, sys
 import tiny
 
 def handle(data, context):
-    found = [tiny.ANSWER, sys.prefix != sys.base_prefix, sys.prefix]
-    return None if data is None else [json.dumps(found)] * len(data)
+    facts = [tiny.ANSWER, sys.prefix != sys.base_prefix, sys.prefix]
+    return None if data is None else [json.dumps(facts)] * len(data)
 """
 SHOWING = """
 import json
@@ -40,17 +41,23 @@ my_own: {anything: 1}
 """
 
 
+WHEEL = "tiny-1.0-py3-none-any.whl"
+
+
 def pack(
     store: Path, name: str, code: str, requirements: str = "", config: str = "", answer: int = 0
 ) -> None:
-    """An archive in the store; with an ``answer`` it brings a package ``tiny``."""
+    """An archive in the store; with an ``answer`` it brings a package ``tiny``. In its requirements ``HASH``
+    stands for that of the package.
+    """
     folder = store.parent / name
     folder.mkdir()
     (folder / "own.py").write_text(code)
-    files = {"requirements.txt": requirements, "model-config.yaml": config}
+    wheel = write_wheel(folder, answer) if answer else None
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else ""
+    files = {"requirements.txt": requirements.replace("HASH", digest), "model-config.yaml": config}
     for file, text in files.items():
         (folder / file).write_text(text)
-    wheel = write_wheel(folder, answer) if answer else None
     build_archive(
         ArchiveConfig(
             name,
@@ -67,7 +74,7 @@ def pack(
 def write_wheel(folder: Path, answer: int) -> Path:
     """A package of one module, as little of one as pip takes."""
     info = "tiny-1.0.dist-info"
-    made = folder / "tiny-1.0-py3-none-any.whl"
+    made = folder / WHEEL
     with zipfile.ZipFile(made, "w") as wheel:
         wheel.writestr("tiny.py", f"ANSWER = {answer}\n")
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
@@ -81,8 +88,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that installs what its models need."""
     store = tmp_path_factory.mktemp("packed") / "store"
     store.mkdir()
-    pack(store, "folder", HANDLER, "--no-index\n./tiny-1.0-py3-none-any.whl\n", answer=1)
-    pack(store, "venv", HANDLER, "--no-index\n./tiny-1.0-py3-none-any.whl\n", "useVenv: true\n", answer=2)
+    hashed = f"--no-index\n./{WHEEL} --hash=sha256:"
+    pack(store, "folder", HANDLER, f"{hashed}HASH\n", answer=1)
+    pack(store, "wrong", HANDLER, f"{hashed}{'0' * 64}\n", answer=1)
+    pack(store, "venv", HANDLER, f"--no-index\n./{WHEEL}\n", "useVenv: true\n", answer=2)
     pack(store, "failing", HANDLER, "--no-index\nno-such-package-anywhere\n")
     pack(store, "showing", SHOWING, config=CONFIG)
     home = Home(
@@ -93,8 +102,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow  # pip installs packages, and makes a virtual environment
 def test_each_model_has_its_own_packages(server: Server) -> None:
-    """Two models with other packages of one name are served side by side, one in a virtual environment."""
+    """Two models with other packages of one name are served side by side, one in a virtual environment; a
+    second registration uses the packages in the cache.
+    """
     server.registered("folder.mar")
     server.registered("venv.mar")
     folder, venv = server.predict("folder").json(), server.predict("venv").json()
@@ -109,26 +121,27 @@ def test_each_model_has_its_own_packages(server: Server) -> None:
     server.unregister("folder")
     server.unregister("venv")
 
-
-def test_installed_once(server: Server) -> None:
-    """A second registration finds the packages in the cache."""
-    server.registered("folder.mar").unregister("folder")
-    server.registered("folder.mar")
-
-    assert server.predict("folder").json()[0] == 1
+    assert server.registered("folder.mar").predict("folder").json()[0] == 1
     assert server.home.log("model_log.log").count("folder_1.0-pip MODEL_LOG - Successfully installed") == 1
     server.home.wait_for_log("folder 1.0: its packages are already installed")
     server.unregister("folder")
 
 
-def test_a_failing_installation_takes_the_registration_back(server: Server) -> None:
-    """The answer is TorchServe's, with pip's last lines; unlike there, the model is not left behind."""
-    answer = server.register("failing.mar")
+@pytest.mark.slow  # starts pip twice
+def test_failing_installation_takes_the_registration_back(server: Server) -> None:
+    """The message is TorchServe's, with pip's last lines; unlike there, the model is not left behind. Another
+    file than the one whose hash is named is refused (F67).
+    """
+    for name, reason in (
+        ("failing", "NO MATCHING DISTRIBUTION FOUND FOR NO-SUCH-PACKAGE-ANYWHERE"), ("wrong", "HASH")
+    ):  # fmt: skip
+        response = server.register(f"{name}.mar")
 
-    assert (answer.status_code, answer.json()["type"]) == (400, "ModelException")
-    assert answer.json()["message"].startswith("Custom pip package installation failed for model failing. ")
-    assert "No matching distribution found for no-such-package-anywhere" in answer.json()["message"]
-    assert server.management.get("/models").json() == {"models": []}
+        assert (response.status_code, response.json()["type"]) == (400, "ModelException")
+        message = response.json()["message"]
+        assert message.startswith(f"Custom pip package installation failed for model {name}. ")
+        assert reason in message.upper()
+        assert server.management.get("/models").json() == {"models": []}
 
 
 def test_handlers_get_the_whole_configuration(server: Server) -> None:

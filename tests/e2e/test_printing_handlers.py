@@ -85,17 +85,17 @@ def going_on(server: Server, first: str, second: str) -> Iterator[None]:
 
 def waits(server: Server, seconds: float, mark: str) -> list[float]:
     """Seconds that each request of the quiet model took, one after the other."""
-    found: list[float] = []
+    durations: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
-        token = f"{mark}{len(found)}"
+        token = f"{mark}{len(durations)}"
         assert server.predict("quiet", f"say {token}".encode()).text == token
-        found.append(time.monotonic() - began)
-    return found
+        durations.append(time.monotonic() - began)
+    return durations
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compares some seconds of both
 @pytest.mark.alone
 def test_printing_is_fair(server: Server) -> None:
     """Two models that print without end hold up a third hardly more than two that compute without end, and
@@ -120,5 +120,5 @@ def test_printing_is_fair(server: Server) -> None:
     assert max(beside_printing) < 1
     assert grown < 16 * MIB
     assert log.count("\n") < 4 * LINES_A_SECOND * (printed + 2)
-    said = [f"said p{number}." for number in range(len(beside_printing))]
-    assert [line for line in said if line not in log] == []
+    lines = [f"said p{number}." for number in range(len(beside_printing))]
+    assert [line for line in lines if line not in log] == []

@@ -2,87 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from tests.e2e.serving import archived, wait_until
 
-import pytest
-from tests.e2e.serving import Home, Server, serving, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-READY = '{\n  "status": "Ready"\n}\n'
+SLEEPY = (
+    "import time\n\ntime.sleep(1.5)\n\ndef handle(data, context):\n    return ['loaded'] * len(data or ())\n"
+)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
-    """A server without models, whose slow one takes a second to load."""
-    home = Home(tmp_path_factory.mktemp("health"), {"E2E_LOAD_SECONDS": "1"})
-    with serving(Server(home, model_store)) as started:
-        yield started
+def probes(server, *models):
+    """The statuses of the server's own probes, and of those of models."""
+    paths = ["/ping", "/livez", "/readyz", "/v2/health/ready"]
+    paths += [path for model in models for path in (f"/v1/models/{model}", f"/v2/models/{model}/ready")]
+    return [server.inference.get(path).status_code for path in paths]
 
 
-def status(server: Server, path: str) -> int:
-    return server.inference.get(path).status_code
-
-
-def probes(server: Server) -> dict[str, Any]:
-    """What each of the server's own probes answers."""
-    return {path: status(server, path) for path in ("/ping", "/livez", "/readyz", "/v2/health/ready")}
-
-
-def test_a_server_without_models_is_ready(server: Server) -> None:
-    """The probes are answered at every address, by GET and HEAD."""
+def test_probes_follow_the_models(server, model_store):
+    """A server without models is ready. Until a model is loaded, describe says LOADING and readiness no, of
+    the server and the model, while /ping says Healthy, as TorchServe's does. One that cannot load is FAILED,
+    with the reason, and is not tried again (F40).
+    """
     for client in (server.inference, server.management, server.metrics):
         assert client.get("/livez").text == '{\n  "status": "Live"\n}\n'
-        assert client.get("/readyz").text == READY
+        assert client.get("/readyz").text == '{\n  "status": "Ready"\n}\n'
         assert client.head("/readyz").status_code == 200
         assert client.post("/readyz").status_code == 405
+    archived(model_store, "sleepy", SLEEPY)
+    assert server.register("sleepy.mar", synchronous=False).status_code == 202
+    loading = probes(server, "sleepy")
+    message = server.inference.get("/readyz").json()["message"]
+    described = server.describe("sleepy")["workers"][0]["status"]
 
+    assert (described, loading) == ("LOADING", [200, 200, 503, 503, 503, 503])
+    assert message == "Not ready: 1 of 1 models have no loaded worker."
+    wait_until(lambda: server.inference.get("/readyz").status_code == 200, "it is ready")
+    assert server.describe("sleepy")["workers"][0]["status"] == "READY"
+    assert probes(server, "sleepy") == [200] * 6
 
-def test_a_model_that_loads_is_not_ready(server: Server) -> None:
-    """Until it is loaded describe says LOADING and readiness says no, of the server and the model; /ping says
-    Healthy, as TorchServe's does. Then all say yes.
-    """
-    assert server.register("slow_start.mar", synchronous=False).status_code == 202
-    try:
-        loading = probes(server)
-        said = server.inference.get("/readyz").json()
-        described = server.describe("slow_start")["workers"][0]["status"]
-        models = [status(server, f"/{version}/models/slow_start{end}") for version, end in
-                  (("v1", ""), ("v2", "/ready"))]  # fmt: skip
-
-        assert described == "LOADING"
-        assert loading == {"/ping": 200, "/livez": 200, "/readyz": 503, "/v2/health/ready": 503}
-        assert said["message"] == "Not ready: 1 of 1 models have no loaded worker."
-        assert models == [503, 503]
-        wait_until(lambda: status(server, "/readyz") == 200, "it is ready")
-        assert server.describe("slow_start")["workers"][0]["status"] == "READY"
-        assert set(probes(server).values()) == {200}
-        assert [status(server, "/v1/models/slow_start"), status(server, "/v2/models/slow_start/ready")] == [
-            200,
-            200,
-        ]
-    finally:
-        server.unregister("slow_start")
-
-
-def test_a_model_that_cannot_load_is_failed(server: Server) -> None:
-    """Describe says FAILED with the reason, and neither the server nor the model is ready."""
-    server.registered("echo.mar")
     assert server.register("missing_module.mar", synchronous=False).status_code == 202
-    try:
-        wait_until(
-            lambda: server.describe("missing_module")["workers"][0]["status"] == "FAILED", "it is given up"
-        )
-        assert "surely_not_installed" in server.describe("missing_module")["workers"][0]["failure"]
-        assert probes(server) == {"/ping": 500, "/livez": 200, "/readyz": 503, "/v2/health/ready": 503}
-        said = server.inference.get("/readyz").json()
-        assert said["message"] == "Not ready: 1 of 2 models have no loaded worker."
-        assert [status(server, f"/v2/models/{name}/ready") for name in ("missing_module", "echo")] == [
-            503,
-            200,
-        ]
-    finally:
-        server.unregister("missing_module")
-    assert set(probes(server).values()) == {200}
+    wait_until(
+        lambda: server.describe("missing_module")["workers"][0]["status"] == "FAILED", "it is given up"
+    )
+    assert "surely_not_installed" in server.describe("missing_module")["workers"][0]["failure"]
+    assert probes(server, "missing_module", "sleepy") == [500, 200, 503, 503, 503, 503, 200, 200]
+    assert server.inference.get("/ping").json() == {"status": "Unhealthy"}
+    assert server.predict("missing_module").status_code == 503
+    message = server.inference.get("/readyz").json()["message"]
+    assert message == "Not ready: 1 of 2 models have no loaded worker."
+    assert server.home.log().count("is given up") == 1
+    server.unregister("missing_module")
+    assert probes(server) == [200] * 4

@@ -13,10 +13,10 @@ from tests.e2e.serving import Home, Server, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # starts two servers
 
 
-def test_the_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
+def test_standby_takes_over(tmp_path: Path, model_store: Path) -> None:
     """It opens the same addresses and serves the models that the other one had, loaded anew; it does not open
     them before.
     """

@@ -22,9 +22,9 @@ def test_names_are_offered_in_workers_only(model_store, tmp_path, start_server):
     (installed / "__init__.py").write_text("__version__ = 'installed'\n")
     own = tmp_path / "ts.py"
     own.write_text("__version__ = 'own'\n")
-    told = "import ts\ndef handle(data, context):\n    return [ts.__version__] * len(data or ())\n"
-    archived(model_store, "asks_ts", told)
-    archived(model_store, "brings_ts", told, extra_files=str(own))
+    source = "import ts\ndef handle(data, context):\n    return [ts.__version__] * len(data or ())\n"
+    archived(model_store, "asks_ts", source)
+    archived(model_store, "brings_ts", source, extra_files=str(own))
     path = os.pathsep.join([str(tmp_path / "site"), *(str(ROOT / name) for name in ("app", "handlers"))])
     second = start_server(environment={"PYTHONPATH": path}, model_store=model_store)
     second.registered("asks_ts.mar").registered("brings_ts.mar")
@@ -56,8 +56,8 @@ def test_metrics_of_every_kind_are_served(shared_server, model_store):
     shared_server.registered("measures.mar").predict("measures")
 
     def served():
-        wanted = (("Declared", "some"), ("Added", "other"), ("Alone", "lone"))
-        return [shared_server.metric(name, Kind=kind) for name, kind in wanted] == [2, 3, 4]
+        kinds = (("Declared", "some"), ("Added", "other"), ("Alone", "lone"))
+        return [shared_server.metric(name, Kind=kind) for name, kind in kinds] == [2, 3, 4]
 
     wait_until(served, "they are counted", 5)
     shared_server.unregister("measures")
@@ -90,7 +90,7 @@ class Scaling(BaseHandler, ABC):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # imports torch
 def test_an_archive_made_for_torchserve_is_served(shared_server, model_store, tmp_path):
     """BaseHandler under its old name loads the network in a worker and answers in micro-batches."""
     (tmp_path / "scale.py").write_text(MODEL)

@@ -45,7 +45,7 @@ def environment_without(folder: Path, left_out: tuple[str, ...]) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # an environment and a server from nothing
 def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
     """A handler without torch is served; a built-in one, and one that derives from TorchServe's base handler,
     fail with the command that installs torch for this very Python.
@@ -75,7 +75,7 @@ def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
             assert f"`{home.python} -m pip install torch torchvision`" in failure
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts workers from nothing
 def test_workers_under_another_python(bare: Path, tmp_path: Path) -> None:
     """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
     names are there.
@@ -89,7 +89,7 @@ def test_workers_under_another_python(bare: Path, tmp_path: Path) -> None:
         assert server.predict("where").json() == {"python": str(bare), "code": modelserver.__file__}
 
 
-def test_a_python_that_is_too_old(old: Path, tmp_path: Path) -> None:
+def test_python_that_is_too_old_is_refused(old: Path, tmp_path: Path) -> None:
     """The start ends with one line."""
     home = Home(tmp_path / "home")
     done = home.run("--start", "--model-store", tmp_path, "--ts-config", home.write_config({"python": old}))

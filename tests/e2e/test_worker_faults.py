@@ -1,19 +1,16 @@
-"""Workers that die, hang, cannot start, or misbehave (faults 39 to 48)."""
+"""Workers that die, hang, cannot start, or grow (faults 39 to 48)."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from tests.e2e.load import Load
 from tests.e2e.serving import Home, Server, archived, serving, wait_until, worker_processes
-
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 
 @pytest.fixture
@@ -34,19 +31,25 @@ def obey(shared_server):
     ],
     ids=["SIGKILL", "SIGSEGV", "os._exit", "sys.exit"],
 )
-def test_worker_that_dies(obey, order, reason):
-    """Its request gets one clear error, the reason is in describe, the next request is served (F39, F45)."""
-    answer = obey.predict("obey", order)
+def test_worker_that_dies_costs_one_request(obey, order, reason):
+    """It receives one clear error, the reason is in describe, the next request is served by another process
+    under the same id (reference 18.4, F39, F45).
+    """
+    before = obey.describe("obey")["workers"][0]
+    response = obey.predict("obey", order)
 
-    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
+    assert (response.status_code, response.json()["message"]) == (500, "Worker died.")
     failure = wait_until(lambda: obey.describe("obey")["workers"][0].get("failure"), "the reason is known")
     assert failure.startswith(f"The worker {reason}")
     assert obey.inference.get("/ping").status_code == 200
     assert obey.predict("obey", {}).status_code == 200
-    assert "failure" not in obey.describe("obey")["workers"][0]
+    after = obey.describe("obey")["workers"][0]
+    assert "failure" not in after
+    assert before["id"] == after["id"]
+    assert before["pid"] != after["pid"] == obey.workers()[0].pid
 
 
-def test_worker_that_asks_for_another_process(shared_server, model_store):
+def test_worker_may_ask_for_another_process(shared_server, model_store):
     """The model is loaded in one with the variables that it needs; the registration waits for that."""
     source = """
         import os
@@ -69,42 +72,24 @@ def test_worker_that_asks_for_another_process(shared_server, model_store):
     shared_server.unregister("again")
 
 
-def test_v1_worker_that_dies(obey):
-    """V1 says the same under ``error``."""
-    answer = obey.v1("obey", [{"do": "exit"}])
-
-    assert (answer.status_code, answer.json()["error"]) == (500, "Worker died.")
-
-
-def test_same_id_other_process(obey):
-    """A restarted worker keeps its id and has another pid (reference 18.4)."""
-    before = obey.describe("obey")["workers"][0]
-    obey.predict("obey", {"do": "exit"})
-    obey.wait_ready("obey")
-    after = obey.describe("obey")["workers"][0]
-
-    assert before["id"] == after["id"]
-    assert before["pid"] != after["pid"] == obey.workers()[0].pid
-
-
-def test_idle_worker_that_is_killed(obey):
-    """A worker killed while idle is replaced; what comes meanwhile waits for its successor (F39)."""
-    obey.workers()[0].kill()
-    wait_until(lambda: obey.describe("obey")["workers"][0]["status"] != "READY", "its end is noticed")
-
-    assert obey.predict("obey", {}).status_code == 200
-
-
-def test_request_for_a_worker_that_was_just_killed(obey):
-    """What was sent to a worker that was killed a moment before, and was never begun, is served (F39)."""
+def test_idle_worker_that_is_killed_costs_nothing(obey):
+    """What was sent to it and never begun, and what comes meanwhile, is served by its successor; a V1 request
+    that kills its worker receives the error under ``error`` (F39).
+    """
     for _ in range(2):
         obey.wait_ready("obey")
         os.kill(obey.describe("obey")["workers"][0]["pid"], signal.SIGKILL)
         assert obey.predict("obey", {}).status_code == 200
+    obey.workers()[0].kill()
+    wait_until(lambda: obey.describe("obey")["workers"][0]["status"] != "READY", "its end is noticed")
+    assert obey.predict("obey", {}).status_code == 200
+    died = obey.v1("obey", [{"do": "exit"}])
+
+    assert (died.status_code, died.json()["error"]) == (500, "Worker died.")
 
 
-def test_descriptions_without_descriptors(obey):
-    """A server that can open nothing more tells what it knows of its models (F38)."""
+def test_descriptions_need_no_descriptors(obey):
+    """A server that can open nothing more says what it knows of its models (F38)."""
     whole = obey.describe("obey")
     process = psutil.Process(obey.pid)
     limits = process.rlimit(psutil.RLIMIT_NOFILE)
@@ -120,11 +105,6 @@ def test_descriptions_without_descriptors(obey):
     assert "Traceback" not in obey.home.log()
 
 
-def left_behind(server):
-    """Programs that handlers have started in sessions of their own."""
-    return [psutil.Process(server.predict("obey", {"do": "daemon"}).json()["pid"]) for _ in range(3)]
-
-
 def have_ended(processes):
     """Whether none runs; whoever inherits them need not have looked yet."""
     ended = True
@@ -134,70 +114,34 @@ def have_ended(processes):
     return ended
 
 
-def test_children_end_with_their_worker(shared_server):
-    """What a handler started in sessions of its own is gone when its worker is, however that ended (F45)."""
-    shared_server.registered("obey.mar")
-    first = left_behind(shared_server)
-    shared_server.predict("obey", {"do": "exit"})
-    wait_until(lambda: have_ended(first), "they end with a worker that left by itself", 5)
-    second = left_behind(shared_server)
-    assert not have_ended(second)
-    shared_server.unregister("obey")
-
-    wait_until(lambda: have_ended(second), "they end with a worker that was told to", 5)
+def orphans_of(server, name, count):
+    """Processes that a handler forked, which left its session and its family and mind no signal."""
+    pids = server.predict(name, {"do": "orphans", "count": count}).json()["pids"]
+    assert len(set(pids)) == count
+    assert {os.getsid(pid) for pid in pids}.isdisjoint({worker.pid for worker in server.workers()})
+    return [psutil.Process(pid) for pid in pids]
 
 
-@pytest.mark.parametrize("how", ["exit", pytest.param("unregistered", marks=pytest.mark.slow)])
-def test_orphans_end_with_their_worker(shared_server, how):
-    """Fifty processes that a handler forked, which left its session and its family and mind no signal, are
-    gone when their worker is, however that ended; those of another worker are not touched (F45).
+def test_orphans_end_with_their_worker(shared_server):
+    """Fifty processes that a handler forked are gone when its worker is, whether that died or was stopped;
+    those of another worker are not touched (F45).
     """
     for name in ("leaving", "staying"):
         shared_server.registered("obey.mar", model_name=name)
-    orphans, others = (
-        [
-            psutil.Process(pid)
-            for pid in shared_server.predict(name, {"do": "orphans", "count": count}).json()["pids"]
-        ]
-        for name, count in (("leaving", 50), ("staying", 5))
-    )
-    assert len({process.pid for process in orphans}) == 50
-    assert {os.getsid(process.pid) for process in orphans}.isdisjoint(
-        {worker.pid for worker in shared_server.workers()}
-    )
-    assert not any(have_ended([process]) for process in orphans)
-    if how == "exit":
-        shared_server.predict("leaving", {"do": "exit"})
-    else:
-        shared_server.unregister("leaving")
+    orphans, others = orphans_of(shared_server, "leaving", 50), orphans_of(shared_server, "staying", 5)
+    program = psutil.Process(shared_server.predict("leaving", {"do": "daemon"}).json()["pid"])
+    assert not any(have_ended([process]) for process in (*orphans, program))
+    shared_server.predict("leaving", {"do": "exit"})
 
-    wait_until(lambda: have_ended(orphans), "they end", 5)
+    wait_until(lambda: have_ended([*orphans, program]), "they end")
     assert not any(have_ended([process]) for process in others)
-    shared_server.management.delete("/models/leaving")
+    shared_server.unregister("leaving")
     shared_server.unregister("staying")
-    wait_until(lambda: have_ended(others), "the others end with theirs", 5)
+    wait_until(lambda: have_ended(others), "the others end with theirs")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True])
-def test_children_end_with_the_server(tmp_path, model_store, killed):
-    """When it stops; after a kill, when the next one starts (F48)."""
-    server = Server(Home(tmp_path), model_store).start()
-    try:
-        children = left_behind(server.registered("obey.mar"))
-        if not killed:
-            server.stop()
-            assert have_ended(children)
-    finally:
-        server.process.kill()
-        server.kill()
-    with serving(Server(Home(tmp_path), model_store)):
-        assert have_ended(children)
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
-def test_killed_under_load(shared_server, pool, name):
-    """Under load a killed worker costs only what it was computing; all else is answered, each once (F39)."""
+def test_worker_killed_under_load_costs_what_it_computed(shared_server, pool):
+    """All other requests are answered, each once (F39)."""
     shared_server.registered("obey.mar", model_name="loaded", initial_workers=2, batch_size=2)
     tokens = [f"token-{n}" for n in range(60)]
     futures = [
@@ -205,223 +149,129 @@ def test_killed_under_load(shared_server, pool, name):
         for token in tokens
     ]
     wait_until(lambda: sum(future.done() for future in futures) > 10, "the load is on")
-    os.kill(shared_server.describe("loaded")["workers"][0]["pid"], getattr(signal, name))
-    answers = [future.result(20) for future in futures]
-    lost = [answer for answer in answers if answer.status_code != 200]
+    os.kill(shared_server.describe("loaded")["workers"][0]["pid"], signal.SIGKILL)
+    responses = [future.result(20) for future in futures]
+    lost = [response for response in responses if response.status_code != 200]
 
-    assert {answer.status_code for answer in lost} <= {500}
+    assert {response.status_code for response in lost} <= {500}
     assert len(lost) <= 4
-    for token, answer in zip(tokens, answers, strict=True):
-        assert answer.status_code == 500 or answer.json()["token"] == token
+    for token, response in zip(tokens, responses, strict=True):
+        assert response.status_code == 500 or response.json()["token"] == token
     shared_server.unregister("loaded")
 
 
-def test_batch_that_kills(shared_server, pool):
-    """All requests of the batch that killed its worker are answered once, what waited
-    behind it is served (F21).
+def test_worker_that_does_not_answer_is_replaced(shared_server, pool):
+    """After the response timeout its request receives a 500 (V1: 504), and the process is gone; one that is
+    stopped by a signal counts as one that does not answer (F39).
     """
-    shared_server.registered("obey.mar", model_name="batched", batch_size=2, max_batch_delay=200)
-    orders = [{"do": "exit"}, {"do": "sleep", "seconds": 0.1}, {"do": "nothing"}, {"do": "nothing"}]
-    first = [pool.submit(shared_server.predict, "batched", order) for order in orders[:2]]
-    second = [pool.submit(shared_server.predict, "batched", order) for order in orders[2:]]
+    names = ("slow", "slow-v1", "stopped")
+    list(pool.map(lambda n: shared_server.registered("obey.mar", model_name=n, response_timeout=1), names))
+    before = {name: shared_server.predict(name, {}).json()["pid"] for name in names}
+    os.kill(before["stopped"], signal.SIGSTOP)
+    order = {"do": "sleep", "seconds": 30}
+    futures = [
+        pool.submit(shared_server.predict, "slow", order),
+        pool.submit(shared_server.v1, "slow-v1", [order]),
+        pool.submit(shared_server.predict, "stopped", {}),
+    ]
+    slow, by_v1, stopped = (future.result(20) for future in futures)
 
-    statuses = [future.result(20).status_code for future in first + second]
-    assert 500 in statuses
-    assert set(statuses) <= {200, 500}
-    assert statuses.count(500) <= 2
-    shared_server.unregister("batched")
+    assert (slow.status_code, slow.json()["message"]) == (500, "Worker died.")
+    assert slow.elapsed.total_seconds() > 0.9
+    assert (by_v1.status_code, stopped.status_code) == (504, 500)
+    for name in names:
+        assert shared_server.predict(name, {}).json()["pid"] != before[name]
+        wait_until(lambda name=name: not psutil.pid_exists(before[name]), "the hung process is gone")
+        shared_server.unregister(name)
 
 
-def test_response_timeout(shared_server):
-    """A worker that does not answer in time costs its request a 500 (V1: 504) and is
-    replaced at once (F39).
+def test_loading_has_a_timeout_of_its_own(shared_server, model_store, pool):
+    """Loading may take longer than the response timeout (F42); beyond the startup timeout the registration
+    fails with that and the last output (F40).
     """
-    shared_server.registered("obey.mar", model_name="slow", response_timeout=1)
-    before = shared_server.predict("slow", {}).json()["pid"]
-    answer = shared_server.predict("slow", {"do": "sleep", "seconds": 30})
+    source = """
+        import time
 
-    assert (answer.status_code, answer.json()["message"]) == (500, "Worker died.")
-    assert 0.9 < answer.elapsed.total_seconds() < 3
-    assert shared_server.v1("slow", [{"do": "sleep", "seconds": 30}]).status_code == 504
-    after = shared_server.predict("slow", {}).json()["pid"]
-    assert before != after
-    wait_until(lambda: not psutil.pid_exists(before), "the hung process is gone")
-    shared_server.unregister("slow")
+        def handle(data, context):
+            if data is None:
+                print("loading slowly", flush=True)
+                time.sleep(1.5)
+                return None
+            return ["loaded"] * len(data)
+        """
+    archived(model_store, "sleepy", source)
+    limits = ({"startup_timeout": 1}, {"response_timeout": 1})
+    slow, loaded = pool.map(
+        lambda limit: shared_server.register("sleepy.mar", model_name="-".join(limit), **limit), limits
+    )
+
+    assert slow.status_code == 500
+    assert "startup_timeout=1 s" in slow.json()["message"]
+    assert "loading slowly" in slow.json()["message"]
+    assert loaded.status_code == 200
+    assert shared_server.predict("response_timeout").text == "loaded"
+    shared_server.unregister("response_timeout")
 
 
-def test_stopped_worker(shared_server):
-    """A worker that is stopped by a signal counts as one that does not answer (F39)."""
-    shared_server.registered("obey.mar", model_name="stopped", response_timeout=1)
-    pid = shared_server.predict("stopped", {}).json()["pid"]
-    os.kill(pid, signal.SIGSTOP)
-
-    assert shared_server.predict("stopped", {}).status_code == 500
-    assert shared_server.predict("stopped", {}).json()["pid"] != pid
-    shared_server.unregister("stopped")
-
-
-def test_startup_timeout(start_server):
-    """A model that takes too long to load fails its registration with the timeout and the
-    last output (F40).
+@pytest.mark.slow  # pauses of one and two seconds between tries
+def test_model_whose_load_keeps_failing_is_refused_at_once(shared_server, model_store, tmp_path):
+    """Loading is tried again with growing pauses. After the third failure in a row requests are refused,
+    those that wait too, with the reason; a load that succeeds ends that (F40, F41).
     """
-    server = start_server(environment={"E2E_LOAD_SECONDS": "30"})
-    answer = server.register("slow_start.mar", startup_timeout=1)
+    marks, ready = tmp_path / "tries", tmp_path / "ready"
+    source = f"""
+        from pathlib import Path
 
-    assert answer.status_code == 500
-    assert "startup_timeout=1 s" in answer.json()["message"]
-    assert "loading slowly" in answer.json()["message"]
+        def handle(data, context):
+            if data is None:
+                if not Path({str(ready)!r}).exists():
+                    Path({str(marks)!r}).open('a').write('x')
+                    raise RuntimeError('the licence server is down')
+                return None
+            return ['served'] * len(data)
+        """
+    archived(model_store, "moody", source)
+    assert shared_server.register("moody.mar", synchronous="false").status_code == 202
+
+    refused = shared_server.predict("moody")
+    assert refused.status_code == 503
+    assert refused.json()["message"].startswith('Model "moody" has no worker to serve inference request.')
+    assert "Its workers fail: RuntimeError: the licence server is down" in refused.json()["message"]
+    assert len(marks.read_text()) == 3
+    shared_server.home.wait_for_log("Retry worker")
+    ready.touch()
+    assert wait_until(lambda: shared_server.predict("moody").text == "served", "it is loaded at last")
+    shared_server.unregister("moody")
+
+
+@pytest.mark.slow  # waits for two timeouts of a second and more
+def test_silent_and_stubborn_workers_are_ended(start_server):
+    """An idle worker without a sign of life for ``silence_timeout`` seconds is replaced (F39), one that is
+    busy for longer than ``unregister_model_timeout`` when its model is removed is ended (F50).
+    """
+    server = start_server(silence_timeout="1.5", unregister_model_timeout=1).registered("obey.mar")
+    stopped = server.describe("obey")["workers"][0]["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(
+        lambda: server.describe("obey")["workers"][0]["pid"] not in {stopped, 0, None}, "it has a successor"
+    )
+    server.home.wait_for_log("was silent for 1.5 s while idle")
+    assert server.predict("obey", {}).json()["pid"] != stopped
+    with ThreadPoolExecutor(1) as executor:
+        busy = executor.submit(server.predict, "obey", {"do": "sleep", "seconds": 60})
+        wait_until(lambda: server.metric("modelserver_batches_in_flight") == 1, "it is busy")
+        server.unregister("obey")
+        response = busy.result(20)
+
+    assert response.status_code in {500, 503}
+    assert response.json()["message"]
     assert server.workers() == []
 
 
-def test_loading_slower_than_an_answer(start_server):
-    """Loading may take longer than the response timeout (F42)."""
-    server = start_server(environment={"E2E_LOAD_SECONDS": "1.5"}).registered(
-        "slow_start.mar", response_timeout=1
-    )
-
-    assert server.predict("slow_start").text == "loaded"
-
-
-def test_startup_model_that_cannot_load(start_server):
-    """A startup model whose handler cannot load is listed as FAILED with the cause; others
-    are served (F55).
+def test_killed_server_leaves_nothing(tmp_path, model_store):
+    """When the server is killed its workers end within 5 s; the next start sweeps up its files and what its
+    handlers had started (F48).
     """
-    server = start_server(load_models="missing_module.mar,echo.mar", default_workers_per_model=1)
-    worker = wait_until(
-        lambda: next(
-            (w for w in server.describe("missing_module")["workers"] if w["status"] == "FAILED"), None
-        ),
-        "it is given up",
-    )
-
-    assert "surely_not_installed" in worker["failure"]
-    assert server.predict("echo", b"x").content == b"x"
-    assert server.inference.get("/ping").status_code == 500
-
-
-@pytest.mark.slow
-def test_random_changes(shared_server, pool):
-    """Clients that register, scale, ask and remove one model at once leave a server that works (F51)."""
-    allowed = {
-        "register": {200, 206, 409, 500},
-        "scale": {200, 206, 404, 500},
-        "unregister": {200, 404},
-        "ask": {200, 404, 500, 503},
-    }
-    stop = time.monotonic() + 4
-
-    def change(client):
-        chosen = random.Random(client)
-        found = set()
-        while time.monotonic() < stop:
-            verb = chosen.choice(list(allowed))
-            if verb == "register":
-                answer = shared_server.register("echo.mar", model_name="contested")
-            elif verb == "scale":
-                path = f"/models/contested?min_worker={chosen.randrange(3)}&synchronous=true"
-                answer = shared_server.management.put(path)
-            elif verb == "unregister":
-                answer = shared_server.management.delete("/models/contested")
-            else:
-                answer = shared_server.predict("contested", b"x")
-            found.add((verb, answer.status_code))
-        return found
-
-    outcomes = set().union(*pool.map(change, range(8)))
-    assert {(verb, status) for verb, status in outcomes if status not in allowed[verb]} == set()
-    shared_server.management.delete("/models/contested")
-    wait_until(lambda: not shared_server.workers(), "all workers end")
-    shared_server.registered("echo.mar", model_name="contested")
-    assert shared_server.predict("contested", b"x").content == b"x"
-    shared_server.unregister("contested")
-
-
-def test_third_time(start_server, tmp_path):
-    """A handler that fails to load twice and then does is tried again, with growing pauses (F41)."""
-    server = start_server(environment={"E2E_COUNT_FILE": str(tmp_path / "count")})
-    server.register("third_time.mar", synchronous=False)
-    assert "try 1 fails" in wait_until(
-        lambda: server.describe("third_time")["workers"][0].get("failure"), "the first failure"
-    )
-
-    assert server.predict("third_time").text == "at last"
-    server.home.wait_for_log("Retry worker")
-
-
-def test_no_retry_storm(shared_server):
-    """What can never load is not tried again (F40)."""
-    shared_server.register("missing_module.mar", synchronous=False)
-    wait_until(
-        lambda: [w["status"] for w in shared_server.describe("missing_module")["workers"]] == ["FAILED"],
-        "it is given up",
-    )
-
-    assert shared_server.home.log().count("is given up") == 1
-    assert shared_server.workers() == []
-    shared_server.unregister("missing_module")
-
-
-def test_much_output(obey):
-    """Megabytes on standard output and error block nobody; a line without an end is cut (F44)."""
-    answer = obey.predict("obey", {"do": "print", "megabytes": 20})
-
-    assert (answer.status_code, answer.text) == (200, "printed")
-    wait_until(lambda: "begin" in obey.home.log("model_log.log"), "the output is in the log")
-    assert max(map(len, obey.home.log("model_log.log").splitlines())) < 10_000
-
-
-def test_raw_writes(obey):
-    """Bytes written straight to the standard descriptors disturb nothing (F44)."""
-    assert obey.predict("obey", {"do": "write"}).text == "written"
-    assert obey.predict("obey", {}).status_code == 200
-
-
-def test_handler_that_changes_its_surroundings(obey):
-    """Threads left behind, another directory, ignored signals: the worker serves on and
-    ends when it should (F45).
-    """
-    assert obey.predict("obey", {"do": "thread"}).text == "left"
-    assert obey.predict("obey", {"do": "chdir"}).text == "gone"
-    assert obey.predict("obey", {}).status_code == 200
-
-
-def test_scaling_down_with_threads_left(shared_server):
-    """A worker with a thread that never ends is gone soon after it was scaled away (F45)."""
-    shared_server.registered("obey.mar", model_name="threads")
-    shared_server.predict("threads", {"do": "thread"})
-    shared_server.management.put("/models/threads?min_worker=0&synchronous=true")
-
-    wait_until(lambda: not shared_server.workers(), "the worker ends", 10)
-    shared_server.unregister("threads")
-
-
-@pytest.mark.slow
-def test_scaling_under_load(shared_server, pool):
-    """Scaling up and down while requests come loses none of them (F50)."""
-    shared_server.registered("obey.mar", model_name="breathing", initial_workers=2, batch_size=4)
-    stop = time.monotonic() + 3
-
-    def ask(client):
-        answers = []
-        while time.monotonic() < stop:
-            token = f"{client}-{len(answers)}"
-            answer = shared_server.predict("breathing", {"do": "sleep", "seconds": 0.005, "token": token})
-            answers.append((answer.status_code, answer.json().get("token") == token))
-        return answers
-
-    futures = [pool.submit(ask, client) for client in range(8)]
-    for workers in (1, 3, 1, 2):
-        answer = shared_server.management.put(f"/models/breathing?min_worker={workers}&synchronous=true")
-        assert answer.status_code == 200, answer.text
-    answers = [answer for future in futures for answer in future.result(20)]
-
-    assert len(answers) > 100
-    assert set(answers) == {(200, True)}
-    shared_server.unregister("breathing")
-
-
-def test_killed_server(tmp_path, model_store):
-    """When the server is killed its workers end within 5 s; the next start sweeps up what it left (F48)."""
     home = Home(tmp_path)
     server = Server(
         home, model_store, settings={"load_models": "obey.mar", "default_workers_per_model": 2}
@@ -429,6 +279,7 @@ def test_killed_server(tmp_path, model_store):
     try:
         server.wait_ready("obey", 2)
         pid = server.pid
+        program = psutil.Process(server.predict("obey", {"do": "daemon"}).json()["pid"])
         # One of them hangs in user code: it must end all the same.
         with ThreadPoolExecutor(1) as executor:
             hanging = executor.submit(server.predict, "obey", {"do": "sleep", "seconds": 60})
@@ -438,38 +289,49 @@ def test_killed_server(tmp_path, model_store):
         wait_until(lambda: not worker_processes(pid), "its workers end", 5)
     finally:
         server.kill()
-    left = home.workdirs()
-    assert len(left) == 1
+    [left] = home.workdirs()
     assert home.pid_file.exists()
 
     with serving(Server(home, model_store)) as again:
         assert "Removing orphan pid file." in home.output()
-        assert left[0] not in home.workdirs()
+        assert left not in home.workdirs()
+        assert have_ended([program])
         assert again.inference.get("/ping").status_code == 200
 
 
-def test_a_model_whose_load_keeps_failing(start_server, tmp_path):
-    """After the third failure in a row requests are refused at once, those that wait too, with the reason; a
-    load that succeeds ends that (F40, F41).
-    """
-    marks, wanted = tmp_path / "tries", tmp_path / "wanted"
-    handler = tmp_path / "moody.py"
-    handler.write_text(
-        "from pathlib import Path\n\ndef handle(data, context):\n    if data is None:\n"
-        f"        if not Path({str(wanted)!r}).exists():\n"
-        f"            Path({str(marks)!r}).open('a').write('x')\n"
-        "            raise RuntimeError('the licence server is down')\n"
-        "        return None\n    return ['served'] * len(data)\n"
-    )
-    store = tmp_path / "own-store"
-    build_archive(ArchiveConfig("moody", str(handler), "1.0", export_path=store))
-    server = start_server(model_store=store)
-    assert server.register("moody.mar", synchronous="false").status_code == 202
+# Recycling (fault 46)
 
-    refused = server.predict("moody")
-    assert refused.status_code == 503
-    assert refused.json()["message"].startswith('Model "moody" has no worker to serve inference request.')
-    assert "Its workers fail: RuntimeError: the licence server is down" in refused.json()["message"]
-    assert len(marks.read_text()) == 3
-    wanted.touch()
-    assert wait_until(lambda: server.predict("moody").text == "served", "it is loaded at last")
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [
+        ("requests", {"max_worker_requests": 20}),
+        # A worker needs some seconds to grow that much.
+        pytest.param("memory", {"max_worker_memory": 120 << 20}, marks=pytest.mark.slow),
+    ],
+)
+def test_workers_are_recycled_under_load(shared_server, reason, limit):
+    """No request fails; the log and a metric show it. Limits are changed by scaling's call."""
+    server = shared_server.registered("leaks.mar", initial_workers=2, **limit)
+    before = {worker.pid for worker in server.workers()}
+
+    def recycled():
+        count = server.metric("modelserver_workers_recycled_total", model_name="leaks", reason=reason)
+        return count >= 2 and not before & {worker.pid for worker in server.workers()}
+
+    with Load(server, "leaks", 4, is_own=lambda model, mark, text: text.isdigit()) as load:
+        wait_until(recycled, "workers are recycled")
+    assert set(load.statuses) == {200}
+    assert load.statuses[200] > 40
+    assert load.wrong == []
+    assert len(server.describe("leaks")["workers"]) == 2
+    server.home.wait_for_log("is recycled: it has ")
+    wait_until(lambda: len(server.workers()) <= 3, "the old ones leave")
+
+    changed = server.management.put("/models/leaks?max_worker_requests=1000000")
+    assert changed.json() == {"status": 'Model "leaks" changed: max_worker_requests=1000000'}
+    assert server.describe("leaks")["maxWorkerRequests"] == 1_000_000
+    refused = server.management.put("/models/leaks?max_worker_requests=0&max_worker_memory=-1")
+    assert refused.status_code == 400
+    assert "max_worker_memory=-1: a whole number of at least 0 is needed" in refused.json()["message"]
+    server.unregister("leaks")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.e2e.serving import wait_until
+from tests.e2e.conftest import MODEL_CODE
+from tests.e2e.serving import archived, wait_until
 
 from modelserver.engine.pools.spawner import can_fork
-from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,30 +25,24 @@ def handle(data, context):
     if data is None:
         return None
     heavy = sorted({{"torch", "torchvision", "PIL", "numpy"}} & set(sys.modules))
-    told = {{"heavy": heavy, "parent": os.getppid(), "random": {random}, "threads": {threads}}}
-    return [json.dumps(told) for _ in data]
+    facts = {{"heavy": heavy, "parent": os.getppid(), "random": {random}, "threads": {threads}}}
+    return [json.dumps(facts) for _ in data]
 """
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Archives that tell about their process: one without torch, one with."""
+    """Archives that describe their process: one without torch, one with; and one that obeys, with torch."""
     made = tmp_path / "store"
     made.mkdir()
-    sources = {
-        "light": TELL.format(imports="", random=0, threads=0),
-        "heavy": TELL.format(
-            imports="import torch", random="torch.rand(1).item()", threads="torch.get_num_threads()"
-        ),
-    }
-    for name, source in sources.items():
-        handler = tmp_path / f"{name}_handler.py"
-        handler.write_text(source)
-        build_archive(ArchiveConfig(name, str(handler), "1.0", export_path=made))
+    numbers = {"random": "torch.rand(1).item()", "threads": "torch.get_num_threads()"}
+    archived(made, "light", TELL.format(imports="", random=0, threads=0))
+    archived(made, "heavy", TELL.format(imports="import torch", **numbers))
+    archived(made, "obeying", "import torch\n" + (MODEL_CODE / "obey.py").read_text())
     return made
 
 
-def told(server: Server, name: str) -> dict[str, Any]:
+def facts(server: Server, name: str) -> dict[str, Any]:
     """What one of the model's workers says of itself."""
     answer: dict[str, Any] = json.loads(server.predict(name, b"x").content)
     return answer
@@ -61,26 +55,26 @@ def helpers(server: Server) -> list[psutil.Process]:
     return [child for child in others if "modelserver.engine.offload" not in child.cmdline()]
 
 
-def test_a_handler_without_torch_gets_none(start_server: StartServer, store: Path) -> None:
+def test_handler_without_torch_gets_none(start_server: StartServer, store: Path) -> None:
     """Its worker imports neither torch nor what comes with it, and no other process does."""
     server = start_server(model_store=store).registered("light.mar", synchronous=True)
 
-    assert told(server, "light")["heavy"] == []
+    assert facts(server, "light")["heavy"] == []
     assert helpers(server) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # imports torch
 @pytest.mark.skipif(not can_fork(), reason="the system cannot fork workers safely")
 def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -> None:
-    """One process imports torch for all workers; those that die are replaced by forks (F39). When the server
-    stops, the process reports how they ended.
+    """One process imports torch for all workers; those that die are replaced by forks, and what their
+    handlers forked ends with them (F39, F45). When the server stops, the process reports how they ended.
     """
     server = start_server(model_store=store)
     server.registered("heavy.mar", initial_workers=2, synchronous=True)
     (spawner,) = helpers(server)
     workers = server.workers()
-    numbers = {told(server, "heavy")["random"] for _ in range(8)}
-    first = told(server, "heavy")
+    numbers = {facts(server, "heavy")["random"] for _ in range(8)}
+    first = facts(server, "heavy")
     for worker in workers:
         worker.kill()
     wait_until(lambda: len({*server.workers()} - {*workers}) == 2, "others take their places")
@@ -88,19 +82,42 @@ def test_workers_with_torch_are_forked(start_server: StartServer, store: Path) -
 
     assert [worker.ppid() for worker in server.workers()] == [spawner.pid] * 2
     assert len(numbers) == 8
-    assert first["parent"] == told(server, "heavy")["parent"] == spawner.pid
+    assert first["parent"] == facts(server, "heavy")["parent"] == spawner.pid
     assert first["threads"] == max(1, len(psutil.Process().cpu_affinity() or [1]) // 2)
     assert spawner.num_threads() == 1
+
+    orphans = {}
+    for name in ("one", "other"):
+        server.registered("obeying.mar", model_name=name)
+        pids = server.predict(name, {"do": "orphans", "count": 20}).json()["pids"]
+        orphans[name] = [psutil.Process(pid) for pid in pids]
+    psutil.Process(server.describe("one")["workers"][0]["pid"]).kill()
+    wait_until(lambda: not any(map(is_alive, orphans["one"])), "they end with their worker")
+    assert all(map(is_alive, orphans["other"]))
+    server.wait_ready("one")
+    for name in ("one", "other"):
+        server.unregister(name)
+
+    ends = "exited with status 0, as requested"
+    before = server.home.log().count(ends)
     server.stop()
     assert not spawner.is_running()
     assert "unknown status" not in server.home.log()
-    assert server.home.log().count("exited with status 0, as requested") == 2
+    assert server.home.log().count(ends) == before + 2
 
 
-@pytest.mark.slow
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow  # imports torch
 def test_workers_may_be_started_one_by_one(start_server: StartServer, store: Path) -> None:
     """With worker_start=spawn each worker is a Python of its own."""
     server = start_server(model_store=store, worker_start="spawn").registered("heavy.mar", synchronous=True)
 
-    assert told(server, "heavy")["parent"] == server.pid
+    assert facts(server, "heavy")["parent"] == server.pid
     assert helpers(server) == []

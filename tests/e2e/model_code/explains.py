@@ -4,5 +4,5 @@
 def handle(data, context):
     if data is None:
         return None
-    asked = {str(context.get_request_header(at, "explain")) for at in range(len(data))}
-    return [{"asked": sorted(asked), "row": row.get("body", row), "at_once": len(data)} for row in data]
+    kinds = {str(context.get_request_header(at, "explain")) for at in range(len(data))}
+    return [{"asked": sorted(kinds), "row": row.get("body", row), "at_once": len(data)} for row in data]

@@ -2,11 +2,11 @@
 
 import os
 
-kept = []
+held = []
 
 
 def handle(data, context):
     if data is None:
         return None
-    kept.extend(os.urandom(1) * (1 << 20) for _ in data)
+    held.extend(os.urandom(1) * (1 << 20) for _ in data)
     return [str(os.getpid()) for _ in data]

@@ -37,6 +37,8 @@ class Meeting:
         await self.met.wait()
 
     async def hang(self, order):
+        if "began" in order:
+            note(order["began"])
         try:
             await asyncio.sleep(3600)
         finally:

@@ -1,12 +1,10 @@
 """Sleeps as many seconds as a row says; after each of several, all but the last, it answers a part.
 
-A row of two fields says with ``path`` where it is noted that it was begun. Batches may wait at its workers:
-it has promised that one can be prepared while another is computed.
+Batches may wait at its workers: it has promised that one can be prepared while another is computed.
 """
 
 import os
 import time
-from pathlib import Path
 
 import numpy
 
@@ -29,19 +27,10 @@ class Naps:
         return [self.nap(value, context) for value in prepared]
 
     def nap(self, value, context):
-        if isinstance(value, dict):
-            with Path(value["path"]).open("a") as notes:
-                notes.write(value["name"] + "\n")
-            time.sleep(value["seconds"])
-        else:
-            self.sleep_in_parts(value, context)
-        return {"pid": os.getpid()}
-
-    @staticmethod
-    def sleep_in_parts(value, context):
         text = bytes(value).decode() if isinstance(value, bytearray) else str(numpy.ravel(value)[0])
         *first, last = map(float, text.split())
         for seconds in first:
             time.sleep(seconds)
             send_intermediate_predict_response(["part"], context.request_ids, "Intermediate", 200, context)
         time.sleep(last)
+        return {"pid": os.getpid()}

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 
@@ -59,7 +58,7 @@ class Obey:
 
     def do_orphans(self, order, index):
         """Forks processes into sessions of their own, whose parents end, and which mind no signal."""
-        told, tell = os.pipe()
+        reading, writing = os.pipe()
         for _ in range(order["count"]):
             parent = os.fork()
             if parent == 0:
@@ -67,12 +66,12 @@ class Obey:
                 if os.fork() == 0:
                     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                         signal.signal(number, signal.SIG_IGN)
-                    os.write(tell, b"%10d" % os.getpid())
+                    os.write(writing, b"%10d" % os.getpid())
                     time.sleep(60)
                 os._exit(0)
             os.waitpid(parent, 0)
-        os.close(tell)
-        with os.fdopen(told, "rb") as pids:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pids:
             return {"pids": [int(pids.read(10)) for _ in range(order["count"])]}
 
     def do_exit(self, order, index):
@@ -104,25 +103,6 @@ class Obey:
             sys.stderr.write("e" * 1000 + "\n")
         sys.stdout.flush()
         return "printed"
-
-    def do_lines(self, order, index):
-        for _ in range(order["count"]):
-            print("a line")
-        return "printed"
-
-    def do_write(self, order, index):
-        os.write(1, b"\xff\x00 no newline")
-        os.write(2, b"\xfe raw")
-        return "written"
-
-    def do_thread(self, order, index):
-        threading.Thread(target=time.sleep, args=(3600,)).start()
-        return "left"
-
-    def do_chdir(self, order, index):
-        os.chdir("/")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return "gone"
 
     def do_status(self, order, index):
         self.context.set_response_status(order["code"], order.get("phrase", ""), index)

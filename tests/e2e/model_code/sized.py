@@ -16,6 +16,6 @@ def handle(data: Any, context: Any) -> list[dict[str, int]]:
 
 def size(row: dict[str, Any]) -> dict[str, int]:
     """Of one picture."""
-    given = row.get("data") or row.get("body")
-    picture = Image.open(io.BytesIO(base64.b64decode(given) if isinstance(given, str) else given))
+    content = row.get("data") or row.get("body")
+    picture = Image.open(io.BytesIO(base64.b64decode(content) if isinstance(content, str) else content))
     return {"width": picture.width, "height": picture.height}

@@ -7,10 +7,10 @@ def handle(data, context):
     if data is None:
         return None
     call = uuid.uuid4().hex
-    return [f"{context.model_name}|{said(row)}|{call}" for row in data]
+    return [f"{context.model_name}|{text_of(row)}|{call}" for row in data]
 
 
-def said(row):
+def text_of(row):
     """A row by any protocol: bytes or text as text, numbers with commas between them."""
     value = row.get("data", row.get("body", row))
     if isinstance(value, (bytes, bytearray)):
