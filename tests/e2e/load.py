@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from tests.e2e.serving import Server
 
 
+# Takes a while for each batch, and answers what was sent.
+SLOW_ECHO = """
+import time
+
+def handle(data, context):
+    time.sleep(0.04)
+    return data and [bytes(row["body"]) for row in data]
+"""
+
+
 def is_echo(model: str, mark: str, text: str) -> bool:
-    """Whether the model ``echo`` answers this to the mark."""
+    """Whether a model that echoes answers this to the mark."""
     return text == mark
 
 

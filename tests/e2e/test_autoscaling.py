@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.load import Load, is_echo
+from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.serving import Server, archived, wait_until
 
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ QUICK = {
 }
 
 
-SLOWLY = """
-import time
-
-def handle(data, context):
-    time.sleep(0.04)
-    return data and [bytes(row["body"]) for row in data]
-"""
-
-
 def workers(server: Server, name: str) -> int:
     """How many are loaded."""
     return [worker["status"] for worker in server.describe(name)["workers"]].count("READY")
@@ -40,7 +31,7 @@ def change(server: Server, name: str, **parameters: object) -> httpx.Response:
 
 def test_workers_follow_the_load(shared_server: Server, model_store: Path) -> None:
     """Load brings workers, up to the most, and its end takes them away; describe, log and metrics say so."""
-    archived(model_store, "slowly", SLOWLY)
+    archived(model_store, "slowly", SLOW_ECHO)
     shared_server.registered("slowly.mar", model_name="grows", min_workers=1, max_workers=2, **QUICK)
     with Load(shared_server, "grows", is_own=is_echo) as load:
         wait_until(lambda: workers(shared_server, "grows") == 2, "a second worker serves")

@@ -35,13 +35,13 @@ import resource
 import shutil
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.raw import connect, post
 from tests.e2e.serving import ROOT, archived, connections_of, wait_until
 
@@ -133,62 +133,33 @@ def test_thousands_of_idle_connections_hold_up_nobody(server: Server, descriptor
     assert count >= 2000 or descriptors < 2500
 
 
-class Client(threading.Thread):
-    """Sends requests until it is stopped; one that is refused waits a little and connects again."""
-
-    def __init__(self, server: Server, stop: threading.Event) -> None:
-        super().__init__()
-        self.server, self.stop = server, stop
-        self.statuses: list[int] = []
-        self.start()
-
-    def run(self) -> None:
-        connection = connect(self.server.port)
-        while not self.stop.is_set():
-            connection.sendall(post("/predictions/obey", b'{"do": "sleep", "seconds": 0.05}'))
-            status = int(connection.recv(65536)[9:12])
-            self.statuses.append(status)
-            if status != 200:
-                connection.close()
-                self.stop.wait(0.1)
-                connection = connect(self.server.port)
-        connection.close()
-
-
-def load(server: Server, clients: int, answers: int) -> tuple[list[int], float]:
-    """Lets clients send until so many answers have come; all statuses, and answers per second."""
-    stop = threading.Event()
-    threads = [Client(server, stop) for _ in range(clients)]
-
-    def served() -> int:
-        return sum(thread.statuses.count(200) for thread in threads)
-
-    wait_until(lambda: served() >= 10, "the load is on")
-    first, started = served(), time.monotonic()
-    wait_until(lambda: served() >= first + answers, "the answers come")
-    rate = (served() - first) / (time.monotonic() - started)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    return [status for thread in threads for status in thread.statuses], rate
-
-
 @pytest.mark.slow  # measures two loads for some seconds
 @pytest.mark.alone
-def test_ten_times_the_load_costs_the_answers_nothing(start_server: StartServer) -> None:
+def test_ten_times_the_load_costs_the_answers_nothing(start_server: StartServer, tmp_path: Path) -> None:
     """What is too much is refused, queue and memory stay bounded, and afterwards all is as before (F32)."""
-    server = start_server(job_queue_size=4).registered("obey.mar")
+    archived(tmp_path, "slowly", SLOW_ECHO)
+    server = start_server(job_queue_size=4, model_store=tmp_path).registered("slowly.mar")
     process = psutil.Process(server.pid)
-    _, peak = load(server, 4, 40)
-    before = process.memory_info().rss
-    statuses, rate = load(server, 40, 60)
 
-    assert set(statuses) == {200, 503}
-    assert statuses.count(503) > statuses.count(200)
-    assert rate >= 0.9 * peak
-    wait_quiet(server, "obey")
+    def rate(clients: int) -> tuple[Load, float]:
+        """Answers per second."""
+        with Load(server, "slowly", clients, is_echo) as load:
+            load.more(10)
+            before, began = load.statuses[200], time.monotonic()
+            load.more(60)
+            return load, (load.statuses[200] - before) / (time.monotonic() - began)
+
+    _, peak = rate(4)
+    before = process.memory_info().rss
+    load, under_load = rate(40)
+
+    assert set(load.statuses) == {200, 503}
+    assert load.wrong == []
+    assert load.statuses[503] > load.statuses[200]
+    assert under_load >= 0.9 * peak
+    wait_quiet(server, "slowly")
     assert process.memory_info().rss - before < 50 << 20
-    assert server.predict("obey", {}).status_code == 200
+    assert server.predict("slowly", b"x").content == b"x"
 
 
 @pytest.mark.slow  # looks at processes that do nothing for some seconds

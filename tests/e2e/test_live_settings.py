@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.e2e.load import Load, is_echo
 from tests.e2e.serving import Server, wait_until
 
 
@@ -52,29 +51,15 @@ def test_changes_are_described(echo):
 
 def test_no_request_is_dropped(echo):
     """While settings change, each of many requests gets its own answer."""
-    results: Counter[bool] = Counter()
+    with Load(echo, "live", is_own=is_echo) as load:
+        for number in range(40):
+            size, policy = (1, 8, 3, 32)[number % 4], ("greedy", "window", "adaptive")[number % 3]
+            response = change(echo, batch_size=size, max_batch_delay=number % 7, batch_policy=policy)
+            assert response.status_code == 200, response.text
+            load.more(5)
 
-    def send(client: int) -> None:
-        for number in range(60):
-            body = f"{client}-{number}".encode()
-            response = echo.predict("live", body)
-            results[response.status_code == 200 and response.content == body] += 1
-
-    clients = [threading.Thread(target=send, args=(client,)) for client in range(6)]
-    for client in clients:
-        client.start()
-    changes = 0
-    while any(client.is_alive() for client in clients):
-        size = (1, 8, 3, 32)[changes % 4]
-        policy = ("greedy", "window", "adaptive")[changes % 3]
-        response = change(echo, batch_size=size, max_batch_delay=changes % 7, batch_policy=policy)
-        assert response.status_code == 200, response.text
-        changes += 1
-    for client in clients:
-        client.join()
-
-    assert changes > 1
-    assert results == {True: 360}
+    assert set(load.statuses) == {200}
+    assert load.wrong == []
 
 
 def test_batch_that_grows_may_have_larger_answers(start_server):

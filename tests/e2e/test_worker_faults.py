@@ -140,23 +140,17 @@ def test_orphans_end_with_their_worker(shared_server):
     wait_until(lambda: have_ended(others), "the others end with theirs")
 
 
-def test_worker_killed_under_load_costs_what_it_computed(shared_server, pool):
-    """All other requests are answered, each once (F39)."""
-    shared_server.registered("obey.mar", model_name="loaded", initial_workers=2, batch_size=2)
-    tokens = [f"token-{n}" for n in range(60)]
-    futures = [
-        pool.submit(shared_server.predict, "loaded", {"do": "sleep", "seconds": 0.02, "token": token})
-        for token in tokens
-    ]
-    wait_until(lambda: sum(future.done() for future in futures) > 10, "the load is on")
-    os.kill(shared_server.describe("loaded")["workers"][0]["pid"], signal.SIGKILL)
-    responses = [future.result(20) for future in futures]
-    lost = [response for response in responses if response.status_code != 200]
+def test_worker_killed_under_load_costs_what_it_computed(shared_server):
+    """All other requests are answered, each with its own (F39)."""
+    shared_server.registered("witness.mar", model_name="loaded", initial_workers=2, batch_size=2)
+    with Load(shared_server, "loaded", 8) as load:
+        load.more(20)
+        os.kill(shared_server.describe("loaded")["workers"][0]["pid"], signal.SIGKILL)
+        load.more(60)
 
-    assert {response.status_code for response in lost} <= {500}
-    assert len(lost) <= 4
-    for token, response in zip(tokens, responses, strict=True):
-        assert response.status_code == 500 or response.json()["token"] == token
+    assert set(load.statuses) <= {200, 500}
+    assert load.statuses[500] <= 4
+    assert load.wrong == []
     shared_server.unregister("loaded")
 
 
