@@ -1,0 +1,36 @@
+"""What the servers of these tests are forked from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.e2e import serving
+from tests.e2e.preloaded import Preloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def printing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Servers print what they import."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    preloaded = Preloaded(serving.ROOT)
+    monkeypatch.setattr(serving, "preloaded", lambda: preloaded)
+    yield
+    preloaded.end()
+
+
+@pytest.mark.slow  # a server that prints all imports
+@pytest.mark.usefixtures("printing")
+def test_servers_have_imported_all(start_server: Any) -> None:
+    """Hundreds of servers are started: each would need half a second of a processor for what is missing."""
+    ports = {f"grpc_{side}_port": serving.free_port() for side in ("inference", "management")}
+    server = start_server(enable_grpc_api="true", **ports)
+    assert server.inference.get("/ping").status_code == 200
+
+    imported = re.findall(r"^import time:.*\| +(\S+)$", server.home.output(), re.MULTILINE)
+    assert imported
+    assert {name.split(".")[0] for name in imported}.isdisjoint({"modelserver", "fastapi", "pydantic"})
