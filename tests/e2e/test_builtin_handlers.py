@@ -137,7 +137,9 @@ def test_bad_picture_fails_alone(shared_server, register, tmp_path):
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
     infer = "/v2/models/detector/infer"
     by_v2 = shared_server.inference.post(infer, json={"inputs": [tensor]})
-    bad = shared_server.inference.post(infer, json={"inputs": [{**tensor, "data": ["bm9uZQ=="]}]})
+    bad = shared_server.inference.post(
+        infer, json={"inputs": [{**tensor, "shape": [2], "data": [text, "bm9uZQ=="]}]}
+    )
     unexplained = shared_server.inference.post("/explanations/detector", content=picture(30, 30))
     metadata = shared_server.inference.get("/v2/models/detector").json()
     boxes = [{"one": [0.0, 0.0, 30.0, 40.0], "score": 0.75}]
@@ -148,7 +150,7 @@ def test_bad_picture_fails_alone(shared_server, register, tmp_path):
     assert "not a picture" in responses[2].json()["message"]
     assert by_v1.json()["predictions"] == [boxes, boxes]
     assert [json.loads(each) for each in by_v2.json()["outputs"][0]["data"]] == [boxes]
-    assert (bad.status_code, bad.json()["error"].startswith("row 0: ")) == (400, True)
+    assert (bad.status_code, bad.json()["error"].startswith("row 1: ")) == (400, True)
     assert (unexplained.status_code, "explains nothing" in unexplained.json()["message"]) == (501, True)
     assert metadata["inputs"] == [{"name": "input_0", "datatype": "BYTES", "shape": [-1]}]
 
