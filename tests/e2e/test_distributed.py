@@ -130,6 +130,7 @@ def test_ranks_compute_together(server: Server) -> None:
     assert server.workers() == []
 
 
+@pytest.mark.slow  # two workers of two processes are replaced
 def test_rank_that_ends_takes_its_worker_along(server: Server) -> None:
     """A rank that dies takes the batch and its worker with it; a new one takes its place (F39)."""
     server.registered("two.mar")

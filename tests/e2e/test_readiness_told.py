@@ -26,24 +26,24 @@ def test_probes_follow_the_models(server, model_store):
         assert client.get("/readyz").text == '{\n  "status": "Ready"\n}\n'
         assert client.head("/readyz").status_code == 200
         assert client.post("/readyz").status_code == 405
-    archived(model_store, "sleepy", SLEEPY)
-    assert server.register("sleepy.mar", synchronous=False).status_code == 202
-    loading = probes(server, "sleepy")
+    archived(model_store, "late", SLEEPY)
+    assert server.register("late.mar", synchronous=False).status_code == 202
+    loading = probes(server, "late")
     message = server.inference.get("/readyz").json()["message"]
-    described = server.describe("sleepy")["workers"][0]["status"]
+    described = server.describe("late")["workers"][0]["status"]
 
     assert (described, loading) == ("LOADING", [200, 200, 503, 503, 503, 503])
     assert message == "Not ready: 1 of 1 models have no loaded worker."
     wait_until(lambda: server.inference.get("/readyz").status_code == 200, "it is ready")
-    assert server.describe("sleepy")["workers"][0]["status"] == "READY"
-    assert probes(server, "sleepy") == [200] * 6
+    assert server.describe("late")["workers"][0]["status"] == "READY"
+    assert probes(server, "late") == [200] * 6
 
     assert server.register("missing_module.mar", synchronous=False).status_code == 202
     wait_until(
         lambda: server.describe("missing_module")["workers"][0]["status"] == "FAILED", "it is given up"
     )
     assert "surely_not_installed" in server.describe("missing_module")["workers"][0]["failure"]
-    assert probes(server, "missing_module", "sleepy") == [500, 200, 503, 503, 503, 503, 200, 200]
+    assert probes(server, "missing_module", "late") == [500, 200, 503, 503, 503, 503, 200, 200]
     assert server.inference.get("/ping").json() == {"status": "Unhealthy"}
     assert server.predict("missing_module").status_code == 503
     message = server.inference.get("/readyz").json()["message"]

@@ -37,6 +37,7 @@ def names(server: Server) -> set[str]:
     return {model["modelName"] for model in server.management.get("/models").json()["models"]}
 
 
+@pytest.mark.slow  # starts three servers
 def test_state_survives_a_restart(tmp_path: Path, model_store: Path) -> None:
     """A server that is stopped and started again serves what it served, as it did; with ``--ncs`` nothing is
     written or restored.

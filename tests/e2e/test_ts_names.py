@@ -15,6 +15,7 @@ def model_store(tmp_path_factory):
     return tmp_path_factory.mktemp("ts_names")
 
 
+@pytest.mark.slow  # a server from nothing
 def test_names_are_offered_in_workers_only(model_store, tmp_path, start_server):
     """A worker finds our ``ts``, though another is installed; an archive's own module wins (issue: `ts`)."""
     installed = tmp_path / "site" / "ts"
