@@ -13,24 +13,34 @@ import pytest
 import torch
 from PIL import Image
 from tests.simulated_gpu import SimulatedGpus
+from torchvision.models.resnet import BasicBlock, ResNet
 
 from modelserver_handlers import current_device
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.networks.calibration import calibrate
 from modelserver_handlers.text_classifier import TextClassifier
-from modelserver_handlers.zoo import random_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-RESNET18 = """
-from torchvision.models.resnet import BasicBlock, ResNet
+SMALL_NETWORK = """
+from torch import nn
 
-class SmallResNet(ResNet):
+class SmallNetwork(nn.Module):
     def __init__(self):
-        super().__init__(BasicBlock, [2, 2, 2, 2])
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 4, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))
+        self.last = nn.Sequential(nn.Conv2d(8, 32, 3, 4, 1), nn.BatchNorm2d(32), nn.ReLU())
+        self.fc = nn.Linear(32, 1000)
+
+    def forward(self, pictures):
+        rows = self.stem(pictures)
+        rows = (self.block(rows) + rows).relu()
+        return self.fc(self.last(rows).mean((2, 3)))
 """
 
 
@@ -128,17 +138,34 @@ def begin() -> Callable[..., BatchState]:
 
 
 @pytest.fixture(scope="session")
-def resnet18() -> torch.nn.Module:
-    """A calibrated random ResNet-18."""
-    return random_network("resnet18", 0)
+def small_network() -> torch.nn.Module:
+    """A classifier of 1000 classes that is small, with calibrated random weights."""
+    scope: dict[str, Any] = {}
+    exec(SMALL_NETWORK, scope)
+    return seeded(scope["SmallNetwork"])
 
 
 @pytest.fixture(scope="session")
-def resnet18_folder(resnet18: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an unpacked archive of it holds: model.py, weights.pth, labels."""
-    folder = tmp_path_factory.mktemp("resnet18")
-    (folder / "model.py").write_text(RESNET18)
-    torch.save(resnet18.state_dict(), folder / "weights.pth")
+def small_resnet() -> torch.nn.Module:
+    """The smallest of torchvision's ResNets, with calibrated random weights."""
+    return seeded(lambda: ResNet(BasicBlock, [1, 1, 1, 1]))
+
+
+def seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """The same network each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = make()
+        calibrate(network, 0)
+    return network
+
+
+@pytest.fixture(scope="session")
+def small_folder(small_network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an unpacked archive of the small network holds: small_network.py, weights.pth, labels."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small_network.py").write_text(SMALL_NETWORK)
+    torch.save(small_network.state_dict(), folder / "weights.pth")
     labels = {str(number): [f"n{number}", f"label {number}"] for number in range(1000)}
     (folder / "index_to_name.json").write_text(json.dumps(labels))
     return folder
@@ -186,8 +213,8 @@ def alone(handler: TextClassifier, ids: list[int]) -> list[float]:
     """The network's softmax for one text of these numbers."""
     with torch.inference_mode():
         logits = handler.model(torch.tensor(ids, dtype=torch.int64), torch.tensor([0]))
-    found: list[float] = logits.softmax(dim=1)[0].tolist()
-    return found
+    scores: list[float] = logits.softmax(dim=1)[0].tolist()
+    return scores
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -148,18 +148,6 @@ def test_torchscript(folder: Path, make_context: Any, begin: Any) -> None:
     assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
 
 
-def test_exported(folder: Path, make_context: Any, begin: Any) -> None:
-    """A ``.pt2`` file is an exported program."""
-    program = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 1),))
-    torch.export.save(program, folder / "relu.pt2")
-    context = make_context(folder, serializedFile="relu.pt2")
-    handler = BaseHandler()
-    handler.initialize(context)
-    begin(context, 2)
-
-    assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
-
-
 @pytest.mark.parametrize("serialized", [None, "weights.pth", "weights.bin", "library.so"])
 def test_nothing_to_load(serialized: str | None, tmp_path: Path, make_context: Any) -> None:
     """An archive without a model that can be loaded is refused with TorchServe's text (F40)."""
@@ -198,13 +186,6 @@ def test_rejected_rows_leave_gaps(bad: int, context: Context, begin: Any) -> Non
     assert context._ms_rejections == {bad: (422, "negative")}
 
 
-def test_all_rejected(context: Context, begin: Any) -> None:
-    """A batch of rejected rows never reaches the model (F20)."""
-    begin(context, 2)
-
-    assert Numbers().handle(numbers(-1, -2), context) == [None, None]
-
-
 def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
     """Gaps are filled only in a list of one answer per remaining row (F19)."""
 
@@ -220,29 +201,12 @@ def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
     assert Wrong().handle(numbers(-1, 2), context) == [4, 0]
 
 
-def test_halves_are_the_whole(context: Context, begin: Any) -> None:
-    """prepare and complete, called apart, do what handle does."""
-    handler = Numbers()
-    rows = numbers(1, -1, 3)
-    begin(context, 3)
-
-    assert handler._ms_complete(handler._ms_prepare(rows, context), rows, context) == [2, None, 6]
-
-
 def test_phases_are_timed(context: Context, begin: Any) -> None:
     """The batch's state holds the seconds of preprocess, inference and postprocess."""
     state = begin(context, 1)
     Numbers().handle(numbers(1), context)
 
     assert all(0 < seconds < 5 for seconds in state.phases)
-
-
-def test_errors_come_through(context: Context, begin: Any) -> None:
-    """What a phase raises is the caller's to handle (F18)."""
-    begin(context, 1)
-
-    with pytest.raises(TypeError):
-        Numbers().handle([{"data": "one"}], context)
 
 
 def test_describe(context: Context, begin: Any) -> None:
@@ -341,19 +305,3 @@ def test_profiler(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch)
 
     assert Profiled().handle(numbers(1, -1), context) == [2, None]
     assert len(traces) == 1
-
-
-def test_pipelining_is_each_class_own_promise() -> None:
-    """BaseHandler does not promise to be pipelined, and a subclass does not inherit a promise."""
-
-    class Promising(BaseHandler):
-        """Promises."""
-
-        pipelined: ClassVar[bool] = True
-
-    class Child(Promising):
-        """Does not repeat it."""
-
-    assert BaseHandler.pipelined is False
-    assert vars(Promising).get("pipelined") is True
-    assert "pipelined" not in vars(Child)

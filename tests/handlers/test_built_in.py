@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,6 @@ import torch
 from modelserver.engine.worker.loader import load_handler
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.densenet_handler import DenseNetHandler
-from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.image_classifier import ImageClassifier
 
 if TYPE_CHECKING:
@@ -41,17 +38,6 @@ def test_each_is_found_by_its_name(name: str, tmp_path: Path) -> None:
         assert callable(loaded.initialize)
 
 
-def test_names_and_envelopes_need_no_torch() -> None:
-    """The worker has them before it knows whether its handler needs torch."""
-    script = (
-        "import sys, modelserver_handlers.envelopes, modelserver_handlers;"
-        " print({'torch', 'PIL', 'numpy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize("kind", [ImageClassifier, DenseNetHandler])
 def test_few_classes_and_topk(
     kind: type[ImageClassifier], tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
@@ -75,12 +61,3 @@ def test_few_classes_and_topk(
             scores = handler.model(prepared).softmax(1)[0].tolist()
         best = sorted(zip(scores, "abc", strict=True), reverse=True)[:count]
         assert list(answers[0].items()) == [(label, pytest.approx(score, abs=1e-5)) for score, label in best]
-
-
-def test_bad_topk_is_refused(tmp_path: Path, make_context: Any) -> None:
-    """What is no whole number stops the load, naming the key."""
-    name = f"four_{tmp_path.name.replace('-', '_')}.py"
-    (tmp_path / name).write_text(SOURCE)
-
-    with pytest.raises(ModelLoadError, match="handler: topk must be a whole number of at least 1, got 'all'"):
-        ImageClassifier().initialize(make_context(tmp_path, {"handler": {"topk": "all"}}, modelFile=name))

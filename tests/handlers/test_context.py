@@ -51,23 +51,6 @@ def test_before_the_first_batch(context: Context) -> None:
     assert context.get_request_header(0, "x") is None
 
 
-def test_attributes_of_handlers_stay(context: Context) -> None:
-    """Handlers attach attributes, which live on over batches."""
-    context.kv_cache = {"a": 1}  # type: ignore[attr-defined]
-    context._ms_begin(BatchState(["a"]))
-
-    assert context.kv_cache == {"a": 1}  # type: ignore[attr-defined]
-
-
-def test_request_ids(context: Context) -> None:
-    """Ids are by position; outside the batch there is none."""
-    context._ms_begin(BatchState(["a", "b"]))
-
-    assert context.request_ids == {0: "a", 1: "b"}
-    assert context.get_request_id(1) == "b"
-    assert context.get_request_id(2) is None
-
-
 def test_headers_are_decoded_once_and_only_where_asked(context: Context) -> None:
     """Only the request whose header is wanted is decoded, and once."""
     calls: list[int] = []
@@ -110,28 +93,6 @@ def test_untouched_requests_cost_nothing(context: Context) -> None:
 
     assert state.touched(0) is None
     assert state.touched(1) is context.request_processor[1]
-
-
-def test_responses(context: Context) -> None:
-    """Status, phrase, content type and headers belong to one answer."""
-    context._ms_begin(BatchState(["a", "b"]))
-    context.set_response_status(404, "Nothing", idx=1)
-    context.set_response_content_type(0, "text/plain")
-    context.set_response_header(0, "x-a", "1")
-
-    assert context.get_response_status(1) == (404, "Nothing")
-    assert context.get_response_status(0) == (200, None)
-    assert context.get_response_content_type(0) == "text/plain"
-    assert context.get_response_content_type(1) is None
-    assert context.get_response_headers(0) == {"content-type": "text/plain", "x-a": "1"}
-
-
-def test_all_statuses(context: Context) -> None:
-    """One call sets the status of every answer."""
-    context._ms_begin(BatchState(["a", "b"]))
-    context.set_all_response_status(202, "Taken")
-
-    assert [context.get_response_status(idx) for idx in range(2)] == [(202, "Taken")] * 2
 
 
 def test_header_values_become_text(context: Context) -> None:
@@ -244,3 +205,56 @@ def test_the_names_that_public_handlers_read() -> None:
     assert context._request_processor[0].get_request_property("x") == "1"
     context._request_processor = [RequestProcessor({"x": "2"})]
     assert context.get_request_header(0, "x") == "2"
+
+
+# Request headers
+
+
+@pytest.mark.parametrize("name", ["X-Foo", "x-foo", "X-FOO"])
+def test_lookup_in_any_case(name: str) -> None:
+    """A header is found in any case, by index, get and in."""
+    headers = Headers({"X-Foo": "1"})
+
+    assert headers[name] == "1"
+    assert headers.get(name) == "1"
+    assert name in headers
+
+
+def test_original_case_is_kept() -> None:
+    """Iterating gives the names as the client wrote them."""
+    assert list(Headers({"X-Foo": "1", "accept": "*/*"})) == ["X-Foo", "accept"]
+
+
+def test_exact_case_wins_then_the_later() -> None:
+    """Of two names that differ in case, each finds its own, and a third case the later."""
+    headers = Headers({"host": {"content-type": "text/plain"}, "Host": "example.org"})
+
+    assert headers["host"] == {"content-type": "text/plain"}
+    assert headers["Host"] == "example.org"
+    assert headers["HOST"] == "example.org"
+
+
+def test_absent_header() -> None:
+    """An absent header is None or the default for get, and a KeyError with its name for an index."""
+    headers = Headers({"a": "1"})
+
+    assert headers.get("b") is None
+    assert headers.get("b", "x") == "x"
+    assert "b" not in headers
+    assert 3 not in headers
+    with pytest.raises(KeyError, match="b"):
+        headers["b"]
+
+
+def test_none_is_a_value() -> None:
+    """A stored None is found, not taken for absent."""
+    assert Headers({"a": None}).get("A", "default") is None
+
+
+def test_is_a_dict() -> None:
+    """Handlers may treat it as the dict that TorchServe gives them, and copies stay case-insensitive."""
+    headers = Headers({"a": "1"})
+    headers["B"] = "2"
+
+    assert headers == {"a": "1", "B": "2"}
+    assert headers.copy()["b"] == "2"

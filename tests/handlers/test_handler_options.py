@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.handler_options import handler_settings, probability, whole_number
+from modelserver_handlers.handler_options import (
+    ModelOptions,
+    VisionOptions,
+    handler_settings,
+    probability,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize("document", [{}, {"handler": None}, {"handler": "x"}, {"handler": ["a"]}])
@@ -35,3 +42,79 @@ def test_what_is_no_probability(value: object) -> None:
     """The message names key and value."""
     with pytest.raises(ModelLoadError, match="handler: k must be a number from 0 to 1"):
         probability({"k": value}, "k", 0.5)
+
+
+# What may be done to a network
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("", ModelOptions()),
+        ("optimize: off", ModelOptions(optimize=False)),
+        ("optimize: auto", ModelOptions(optimize_asked=True)),
+        ("handler: {optimize: 'off', precision: bf16}", ModelOptions(optimize=False, precision="bf16")),
+        ("precision: bfloat16", ModelOptions(precision="bf16")),
+        ("precision: bf16\nhandler: {precision: fp32}", ModelOptions(tf32=False)),
+        ("precision: tf32", ModelOptions(tf32=True)),
+        (
+            "handler: {precision: int8, calibration: samples/*.jpg}",
+            ModelOptions(precision="int8", calibration="samples/*.jpg"),
+        ),
+        ("handler: {warmup: false}", ModelOptions(warmup=False)),
+        ("warmup: {shape: [3, 32, 32]}", ModelOptions(shape=(3, 32, 32))),
+        ("handler: a name", ModelOptions()),
+    ],
+)
+def test_read(text: str, options: ModelOptions) -> None:
+    """The keys count at the top and under ``handler``, where they win; a bare ``off`` is understood."""
+    assert ModelOptions.parse(yaml.safe_load(text) or {}) == options
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"optimize": "fast"}, "optimize must be one of auto, on, off, got 'fast'"),
+        ({"handler": {"precision": "int4"}}, "precision must be one of fp32, tf32, bf16, int8, float32"),
+        ({"handler": {"calibration": 3}}, "calibration must be the name of a file or folder"),
+        ({"handler": {"calibration": ""}}, "calibration must be the name of a file or folder"),
+        ({"handler": {"calibration": ["a"]}}, "calibration must be the name of a file or folder"),
+        ({"warmup": {"shape": [3, 0]}}, "warmup must be"),
+        ({"warmup": {"sizes": [3]}}, "warmup must be"),
+        ({"warmup": 3}, "warmup must be"),
+    ],
+)
+def test_malformed(document: dict[str, Any], message: str) -> None:
+    """Another value stops the load, with what is allowed."""
+    with pytest.raises(ModelLoadError, match=message):
+        ModelOptions.parse(document)
+
+
+# How pictures get to the network
+
+
+def test_defaults() -> None:
+    """Nothing that changes numbers is on unless asked for."""
+    assert VisionOptions.parse({"topk": 3}) == VisionOptions("cpu", fast_decode=False, cuda_graphs=False)
+
+
+def test_all_of_them() -> None:
+    """Each key sets its option."""
+    settings = {"decode": "nvjpeg", "fast_decode": True, "cuda_graphs": True}
+
+    assert VisionOptions.parse(settings) == VisionOptions("nvjpeg", fast_decode=True, cuda_graphs=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decode": "gpu"}, "decode must be cpu or nvjpeg"),
+        ({"decode": None}, "decode must be cpu or nvjpeg"),
+        ({"fast_decode": "yes"}, "fast_decode must be true or false"),
+        ({"cuda_graphs": 1}, "cuda_graphs must be true or false"),
+    ],
+)
+def test_mistakes(settings: dict[str, Any], message: str) -> None:
+    """Anything else stops the load, and the message says what is allowed."""
+    with pytest.raises(ModelLoadError, match=message):
+        VisionOptions.parse(settings)

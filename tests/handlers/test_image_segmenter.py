@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.image_segmenter import ImageSegmenter
 from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.pictures.classic import MEAN, STD
@@ -102,19 +102,6 @@ def test_bare_tensors_are_taken(make: Any) -> None:
     assert answers[1][3][4] == pytest.approx([2.0, torch.tensor([0.0, 0.0, 1.0]).softmax(0)[2].item()])
 
 
-def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """What is no picture gets its own 400, its neighbours their answers (F17)."""
-    handler = make({"handler": {"resize": 40, "crop": 32}})
-    state = begin(handler.context, 3)
-
-    answers = handler.handle(
-        [{"data": pictures[0]}, {"data": b"no picture"}, {"data": pictures[1]}], handler.context
-    )
-
-    assert [answer is None for answer in answers] == [False, True, False]
-    assert {idx: status for idx, (status, _) in state.rejections.items()} == {1: 400}
-
-
 def test_sizes_are_imagenets(make: Any, begin: Any, pictures: list[bytes]) -> None:
     """Unless ``handler`` of model-config.yaml says otherwise, 224 x 224 pixels are answered."""
     handler = make()
@@ -123,12 +110,6 @@ def test_sizes_are_imagenets(make: Any, begin: Any, pictures: list[bytes]) -> No
     (answer,) = handler.handle([pictures[0]], handler.context)
 
     assert torch.allclose(torch.tensor(answer), expected(handler, pictures[0]), atol=1e-5)
-
-
-def test_bad_sizes_are_refused(make: Any) -> None:
-    """What is no number of pixels stops the load, naming the key."""
-    with pytest.raises(ModelLoadError, match="handler: crop must be a number of pixels, got 'wide'"):
-        make({"handler": {"crop": "wide"}})
 
 
 def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:

@@ -74,12 +74,6 @@ def test_archive_is_small_and_current() -> None:
             assert archive.read(name) == (EXAMPLE / name).read_bytes()
 
 
-def test_kserve_sample(ask: Ask) -> None:
-    """KServe's documented instance is answered 2, as a number."""
-    assert (sample().size, sample().mode) == ((28, 28), "L")
-    assert ask([{"data": KSERVE_SAMPLE, "target": 0}]) == [2]
-
-
 def test_own_sample(ask: Ask) -> None:
     """The picture that the README sends is answered 2."""
     file = (EXAMPLE / "digit-2.png").read_bytes()

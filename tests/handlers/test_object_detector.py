@@ -10,10 +10,9 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.models import detection
-from torchvision.ops import nms
 from torchvision.transforms.functional import to_tensor
 
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.object_detector import ObjectDetector, takes_list
 
 if TYPE_CHECKING:
@@ -119,13 +118,6 @@ def test_labels_and_threshold(make: Any, begin: Any, tmp_path: Path, pictures: l
     assert [next(iter(box)) for box in answer] == ["room", "7", "speck"]
 
 
-@pytest.mark.parametrize("threshold", [-1, 1.5, "half", True])
-def test_bad_thresholds_are_refused(threshold: object, make: Any) -> None:
-    """What is no number from 0 to 1 stops the load, naming the key."""
-    with pytest.raises(ModelLoadError, match="handler: threshold must be a number from 0 to 1"):
-        make({"handler": {"threshold": threshold}})
-
-
 def test_subclasses_set_the_threshold(make: Any) -> None:
     """A class attribute counts where the configuration says nothing."""
 
@@ -202,108 +194,6 @@ def test_subclasses_get_what_torchserve_hands_them(make: Any, begin: Any, pictur
 
     assert handler.handle(rows, handler.context) == [0, 1]
     assert seen == [(2, 3, 30, 40)]
-
-
-# A row of box, surety and two classes for each cell of 8 pixels, beside what only training needs.
-DENSE = """
-import torch
-
-class Dense(torch.nn.Module):
-    def forward(self, pictures):
-        count, channels, height, width = pictures.shape
-        cells = torch.nn.functional.avg_pool2d(pictures, 8)
-        ys, xs = torch.meshgrid(torch.arange(height // 8), torch.arange(width // 8), indexing="ij")
-        corners = torch.stack((xs, ys, xs + 1, ys + 1), -1).flatten(0, 1) * 8.0
-        bright = cells.amax(1).flatten(1).unsqueeze(2)
-        classes = torch.cat((bright, 1 - bright), 2)
-        return torch.cat((corners.expand(count, -1, -1), bright, classes), 2), [cells]
-"""
-
-
-def squares(*places: tuple[int, int], size: tuple[int, int] = (32, 32)) -> bytes:
-    """A dark picture with a bright square of 8 pixels at each place, as PNG."""
-    pixels = Image.new("RGB", size)
-    for x, y in places:
-        pixels.paste((255, 255, 255), (x, y, x + 8, y + 8))
-    file = io.BytesIO()
-    pixels.save(file, "PNG")
-    return file.getvalue()
-
-
-class Suppressing(ObjectDetector):
-    """Its handle takes the network's tensor apart for the whole batch, as handlers of YOLO networks do."""
-
-    surety, overlap = 0.5, 0.45
-
-    def handle(self, data: Any, context: Any) -> list[Any]:
-        """All phases itself."""
-        self.context = context
-        rows, _ = self.inference(self.preprocess(data))
-        boxes, surety, kinds = rows[..., :4], rows[..., 4], rows[..., 5:].argmax(-1)
-        answers = []
-        for number in range(rows.shape[0]):
-            sure = surety[number] > self.surety
-            kept = nms(boxes[number][sure], surety[number][sure], self.overlap)
-            found = zip(boxes[number][sure][kept].tolist(), kinds[number][sure][kept].tolist(), strict=True)
-            answers.append([{"box": box, "class": kind} for box, kind in found])
-        return answers
-
-
-class Letterboxed(ObjectDetector):
-    """Its preprocess makes one tensor of pictures of any sizes, and its postprocess undoes the scaling."""
-
-    side = 32
-
-    def preprocess(self, data: Any) -> torch.Tensor:
-        """Each picture in the upper left corner of a square."""
-        self.scales = []
-        squared = []
-        for row in data:
-            read = Image.open(io.BytesIO(row.get("data") or row.get("body"))).convert("RGB")
-            scale = self.side / max(read.size)
-            fitted = to_tensor(read.resize((round(read.width * scale), round(read.height * scale))))
-            whole = torch.zeros(3, self.side, self.side)
-            whole[:, : fitted.shape[1], : fitted.shape[2]] = fitted
-            squared.append(whole)
-            self.scales.append(scale)
-        return torch.stack(squared).to(self.device)
-
-    def postprocess(self, data: Any) -> list[Any]:
-        """The surest box of each picture, in its own pixels."""
-        rows = data[0]
-        best = rows[..., 4].argmax(1)
-        boxes = rows[torch.arange(rows.shape[0]), best, :4]
-        return [(box / scale).tolist() for box, scale in zip(boxes, self.scales, strict=True)]
-
-
-def test_subclasses_that_take_a_batch_apart(make: Any, begin: Any) -> None:
-    """A handle of their own is handed one tensor of the batch, and the network's answer unchanged."""
-    handler = Suppressing()
-    handler.initialize(make(source=DENSE).context)
-    begin(handler.context, 3)
-    files = [squares((8, 0)), squares(), squares((0, 24), (16, 16))]
-
-    answers = handler.handle([{"data": file} for file in files], handler.context)
-
-    places = [[entry["box"] for entry in answer] for answer in answers]
-    assert [sorted(each) for each in places] == [
-        [[8.0, 0.0, 16.0, 8.0]],
-        [],
-        [[0.0, 24.0, 8.0, 32.0], [16.0, 16.0, 24.0, 24.0]],
-    ]
-    assert {entry["class"] for answer in answers for entry in answer} == {0}
-
-
-def test_subclasses_that_stack_pictures_themselves(make: Any, begin: Any) -> None:
-    """Their tensor reaches the network as it is, also of pictures whose sizes differ."""
-    handler = Letterboxed()
-    handler.initialize(make(source=DENSE).context)
-    begin(handler.context, 2)
-    large = squares((16, 16), (24, 16), (16, 24), (24, 24), size=(64, 48))
-
-    answers = handler.handle([{"data": squares((8, 8))}, {"body": large}], handler.context)
-
-    assert answers == [[8.0, 8.0, 16.0, 16.0], [16.0, 16.0, 32.0, 32.0]]
 
 
 class OfLists(torch.nn.Module):

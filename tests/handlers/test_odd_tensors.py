@@ -36,11 +36,12 @@ NETWORKS: dict[type[Any], str] = {
     ObjectDetector: "score = [self.layer(picture[None]).mean().sigmoid()[None] for picture in pictures]\n"
     "        return [{'boxes': torch.zeros(1, 4), 'labels': torch.ones(1), 'scores': s} for s in score]",
 }
-FITTING = [[[0.5] * 224] * 224] * 3
+SMALL = {"warmup": False, "optimize": "off", "handler": {"resize": 40, "crop": 32}}
+FITTING = [[[0.5] * 32] * 32] * 3
 ODD: dict[str, Any] = {
     "one dimension": [1.0, 2.0, 3.0],
-    "two dimensions": [[0.5] * 224] * 224,
-    "one channel": [[[0.5] * 224] * 224],
+    "two dimensions": [[0.5] * 32] * 32,
+    "one channel": [[[0.5] * 32] * 32],
     "channels last": [[[0.5] * 3] * 40] * 40,
     "nothing": [[], [], []],
 }
@@ -65,7 +66,7 @@ def test_only_the_odd_one_is_refused(
     name = f"picky_{tmp_path.name.replace('-', '_')}.py"
     (tmp_path / name).write_text(PICKY.format(answer=NETWORKS[made]))
     handler = made()
-    context = make_context(tmp_path, {"warmup": False}, modelFile=name)
+    context = make_context(tmp_path, SMALL, modelFile=name)
     handler.initialize(context)
 
     (first, _), (status, message), (last, _) = serve(handler, context, [FITTING, odd, FITTING])
@@ -82,7 +83,7 @@ def test_a_network_that_fails_is_not_the_clients_fault(tmp_path: Path, make_cont
         "    def forward(self, pictures):\n        raise RuntimeError('bug')\n"
     )
     handler = ImageClassifier()
-    context = make_context(tmp_path, {"warmup": False, "optimize": "off"}, modelFile=name)
+    context = make_context(tmp_path, SMALL, modelFile=name)
     handler.initialize(context)
 
     assert serve(handler, context, [FITTING])[0][0] == 500

@@ -35,14 +35,6 @@ def test_parts_go_to_the_requests_of_their_ids() -> None:
     assert context.parts == [{0: "1", 1: "2"}, {1: "x"}]
 
 
-def test_another_code_is_the_requests_error() -> None:
-    """Nothing is sent then."""
-    context = Sent("a", "b")
-    send_intermediate_predict_response(None, {0: "b"}, "wrong", 404, context)
-
-    assert (context.parts, context.rejected) == ([], [(1, "wrong", 404)])
-
-
 def test_other_ranks_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 answers for all."""
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.handlers.conftest import Body
 from torchvision.transforms import functional
 
-from modelserver_handlers.errors import ModelLoadError, PredictionException
+from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.handler_options import VisionOptions
 from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
 from modelserver_handlers.networks.device import choose_device
@@ -319,19 +319,6 @@ def test_together_but_for_one(
     assert torch.equal(batch, torch.stack([first, numbers, second]))
 
 
-@pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
-def test_a_bad_row_among_pictures(
-    classifier: ImageClassifier, pictures: list[bytes], make_context: Any, tmp_path: Path, begin: Any
-) -> None:
-    """Its place does not show in the batch; a batch of bad rows is empty (F18, F20)."""
-    classifier.context = make_context(tmp_path)
-    begin(classifier.context, 3)
-    batch = classifier.preprocess([{"body": pictures[0]}, {"body": b"x"}, {"body": pictures[2]}])
-
-    assert torch.equal(batch, one_by_one([pictures[0], pictures[2]]))
-    assert len(classifier.preprocess([{"body": b"x"}])) == 0
-
-
 def test_small_pictures_take_the_long_way(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
     """Where the crop is larger than the picture, torchvision pads it, in the same batch."""
     classifier.image_processing = classic_processing(100, 224)
@@ -383,12 +370,6 @@ def test_gpu_options_without_a_gpu(
 
     assert caplog.messages[-1] == "There is no GPU: handler: decode and cuda_graphs have no effect"
     assert handler._ms_copies is None
-
-
-def test_a_malformed_option_stops_the_load(make_context: Any, tmp_path: Path) -> None:
-    """The error names the key."""
-    with pytest.raises(ModelLoadError, match="fast_decode must be true or false"):
-        Coloured().initialize(make_context(tmp_path, {"handler": {"fast_decode": "maybe"}}))
 
 
 def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:

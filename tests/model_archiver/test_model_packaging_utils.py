@@ -190,23 +190,6 @@ def test_steps_make_the_same_archive(workplace: Path) -> None:
     assert (workplace / "steps" / "noop.mar").read_bytes() == (workplace / "noop.mar").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("archive_format", "name"),
-    [("default", "m.mar"), ("zip-store", "m.mar"), ("tgz", "m.tar.gz"), ("no-archive", "m")],
-)
-def test_the_path_of_an_archive(workplace: Path, archive_format: str, name: str) -> None:
-    """It is known before, and so is whether something is in the way."""
-    path = ModelExportUtils.get_archive_export_path(workplace, "m", archive_format)
-    assert path == str(workplace / name)
-    assert ModelExportUtils.check_mar_already_exists("m", None, False, archive_format) == str(workplace)
-    Path(path).write_text("in the way")
-    assert ModelExportUtils.check_mar_already_exists("m", str(workplace), True, archive_format) == str(
-        workplace
-    )
-    with pytest.raises(ModelArchiverError, match="already exists"):
-        ModelExportUtils.check_mar_already_exists("m", str(workplace), False, archive_format)
-
-
 def test_smaller_steps(workplace: Path) -> None:
     """Those that scripts call."""
     assert json.loads(str(ModelExportUtils.generate_model(config()))) == {
@@ -311,17 +294,6 @@ def test_a_manifest_needs_no_files() -> None:
         package_model(args, ModelExportUtils.generate_manifest_json(args))
 
     assert json.loads(steps.archive.call_args.args[3])["model"]["handler"] == "a.py::my-awesome-func"
-
-
-def test_steps_may_be_replaced(workplace: Path) -> None:
-    """``package_model`` goes through the steps of the ``ModelExportUtils`` in its own module."""
-    with mock.patch("modelserver.model_archiver.model_packaging.ModelExportUtils") as steps:
-        package_model(config(archive_format="tar"), "{}")
-
-    steps.validate_inputs.assert_called_once_with("noop", str(workplace))
-    steps.archive.assert_called_once_with(
-        steps.check_mar_already_exists.return_value, "noop", steps.copy_artifacts.return_value, "{}", "tar"
-    )
 
 
 def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,18 +72,6 @@ def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, sock
     assert ours.recv(1) == b""
 
 
-def test_messages_end_when_the_server_closes(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A worker reads all that was sent and then sees the end."""
-    ours, theirs = ends
-    ours.sendall(b"".join(encode(Ping())) + b"".join(encode(Predict(5, [Row("a", 2)]), [b"xy"])))
-    ours.sendall(b"".join(encode(Stop())))
-    ours.close()
-
-    received = [(message, bytes(tail)) for message, tail in ServerChannel(theirs).messages()]
-
-    assert received == [(Ping(), b""), (Predict(5, [Row("a", 2)]), b"xy"), (Stop(), b"")]
-
-
 def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
     """A worker does not guess at what is no frame."""
     ours, theirs = ends
@@ -140,32 +128,6 @@ def test_partial_writes_are_continued() -> None:
 
     ((_, tail),) = FrameReader(to_server_decoder).feed(bytes(connection.received))
     assert tail == b"".join(bodies)
-
-
-def answers_in(end: socket.socket) -> list[int]:
-    """The sequences of the results that can be read now."""
-    end.setblocking(False)
-    try:
-        data = end.recv(1 << 16)
-    except BlockingIOError:
-        return []
-    finally:
-        end.setblocking(True)
-    messages = [message for message, _ in FrameReader(to_server_decoder).feed(data)]
-    return [message.sequence for message in messages if isinstance(message, Result)]
-
-
-def test_answer_does_not_wait_for_the_next_batch(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Of two batches that were read together, the first one's answer leaves before the second one runs."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
-    ours.sendall(b"".join(encode(Predict(1, []))) + b"".join(encode(Predict(2, []))))
-    messages = channel.messages()
-
-    for sequence in (1, 2):
-        next(messages)
-        channel.send(Result(sequence, [], 0.0))
-        assert answers_in(ours) == [sequence]
 
 
 def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:

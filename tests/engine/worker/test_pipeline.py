@@ -113,16 +113,6 @@ def serve(handler: Halves) -> Serve:
     return run
 
 
-def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
-    """Batch a cannot end before b was prepared, and both are answered in order (design, section 6)."""
-    handler.wait_for["a"] = "b"
-
-    sent = serve([(1, ["a"]), (2, ["b"])])
-
-    assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
-    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
-
-
 def test_a_batch_that_was_taken_back_is_not_computed(serve: Serve, handler: Halves) -> None:
     """Neither if it was taken back before it was prepared nor after; what follows is."""
     sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
@@ -140,12 +130,16 @@ def test_no_more_than_the_next_batches_are_prepared(serve: Serve, handler: Halve
     assert handler.events.index("complete a id-a") < handler.events.index("prepare d id-d")
 
 
-def test_each_half_sees_its_own_batch(serve: Serve, handler: Halves) -> None:
-    """Request ids and metrics are those of the batch at hand in both threads."""
+def test_next_batch_is_prepared_while_one_runs(serve: Serve, handler: Halves) -> None:
+    """Batch a cannot end before b was prepared; ids and metrics are those of the batch at hand in both
+    threads, and both are answered in order.
+    """
     handler.wait_for["a"] = "b"
 
     sent = serve([(1, ["a"]), (2, ["b"])])
 
+    assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
+    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
     assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
     measured = [
         m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()

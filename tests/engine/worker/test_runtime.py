@@ -280,18 +280,16 @@ def test_workers_import_little() -> None:
 
 
 def test_mistakes_are_not_tried_again() -> None:
-    """Loading again cannot help where the model's code is wrong, or a file that it reads is not YAML."""
+    """Loading again cannot help where the model's code is wrong, or a file that it reads is not YAML; a GPU
+    may come back.
+    """
     import yaml
 
     mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
     assert [error for error in mistakes if not is_permanent(error("no"))] == []
     assert not is_permanent(OSError("no"))
-    assert is_permanent(ModelLoadError("no weights"))
-
-
-def test_a_gpu_that_cannot_be_used_is_tried_again() -> None:
-    """It may come back, unlike what is wrong with an archive."""
     assert not is_permanent(GpuNotUsable("no"))
+    assert is_permanent(ModelLoadError("no weights"))
 
 
 @pytest.mark.parametrize(

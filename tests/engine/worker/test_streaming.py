@@ -122,20 +122,6 @@ def test_events_are_named_where_the_client_asks_for_them(accept: str, first: Any
     assert bench.sent[0][0].answers[0].content_type == content_type
 
 
-def test_requests_are_found_by_their_ids() -> None:
-    """A handler may name some requests only, at places of its own; unknown ones are passed over."""
-
-    def handle(data: list[Any], context: Context) -> Any:
-        send_intermediate_predict_response(["x", "y"], {0: "id2", 1: "nobody"}, "", 200, context)
-        send_intermediate_predict_response(["p", "q"], {1: "id1"}, "", 200, context)
-        return [""] * 3
-
-    bench = Bench(handle)
-    bench.run(3)
-
-    assert bench.parts() == {2: [b"x"], 1: [b"q"]}
-
-
 def test_a_code_is_an_error_of_its_requests() -> None:
     """Other codes than 200 end the answers of the named requests with the message."""
 
@@ -280,28 +266,6 @@ def test_cancellations_of_other_batches_are_ignored() -> None:
     bench.service.cancel(Cancelled(7, [0]))
 
     assert work.cancelled == frozenset()
-
-
-def test_outside_of_a_call() -> None:
-    """There is nobody to send a part to."""
-    context = Context("m", "/", None, 8, None, "0")
-    with pytest.raises(RuntimeError, match="only while the server calls the handler"):
-        send(context, "a")
-    assert not context.is_cancelled(0)
-
-
-def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process with another LOCAL_RANK than 0 nothing is sent (reference 13.2)."""
-
-    def handle(data: list[Any], context: Context) -> Any:
-        send(context, "a")
-        return ["b"]
-
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    bench = Bench(handle)
-    bench.run(1)
-
-    assert bench.sent == []
 
 
 def test_a_call_waits_for_its_clients() -> None:

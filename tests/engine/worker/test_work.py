@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
 from modelserver.engine.worker.work import (
     ContractBroken,
     Work,
-    check_contract,
     describe_failure,
     failure,
-    http_status,
-    is_out_of_memory,
 )
 
 
@@ -40,29 +35,6 @@ def test_rows_without_an_answer_are_open() -> None:
     result, contents = work.result(0.5)
     assert (result.sequence, result.handler_time, contents) == (7, 0.5, [b"no", b"ok"])
     assert [answer.failed for answer in result.answers] == [True, False]
-
-
-@pytest.mark.parametrize("outputs", [None, "two", ([1], [2]), [1], [1, 2, 3]])
-def test_anything_but_one_answer_each_breaks_the_contract(outputs: Any) -> None:
-    """Another number of them, and what is no list."""
-    with pytest.raises(ContractBroken):
-        check_contract(outputs, 2)
-    check_contract([1, 2], 2)
-
-
-@pytest.mark.parametrize(
-    ("value", "status"), [(200, 200), ("404", 404), (99, 500), (1000, 500), (None, 500), (float("inf"), 500)]
-)
-def test_a_status_is_one_that_an_answer_can_have(value: Any, status: int) -> None:
-    """Everything else is 500."""
-    assert http_status(value) == status
-
-
-def test_want_of_memory_is_known_by_type_and_words() -> None:
-    """Of the host, and of a device; an exception that cannot be told is neither."""
-    errors: list[Exception] = [MemoryError(), RuntimeError("CUDA out of memory"), Unspeakable()]
-
-    assert [is_out_of_memory(error) for error in errors] == [True, True, False]
 
 
 @pytest.mark.parametrize(

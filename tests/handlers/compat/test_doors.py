@@ -188,29 +188,19 @@ def test_nobody_has_the_names_unasked() -> None:
     assert "No module named 'ts'" in done.stderr
 
 
+LIGHT = """
+    context service metrics.caching_metric metrics.system_metrics
+    handler_utils.hf_batch_streamer metrics.metrics_store metrics.metric_cache_yaml_impl
+    utils.util handler_utils.utils handler_utils.timer handler_utils.micro_batching
+    handler_utils.text_utils torch_handler.contractions torch_handler.request_envelope.json
+    launcher version torch_handler.unit_tests.test_utils.mock_context
+    model_service.model_service
+"""
+
+
 def test_light_names_do_not_load_torch() -> None:
     """Contexts, metrics, timers and helpers need neither torch nor what is heavier."""
-    modules = [
-        "context",
-        "service",
-        "metrics.caching_metric",
-        "metrics.system_metrics",
-        "handler_utils.hf_batch_streamer",
-        "metrics.metrics_store",
-        "metrics.metric_cache_yaml_impl",
-        "utils.util",
-        "handler_utils.utils",
-        "handler_utils.timer",
-        "handler_utils.micro_batching",
-        "handler_utils.text_utils",
-        "torch_handler.contractions",
-        "torch_handler.request_envelope.json",
-        "launcher",
-        "version",
-        "torch_handler.unit_tests.test_utils.mock_context",
-        "model_service.model_service",
-    ]
-    script = "".join(f"import ts.{module}\n" for module in modules)
+    script = "".join(f"import ts.{module}\n" for module in LIGHT.split())
     done = python(
         "-c",
         f"import modelserver_handlers.compat.activate, sys\n{script}"
@@ -252,8 +242,11 @@ def test_activation_refuses_to_come_too_late(tmp_path: Path) -> None:
 
 
 def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
-    """A user's test of a handler with MockContext passes under pytest with the activation as a plugin."""
-    (tmp_path / "test_it.py").write_text(
+    """A test of a handler with MockContext passes under pytest with the activation as a plugin. So does
+    one with a context of its own that has what MockContext has; the network of TorchServe's tests is there;
+    the profiler may be on.
+    """
+    (tmp_path / "test_mock_context.py").write_text(
         "from ts.context import Context\n"
         "from ts.torch_handler.unit_tests.test_utils.mock_context import MockContext\n"
         "def test_it(tmp_path):\n"
@@ -268,16 +261,7 @@ def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
         "    context.metrics.add_counter('n', 1)\n"
         "    assert [m.name for m in context.metrics.store] == ['n']\n"
     )
-    done = python("-m", "pytest", "-q", "-p", "modelserver_handlers.compat.activate", cwd=tmp_path)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_context_without_a_model_name_will_do(tmp_path: Path) -> None:
-    """A handler answers with a test's own context that has what TorchServe's MockContext has; the network of
-    TorchServe's tests is there; the profiler may be on.
-    """
-    (tmp_path / "test_it.py").write_text(
+    (tmp_path / "test_own_context.py").write_text(
         "from pathlib import Path\n"
         "from types import SimpleNamespace\n"
         "from ts.metrics.metrics_store import MetricsStore\n"

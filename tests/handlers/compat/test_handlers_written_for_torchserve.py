@@ -94,13 +94,6 @@ ROWS = [[1.0], [2.0]]
 TRIPLED = [[3.0], [6.0]]
 
 OVERRIDES = {
-    "nothing": (
-        """
-class H(BaseHandler):
-    pass
-""",
-        TRIPLED,
-    ),
     "with ABC": (
         """
 class H(BaseHandler, ABC):
@@ -143,14 +136,6 @@ class H(BaseHandler):
 """,
         TRIPLED,
     ),
-    "preprocess": (
-        """
-class H(BaseHandler):
-    def preprocess(self, requests):
-        return torch.tensor([[row[0] * 10] for row in requests])
-""",
-        [[30.0], [60.0]],
-    ),
     "preprocess with super": (
         """
 class H(BaseHandler):
@@ -192,15 +177,6 @@ class H(BaseHandler):
 """,
         [3.0, 6.0],
     ),
-    "handle in three steps": (
-        """
-class H(BaseHandler):
-    def handle(self, data, context):
-        self.context = context
-        return self.postprocess(self.inference(self.preprocess(data)))
-""",
-        TRIPLED,
-    ),
     "_load_pickled_model": (
         """
 class H(BaseHandler):
@@ -220,15 +196,6 @@ class H(Helper, BaseHandler):
     pass
 """,
         [[0.0], [0.0]],
-    ),
-    "micro batching": (
-        """
-class H(BaseHandler):
-    def __init__(self):
-        super().__init__()
-        self.handle = MicroBatching(self, micro_batch_size=1)
-""",
-        TRIPLED,
     ),
     "micro batching by configuration": (
         """
@@ -273,20 +240,6 @@ def handle(data, context):
     return [(row[0], state['calls']) for row in data]
 """,
         [(1.0, 1), (2.0, 1)],
-    ),
-    "_service": (
-        """
-class Service(BaseHandler):
-    pass
-_service = Service()
-def handle(data, context):
-    if not _service.initialized:
-        _service.initialize(context)
-    if data is None:
-        return None
-    return _service.handle(data, context)
-""",
-        TRIPLED,
     ),
     "_service in four steps": (
         """
@@ -394,13 +347,6 @@ def test_explanations(run: Callable[..., Any]) -> None:
     assert run(EXPLAIN_HANDLE, [{"data": [1.0]}, {"data": [2.0]}], explain="True")[0] == [2, [[1.0], [2.0]]]
     assert run(EXPLAINING, [{"body": [1.0], "target": b"3"}], explain="True")[0] == [([[1.0]], [1.0], 3)]
     assert run(OWN_SWITCHES, [[1.0]])[0] == ["explained"]
-
-
-def test_description(run: Callable[..., Any]) -> None:
-    """describe_handle answers a customized describe."""
-    source = "class H(BaseHandler):\n    def describe_handle(self):\n        return {'v': 1}\n"
-
-    assert run(source, [{}], describe="True")[0] == [{"v": 1}]
 
 
 TIMED = """

@@ -11,9 +11,7 @@ from modelserver_handlers.metrics.errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
     MetricsCacheTypeError,
-    MetricsCacheValueError,
 )
-from modelserver_handlers.metrics.metric import MetricsStore
 from modelserver_handlers.metrics.values import Dimension, MetricTypes
 from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
 
@@ -62,20 +60,6 @@ def test_one_name_may_have_several_dimensions(cache: MetricsCache, seen: list[Em
 
     assert [len(emission.dimensions) for emission in seen] == [3, 2]
     assert [emission.request_id for emission in seen] == ["id-0,id-1", "id-0"]
-
-
-@pytest.mark.parametrize("unit", ["min", "", None, 5])
-def test_wrong_units_are_value_errors(cache: MetricsCache, unit: Any) -> None:
-    """Of durations and sizes, in the cache and the old store; the class is TorchServe's, and a ValueError."""
-    for add in (cache.add_time, cache.add_size):
-        with pytest.raises(MetricsCacheValueError):
-            add("t", 1, unit=unit)
-    store = MetricsStore({0: "id-0"}, "m")
-    for add_to_store in (store.add_time, store.add_size):
-        with pytest.raises(ValueError, match="unit for"):
-            add_to_store("t", 1, unit=unit)
-
-    assert issubclass(MetricsCacheValueError, ValueError)
 
 
 def test_other_metrics_take_any_unit(cache: MetricsCache, seen: list[Emission]) -> None:

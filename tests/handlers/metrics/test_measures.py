@@ -8,6 +8,7 @@ import pytest
 
 from modelserver_handlers.metrics.cache import MetricsCache
 from modelserver_handlers.metrics.metric import MetricsStore
+from modelserver_handlers.metrics.values import Units
 
 if TYPE_CHECKING:
     from modelserver_handlers.metrics.measures import Measures
@@ -22,3 +23,8 @@ def test_unknown_units_are_refused(measures: Measures) -> None:
         ValueError, match=r"^The unit for size based metric is one of \['MB','kB', 'GB', 'B'\]$"
     ):
         measures.add_size("s", 1, unit="h")
+
+
+def test_units() -> None:
+    """The long names are TorchServe's."""
+    assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from modelserver_handlers.metrics import system
+from modelserver_handlers.metrics.process import check_process_mem_usage, get_cpu_usage
 
 
 @pytest.mark.usefixtures("ts_names")
@@ -74,3 +77,16 @@ def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch
         *(("GPUMemoryUtilization", 50.0), ("GPUMemoryUsed", 2048), ("GPUUtilization", 7)),
     ]
     assert driver.ended == 1
+
+
+def test_memory_of_processes(caplog: pytest.LogCaptureFixture) -> None:
+    """Known processes are logged with their bytes, ended ones are passed over."""
+    caplog.set_level(logging.INFO)
+    own = str(Path("/proc/self").resolve().name)
+    check_process_mem_usage([f"{own}\n", "999999999"])
+
+    (record,) = caplog.records
+    pid, _, size = record.getMessage().partition(":")
+    assert (pid, int(size) > 1_000_000) == (own, True)
+    assert get_cpu_usage(own) >= 0
+    assert get_cpu_usage(999999999) == 0

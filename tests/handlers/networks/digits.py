@@ -73,22 +73,6 @@ class Residual(nn.Module):
         return answers
 
 
-class Perceptron(nn.Module):
-    """Linear layers only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10)
-        )
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 1 x 8 x 8 to rows x 10."""
-        answers: torch.Tensor = self.layers(rows)
-        return answers
-
-
 def trained(model: nn.Module) -> nn.Module:
     """The network after a second with the digits."""
     threads = torch.get_num_threads()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -159,3 +161,31 @@ def test_a_gpu_that_fell_off_the_bus(gpus: SimulatedGpus, monkeypatch: pytest.Mo
     with pytest.raises(GpuNotUsable, match=r"cannot be used: CUDA error: unspecified launch failure \("):
         choose_device(0)
     enter_thread()
+
+
+FAULTS = """
+import resource
+from modelserver_handlers.networks.device import keep_memory
+import torch
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(6 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+keep_memory()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's behaviour")
+@pytest.mark.parametrize(("setting", "kept"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "65536"}, False)])
+def test_memory_is_reused(setting: dict[str, str], kept: bool) -> None:
+    """Tensors of 24 MB are put where the last one was, unless the user has decided otherwise."""
+    environment = {"PYTHONPATH": ":".join(sys.path), "THP_MEM_ALLOC_ENABLE": "0", **setting}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (int(done.stdout) < 6000) is kept

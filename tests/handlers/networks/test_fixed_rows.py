@@ -43,22 +43,22 @@ def test_shapes_fix_the_rows(shapes: list[tuple[Any, ...]], rows: int | None) ->
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_a_program_computes_any_number_of_rows(tmp_path: Path, rows: int, count: int) -> None:
+def test_a_program_computes_any_number_of_rows(tmp_path: Path, rows: int) -> None:
     """It does so in parts; what fills up the last part is in no output."""
     program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
     torch.export.save(program, tmp_path / "both.pt2")
     network = load_exported(tmp_path / "both.pt2", torch.device("cpu"))
-    x, y = torch.randn(count, 2), torch.randn(count)
 
     assert fixed_rows_of(network) == rows
     assert isinstance(network, torch.fx.GraphModule)
-    first, second = network(x, y)
-    assert torch.equal(first, torch.relu(x))
-    assert torch.equal(second, y + 1)
+    for count in (1, 2, 3, 7):
+        x, y = torch.randn(count, 2), torch.randn(count)
+        first, second = network(x, y)
+        assert torch.equal(first, torch.relu(x))
+        assert torch.equal(second, y + 1)
 
 
-@pytest.mark.parametrize(("rows", "warns"), [(1, True), (4, True), (None, False)])
+@pytest.mark.parametrize(("rows", "warns"), [(4, True), (None, False)])
 def test_the_description_warns(
     tmp_path: Path, make_context: Any, begin: Any, rows: int | None, warns: bool
 ) -> None:

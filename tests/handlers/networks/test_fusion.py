@@ -43,9 +43,9 @@ def test_layers_are_joined() -> None:
     assert left == {"FusedConvolution": 2, "Linear": 1, "ReLU": 1}
 
 
-def test_sums_are_joined(resnet18: nn.Module) -> None:
+def test_sums_are_joined(small_resnet: nn.Module) -> None:
     """Nothing is left of a ResNet but convolutions, pooling and the last layer."""
-    fast = copy.deepcopy(resnet18)
+    fast = copy.deepcopy(small_resnet)
     optimize(fast, (3, 64, 64))
     assert isinstance(fast.forward, FastForward)
     code = fast.forward._graph.code

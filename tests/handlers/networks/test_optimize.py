@@ -98,14 +98,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     "activation", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Tanh(), torch.relu]
 )
-@pytest.mark.parametrize("size", [1, 2, 8, 11])
-def test_the_same_numbers(activation: Any, size: int) -> None:
+def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
     """Outputs of every batch size are the plain network's to 1e-4 of the largest."""
     plain = settled(Block(activation))
     fast = copy.deepcopy(plain)
 
     assert optimize(fast, SHAPE)
-    assert deviation(outputs(fast, rows(size)), outputs(plain, rows(size))) < 1e-4
+    for size in (1, 2, 8, 11):
+        assert deviation(outputs(fast, rows(size)), outputs(plain, rows(size))) < 1e-4
 
 
 @pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
@@ -118,14 +118,14 @@ def test_unusual_networks(network: type[nn.Module]) -> None:
     assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
 
 
-def test_a_resnet(resnet18: nn.Module) -> None:
+def test_a_resnet(small_resnet: nn.Module) -> None:
     """A whole ResNet keeps its numbers, for pictures of another size too."""
-    fast = copy.deepcopy(resnet18)
+    fast = copy.deepcopy(small_resnet)
 
-    assert optimize(fast, (3, 224, 224))
-    for side in (224, 128):
+    assert optimize(fast, (3, 64, 64))
+    for side in (64, 96):
         pictures = calibration_batch(5, 2, side)
-        assert deviation(outputs(fast, pictures), outputs(resnet18, pictures)) < 1e-4
+        assert deviation(outputs(fast, pictures), outputs(small_resnet, pictures)) < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")

@@ -89,11 +89,6 @@ def test_eager(folder: Path, net: Net, rows: torch.Tensor) -> None:
     assert same(loaded(rows), net(rows))
 
 
-def test_eager_without_weights(folder: Path, rows: torch.Tensor) -> None:
-    """A model file alone is a network with the weights it gives itself."""
-    assert load_eager(folder, "net_of_weights_test.py", None)(rows).shape == (5, 2)
-
-
 def test_weights_are_mapped_not_copied(folder: Path) -> None:
     """Tensors of the model's own type are the file's pages: workers share them."""
     state = read_state(folder / "net.pth")
@@ -209,14 +204,6 @@ def test_several_classes(tmp_path: Path) -> None:
 
     with pytest.raises(ModelLoadError, match="Expected only one class as model definition"):
         load_eager(tmp_path, "two_nets_file.py", None)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
-    """A TorchScript file computes what its network computed."""
-    torch.jit.trace(net, rows).save(tmp_path / "net.pt")
-
-    assert same(load_torchscript(tmp_path / "net.pt", CPU)(rows), net(rows))
 
 
 def test_state_dict_for_torchscript(folder: Path) -> None:

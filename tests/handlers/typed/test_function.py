@@ -80,11 +80,6 @@ def test_an_array_to_an_array_is_a_batch() -> None:
     assert numpy.array(answers).tolist() == [[-1, 0], [1, 0]]
 
 
-def test_a_bad_row_fails_alone() -> None:
-    """It is rejected with 400, and the function gets the others."""
-    assert run(shout, "a", 3) == (["A", None], {1: (400, "a text is needed, got 3")})
-
-
 def test_a_generator_is_streamed() -> None:
     """For each row, or with one part for every row in each step."""
 

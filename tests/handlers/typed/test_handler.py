@@ -226,17 +226,6 @@ def test_a_handlers_word_is_stronger_than_its_annotation() -> None:
     assert types == ["image/png", "image/svg+xml"]
 
 
-def test_a_generator_has_steps() -> None:
-    """A ``predict`` that yields lists streams one part of each to every row."""
-
-    class Steps(modelserver.Handler):
-        def predict(self, rows):
-            for step in range(2):
-                yield [row + step for row in rows]
-
-    assert [list(answer) for answer in Bench(Steps).run({"body": 1}, {"body": 5})] == [[1, 2], [5, 6]]
-
-
 def test_it_describes_itself() -> None:
     """A customized describe gets what the annotations say; there are no explanations."""
     bench = Bench(Texts)

@@ -53,11 +53,6 @@ def test_last_of_a_repeated_name_wins() -> None:
     assert parse_urlencoded(b"a=1&a=2") == {"a": (b"2", "")}
 
 
-def test_empty_part_is_an_empty_content() -> None:
-    """A part without content is there, empty (F8)."""
-    assert parse_multipart(part("a", b"") + END, FORM) == {"a": (b"", "")}
-
-
 def test_file_names_are_not_used() -> None:
     """A path in a file name leads nowhere: the name of the part is the key (F7)."""
     body = part("a", b"x", disposition='; filename="../../etc/passwd"') + END

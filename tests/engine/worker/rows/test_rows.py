@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.wire.messages import BODY, DESCRIBE, INSTANCE, Row
+from modelserver.engine.wire.messages import BODY, FIELDS, INSTANCE, Row
 from modelserver.engine.worker.rows.rows import (
     Decoded,
     decode_row,
     load_json,
     request_headers,
-    request_parameters,
 )
 from modelserver_handlers.envelopes import Instance
 
@@ -66,6 +65,7 @@ def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
         (b"9007199254740993", 9007199254740993),
         (b"123456789012345678901234567890", 123456789012345678901234567890),
         (b"Infinity", math.inf),
+        (b"NaN", math.nan),
         (b"1e400", math.inf),
         (b'"\\ud800"', "\ud800"),
         (b'{"a":1,"a":2}', {"a": 2}),
@@ -74,12 +74,7 @@ def test_any_bytes_are_json_or_a_value_error(text: bytes) -> None:
 )
 def test_unusual_json_is_read_exactly(text: bytes, value: Any) -> None:
     """Large integers keep every digit; what Python's decoder accepts beyond the standard is accepted (F4)."""
-    assert load_json(text) == value
-
-
-def test_nan_is_read() -> None:
-    """NaN, which Python writes, is read (F4)."""
-    assert math.isnan(load_json(b"NaN"))
+    assert repr(load_json(text)) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -194,12 +189,6 @@ def test_query_parameters_come_first_and_fields_win() -> None:
     assert decode(b"x", query=query).data["body"] == b"x"
 
 
-def test_malformed_form_is_a_value_error() -> None:
-    """A form that cannot be read is the client's fault (F7)."""
-    with pytest.raises(ValueError, match="boundary"):
-        decode(b"abc", "multipart/form-data")
-
-
 # -- V1 instances
 
 
@@ -215,12 +204,6 @@ def test_malformed_form_is_a_value_error() -> None:
 def test_instances_are_dicts_or_become_bodies(text: bytes, data: dict[str, Any]) -> None:
     """An object is the handler's dict itself, any other value its body, with or without decoding."""
     assert decode(text, kind=INSTANCE, on=False).data == data
-
-
-def test_instance_that_is_no_json_is_a_value_error() -> None:
-    """An instance whose text turns out to be broken is a ValueError (F2)."""
-    with pytest.raises(ValueError):  # noqa: PT011 - the decoders' own words
-        decode(b'"\xff"', kind=INSTANCE)
 
 
 # -- headers and parameters (reference 7.3)
@@ -250,14 +233,6 @@ def test_instances_have_no_part_headers() -> None:
     assert request_headers(Row("id", 0, INSTANCE), decode(b'{"a": 1}', kind=INSTANCE).part_types) == []
 
 
-def test_parameters_are_the_other_fields_of_the_body() -> None:
-    """What stood beside the instances is there for the handler, numbers exact."""
-    row = Row("id", 0, INSTANCE, extra=b'{"parameters":{"seed":123456789012345678901}}')
-
-    assert request_parameters(row) == {"parameters": {"seed": 123456789012345678901}}
-    assert request_parameters(Row("id", 0)) == {}
-
-
 # -- envelopes and descriptions
 
 
@@ -277,6 +252,12 @@ def test_bodies_are_the_same_in_an_envelope() -> None:
     assert decode_row(row, memoryview(b"[1]"), decode=True, enveloped=True).data == {"body": [1]}
 
 
-def test_descriptions_carry_nothing() -> None:
-    """The handler gets an empty row (reference 5.4)."""
-    assert decode(b"", kind=DESCRIBE).data == {}
+def test_fields_are_bytes() -> None:
+    """Nothing is decoded, whatever it looks like; a field has an empty content type (reference 20)."""
+    body = msgspec.msgpack.encode({"data": b'{"a": 1}', "ü": b""})
+
+    decoded = decode_row(Row("id", len(body), FIELDS), memoryview(body), decode=True)
+
+    assert decoded.data == {"data": bytearray(b'{"a": 1}'), "ü": bytearray()}
+    assert {type(value) for value in decoded.data.values()} == {bytearray}
+    assert decoded.part_types == {"data": "", "ü": ""}
