@@ -148,28 +148,29 @@ def test_torchscript(folder: Path, make_context: Any, begin: Any) -> None:
     assert handler.handle([[-1.0], [2.0]], context) == [[0.0], [2.0]]
 
 
-@pytest.mark.parametrize("serialized", [None, "weights.pth", "weights.bin", "library.so"])
-def test_nothing_to_load(serialized: str | None, tmp_path: Path, make_context: Any) -> None:
-    """An archive without a model that can be loaded is refused with TorchServe's text (F40)."""
+@pytest.mark.parametrize(
+    ("serialized", "config", "message"),
+    [
+        *(
+            (name, {}, r"^No model weights could be loaded: ")
+            for name in (None, "weights.pth", "weights.bin", "library.so")
+        ),
+        ("model.so", {"pt2": {"export": {"aot_compile": True}}}, r"model\.so is not a library"),
+    ],
+)
+def test_archives_without_a_model_are_refused(
+    serialized: str | None, config: dict[str, Any], message: str, tmp_path: Path, make_context: Any
+) -> None:
+    """The text is TorchServe's (F40). A ``.so`` is loaded only where ``pt2`` says that it is a compiled
+    model.
+    """
+    (tmp_path / "model.so").write_bytes(b"nothing")
     model = {"serializedFile": serialized} if serialized else {}
 
-    with pytest.raises(ModelLoadError, match=r"^No model weights could be loaded: "):
-        BaseHandler().initialize(make_context(tmp_path, **model))
-
-
-def test_without_manifest(tmp_path: Path) -> None:
-    """A folder without a manifest is refused likewise."""
+    with pytest.raises(ModelLoadError, match=message):
+        BaseHandler().initialize(make_context(tmp_path, config, **model))
     with pytest.raises(ModelLoadError, match="No model weights could be loaded"):
         BaseHandler().initialize(Context("m", str(tmp_path), None, 1, None, "0.12.0"))
-
-
-def test_compiled_library_needs_its_setting(tmp_path: Path, make_context: Any) -> None:
-    """A ``.so`` is loaded only where ``pt2`` says that it is a compiled model."""
-    (tmp_path / "model.so").write_bytes(b"nothing")
-    config = {"pt2": {"export": {"aot_compile": True}}}
-
-    with pytest.raises(ModelLoadError, match=r"model\.so is not a library"):
-        BaseHandler().initialize(make_context(tmp_path, config, serializedFile="model.so"))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])

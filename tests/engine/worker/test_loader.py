@@ -44,6 +44,7 @@ def write(model_dir: Path) -> Write:
     return module
 
 
+SHOUT = "def shout(text: str) -> str:\n    return text.upper()\n"
 CLASS = """
 class Echo:
     def initialize(self, context):
@@ -117,15 +118,20 @@ def test_helper_classes_beside_the_handler_are_harmless(model_dir: Path, write: 
         (CLASS + CLASS.replace("Echo", "Second"), r"Expected only one class .* \['Echo', 'Second'\]"),
         ("class A:\n    pass\n", "Expect handle method in class A"),
         ("handle = 5\n", "Expected only one class"),
+        (SHOUT + SHOUT.replace("shout", "whisper"), r"\(shout, whisper\): .* archive_\d+.py:shout"),
+        (
+            "class Iris:\n    def handel(self, data, context): ...\n" + SHOUT,
+            r"Iris.*; handel looks like handle",
+        ),
     ],
-    ids=["nothing", "two handlers", "no handle method", "handle is a number"],
+    ids=["nothing", "two handlers", "no handle method", "a number", "two functions", "misspelt method"],
 )
 def test_modules_without_a_clear_handler_are_not_usable(
     source: str, message: str, model_dir: Path, write: Write
 ) -> None:
-    """The messages are TorchServe's (F40)."""
+    """The messages are TorchServe's (F40), and name what could be meant."""
     with pytest.raises(HandlerNotUsable, match=message):
-        load_handler(write(source), model_dir)
+        load_handler(f"{write(source)}.py", model_dir)
 
 
 def test_unknown_module_is_named(model_dir: Path) -> None:
@@ -134,35 +140,37 @@ def test_unknown_module_is_named(model_dir: Path) -> None:
         load_handler("archive_nowhere.py", model_dir)
 
 
-def test_missing_dependency_is_reported_as_itself(model_dir: Path, write: Write) -> None:
-    """An import that fails inside the user's module is not taken for a missing handler (F40)."""
-    with pytest.raises(ModuleNotFoundError) as caught:
-        load_handler(write("import archive_dependency\n"), model_dir)
-
-    assert caught.value.name == "archive_dependency"
-
-
-def test_missing_dependency_of_an_installed_handler_is_reported_as_itself(
-    model_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["archive", "site"])
+def test_missing_dependency_is_reported_as_itself(
+    place: str,
+    model_dir: Path,
+    write: Write,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A handler module found elsewhere on the path is not called unknown for what it lacks (F40)."""
-    elsewhere = tmp_path_factory.mktemp("site")
-    monkeypatch.syspath_prepend(str(elsewhere))
-    (elsewhere / "archive_installed.py").write_text("import archive_dependency\n")
+    """An import that fails inside a module, of the archive or installed, is not a missing handler (F40)."""
+    if place == "site":
+        site = tmp_path_factory.mktemp("site")
+        monkeypatch.syspath_prepend(str(site))
+        (site / "archive_installed.py").write_text("import archive_dependency\n")
+    name = write("import archive_dependency\n") if place == "archive" else "archive_installed"
     importlib.invalidate_caches()
 
     with pytest.raises(ModuleNotFoundError) as caught:
-        load_handler("archive_installed", model_dir)
-
+        load_handler(name, model_dir)
     assert caught.value.name == "archive_dependency"
 
 
 def test_faults_of_the_module_come_out_as_they_are(model_dir: Path, write: Write) -> None:
-    """A syntax error or an exception at import is what the caller gets (F40)."""
+    """A syntax error or an exception at import is what the caller gets, also a from-import of what is not
+    there, where TorchServe looks elsewhere (F40).
+    """
     with pytest.raises(SyntaxError):
         load_handler(write("def broken(:\n"), model_dir)
     with pytest.raises(ZeroDivisionError):
         load_handler(write("1 / 0\n"), model_dir)
+    with pytest.raises(ImportError, match="cannot import name 'nothing_of_that_name' from 'json'"):
+        load_handler(write("from json import nothing_of_that_name\n"), model_dir)
 
 
 @pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
@@ -225,12 +233,6 @@ def test_exit_while_loading_is_a_failure_with_a_place(
     assert explain_failure(caught.value, model_dir).endswith(f"({name}.py, {place})")
 
 
-def test_the_original_import_error_wins_over_the_built_in_lookup(model_dir: Path, write: Write) -> None:
-    """A from-import of what is not there is reported as itself, where TorchServe looks elsewhere (F40)."""
-    with pytest.raises(ImportError, match="cannot import name 'nothing_of_that_name' from 'json'"):
-        load_handler(write("from json import nothing_of_that_name\n"), model_dir)
-
-
 def test_module_of_the_archive_wins_over_a_built_in_handler(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +288,6 @@ def test_handler_file_outside_of_the_archive(
         sys.path[:] = before
 
 
-SHOUT = "def shout(text: str) -> str:\n    return text.upper()\n"
 DATA_CLASS = "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
 
 
@@ -310,22 +311,6 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
     loaded.instance.context._ms_begin(BatchState(["1"], properties=[{}]))
     assert loaded.entry([{"body": "a"}], loaded.instance.context) == ["A"]
     assert not loaded.built_in
-
-
-def test_several_annotated_functions(model_dir: Path, write: Write) -> None:
-    """They are named, with how to say which one is meant."""
-    name = write(SHOUT + SHOUT.replace("shout", "whisper"))
-
-    with pytest.raises(HandlerNotUsable, match=rf"\(shout, whisper\): .* {name}.py:shout"):
-        load_handler(f"{name}.py", model_dir)
-
-
-def test_a_class_with_a_misspelt_method_is_no_helper(model_dir: Path, write: Write) -> None:
-    """The message is about the class, although there is a function that could be served."""
-    name = write("class Iris:\n    def handel(self, data, context): ...\n" + SHOUT)
-
-    with pytest.raises(HandlerNotUsable, match=r"in class Iris.*; handel looks like handle, misspelt"):
-        load_handler(f"{name}.py", model_dir)
 
 
 @pytest.mark.parametrize(

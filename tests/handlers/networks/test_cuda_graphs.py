@@ -158,13 +158,22 @@ def test_a_torch_that_remembers_failures(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("gpus")
-def test_what_fails_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then any torch can go on."""
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0+cu130"))
-    told: list[str] = []
+@pytest.mark.parametrize(
+    ("version", "inference", "reason"),
+    [
+        ("2.11.0+cu130", lambda batch: [batch], "the network does not return one row per input"),
+        ("2.1.2", lambda batch: batch, "torch 2.1.2 is older than 2.2"),
+    ],
+)
+def test_any_torch_goes_on_where_nothing_was_recorded(
+    version: str, inference: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After what fails before, and where torch is older than those that are supported."""
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    warnings: list[str] = []
 
-    assert record(lambda batch: [batch], told) is None
-    assert told == [f"{NONE}the network does not return one row per input"]
+    assert record(inference, warnings) is None
+    assert warnings == [f"{NONE}{reason}"]
 
 
 def test_a_gpu_that_fails_meanwhile(gpus: SimulatedGpus) -> None:
@@ -177,16 +186,6 @@ def test_a_gpu_that_fails_meanwhile(gpus: SimulatedGpus) -> None:
 
     with pytest.raises(LoadAgain, match="illegal memory access"):
         record(inference)
-
-
-@pytest.mark.usefixtures("gpus")
-def test_a_torch_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One older than those that are supported is named, and nothing is recorded."""
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.1.2"))
-    told: list[str] = []
-
-    assert record(lambda batch: batch, told) is None
-    assert told == [f"{NONE}torch 2.1.2 is older than 2.2"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

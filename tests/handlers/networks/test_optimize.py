@@ -139,24 +139,16 @@ def test_programs_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "not an eager network" in refused(program, caplog)
 
 
-def test_training_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """One layer in training mode (dropout at inference, for one) is enough."""
-    model = settled(Block())
-    model.norm.train()  # type: ignore[union-attr, operator]
+def test_other_networks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """One layer in training mode (dropout at inference, for one) or with a hook is enough; a shape that the
+    network does not take, or that is no picture's, is no reason to fail.
+    """
+    training, hooked = settled(Block()), settled(Block())
+    training.norm.train()  # type: ignore[union-attr, operator]
+    hooked.last.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
 
-    assert "training mode" in refused(model, caplog)
-
-
-def test_hooks_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """Layers with hooks run as layers."""
-    model = settled(Block())
-    model.last.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
-
-    assert "hooks" in refused(model, caplog)
-
-
-def test_inputs_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
-    """A shape that the network does not take, or that is no picture's, is no reason to fail."""
+    assert "training mode" in refused(training, caplog)
+    assert "hooks" in refused(hooked, caplog)
     assert "failed with" in refused(settled(Block()), caplog, (5, 32, 32))
     assert "not pictures" in refused(settled(Block()), caplog, (64,))
 

@@ -152,33 +152,51 @@ def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Where there is no C++ compiler the network runs uncompiled, with one warning."""
-    monkeypatch.setattr(readiness, "finds_compiler", lambda _device: False)
-    monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
-    net = Net()
-
-    assert ready(net, COMPILE) is net
-    assert [record.levelname for record in caplog.records if record.levelname != "DEBUG"] == ["WARNING"]
-    assert "C++ compiler" in caplog.text
-    assert is_optimised(net)
-
-
-def test_a_compiled_network_that_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("cpu", "C++ compiler"),
+        ("cuda", "The model runs uncompiled: pt2 asks for code that needs a C compiler (gcc), for Triton"),
+    ],
+)
+def test_networks_run_uncompiled_without_a_compiler(
+    place: str,
+    line: str,
+    gpus: SimulatedGpus,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What fails when it is first run is not used."""
+    """There is one warning, also where nothing is warmed up; on a processor the network is optimised."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    if place == "cpu":
+        monkeypatch.setattr(readiness, "finds_compiler", lambda _device: False)
+        monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
+    net, document = Net(), COMPILE | {"warmup": place == "cpu"}
+
+    assert make_ready(net, ModelOptions.parse(document), document, BATCHES, torch.device(place)) is net
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line in warning
+    assert is_optimised(net) is (place == "cpu")
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_a_compiled_network_that_fails_is_not_used(
+    place: str, gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What fails when it is first run, on a GPU with an error of CUDA's too, does not fail the load."""
 
     def fail(_rows: torch.Tensor) -> None:
-        raise RuntimeError("cannot find -lstdc++")
+        raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
 
     monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
     monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
     monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
     net = Net()
 
-    assert ready(net, COMPILE) is net
-    assert "cannot find -lstdc++" in caplog.text
+    assert make_ready(net, ModelOptions.parse(COMPILE), COMPILE, BATCHES, torch.device(place)) is net
+    assert "device kernel image is invalid" in caplog.text
     assert "runs uncompiled" in caplog.text
 
 
@@ -296,38 +314,6 @@ def test_int8_on_a_gpu(
 
     assert told.precision == (used, "the network is on a GPU, and int8 is for processors")
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
-
-
-@pytest.mark.usefixtures("gpus")
-def test_triton_without_a_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The network runs uncompiled, with one warning, also where nothing is warmed up."""
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("CC", raising=False)
-    document = {**COMPILE, "warmup": False}
-    net = Net()
-
-    assert make_ready(net, ModelOptions.parse(document), document, BATCHES, torch.device("cuda")) is net
-    assert caplog.messages == [
-        "The model runs uncompiled: pt2 asks for code that needs a C compiler (gcc), for Triton"
-    ]
-
-
-@pytest.mark.usefixtures("gpus")
-def test_a_compiled_network_that_fails_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An error of CUDA's in compiled code does not fail the load if the plain network runs."""
-
-    def fail(_rows: torch.Tensor) -> None:
-        raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
-
-    monkeypatch.setattr(readiness, "finds_compiler", lambda _device: True)
-    monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
-    net = Net()
-
-    assert make_ready(net, ModelOptions.parse(COMPILE), COMPILE, BATCHES, torch.device("cuda")) is net
-    assert "device kernel image is invalid" in caplog.text
-    assert "runs uncompiled" in caplog.text
 
 
 def test_int8_without_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,31 +163,26 @@ def test_old_format(net: Net, tmp_path: Path) -> None:
     assert torch.equal(read_state(tmp_path / "old.pth")["layer.bias"], net.layer.bias)
 
 
-def test_code_in_weights_is_refused(net: Net, tmp_path: Path) -> None:
-    """A pickled network is refused, and the message names file, reason and way out (F61)."""
-    torch.save(net, tmp_path / "whole.pth")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"^bad\.pth "),
+        (b"not weights", r"^bad\.pth "),
+        (b"PK\x03\x04 broken", r"^bad\.pth "),
+        (torch.zeros(3), r"bad\.pth holds a Tensor, not a state dict"),
+        (Net(), r"bad\.pth was not loaded.*Net.*torch\.save\(model\.state_dict"),
+    ],
+    ids=["empty", "text", "half a file", "a tensor", "code"],
+)
+def test_files_without_a_state_dict_are_refused(content: Any, message: str, tmp_path: Path) -> None:
+    """A file of another kind is named (F40); for a pickled network with reason and way out (F61)."""
+    if isinstance(content, bytes):
+        (tmp_path / "bad.pth").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "bad.pth")
 
-    with pytest.raises(
-        ModelLoadError, match=r"whole\.pth was not loaded.*Net.*torch\.save\(model\.state_dict"
-    ):
-        read_state(tmp_path / "whole.pth")
-
-
-@pytest.mark.parametrize("content", [b"", b"not weights", b"PK\x03\x04 broken"])
-def test_no_weights_file(content: bytes, tmp_path: Path) -> None:
-    """A file of another kind is named (F40)."""
-    (tmp_path / "bad.pth").write_bytes(content)
-
-    with pytest.raises(ModelLoadError, match=r"^bad\.pth "):
+    with pytest.raises(ModelLoadError, match=message):
         read_state(tmp_path / "bad.pth")
-
-
-def test_no_state_dict(tmp_path: Path) -> None:
-    """A lone tensor is not a state dict."""
-    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
-
-    with pytest.raises(ModelLoadError, match=r"tensor\.pth holds a Tensor, not a state dict"):
-        read_state(tmp_path / "tensor.pth")
 
 
 def test_misfit(folder: Path, tmp_path: Path) -> None:

@@ -51,18 +51,16 @@ def why_not(archive: Path, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["samples", "samples/", "samples/*.png", "sam*/*"])
-def test_pictures(archive: Path, name: str) -> None:
-    """A folder or a pattern names files that are prepared like requests, in the order of their names."""
+@pytest.mark.parametrize(
+    ("name", "shades"),
+    [("samples", [0, 1, 2]), ("samples/", [0, 1, 2]), ("samples/*.png", [0, 1, 2]), ("samples/1.png", [1])],
+)
+def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list[int]) -> None:
+    """A folder, a pattern or a path names them; they come in the order of their names."""
     rows = calibration_rows(archive, name, prepare)
 
-    assert rows.shape == (3, 4, 4)
-    assert rows[:, 0, 0].tolist() == [0, 1, 2]
-
-
-def test_one_file(archive: Path) -> None:
-    """A single file is a set too."""
-    assert calibration_rows(archive, "samples/1.png", prepare).tolist() == torch.ones(1, 4, 4).tolist()
+    assert rows.shape == (len(shades), 4, 4)
+    assert rows[:, 0, 0].tolist() == shades
 
 
 def test_a_broken_picture_among_many(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -100,26 +98,26 @@ def test_no_more_than_enough(archive: Path) -> None:
     assert rows[-1].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["absent", "no*thing", "empty"])
-def test_an_absent_or_empty_set(archive: Path, name: str) -> None:
-    """It is named."""
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *(
+            (name, "the archive has no calibration set '{}', or it is empty")
+            for name in ("absent", "no*", "empty")
+        ),
+        *(
+            (name, "the calibration set '{}' must be in the archive")
+            for name in ("..", "../secret.npy", "samples/../../secret.npy", "/etc")
+        ),
+        *((name, "calibration set 'a") for name in ("a\0b", "a**b", "a" * 300)),
+    ],
+)
+def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str) -> None:
+    """So are names that lead out of the archive: nothing else of the machine is read."""
     (archive / "empty").mkdir()
-
-    assert why_not(archive, name) == f"the archive has no calibration set '{name}', or it is empty"
-
-
-@pytest.mark.parametrize("name", ["..", "../secret.npy", "samples/../../secret.npy", "/etc"])
-def test_names_that_lead_out_of_the_archive(archive: Path, name: str) -> None:
-    """Nothing else of the machine is read."""
     numpy.save(archive.parent / "secret.npy", numpy.zeros((2, 3)))
 
-    assert why_not(archive, name) == f"the calibration set '{name}' must be in the archive"
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a**b", "a" * 300])
-def test_a_name_that_is_none(archive: Path, name: str) -> None:
-    """What the file system does not take is told like an absent set."""
-    assert "calibration set 'a" in why_not(archive, name)
+    assert reason.format(name) in why_not(archive, name)
 
 
 def test_different_shapes(archive: Path) -> None:

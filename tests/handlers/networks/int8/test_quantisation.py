@@ -302,25 +302,18 @@ def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(model) == reason
 
 
-def test_nothing_to_quantise() -> None:
-    """A network without such layers is told to have none."""
-    assert "no convolution or linear layer" in refused(nn.Sequential(nn.ReLU(), nn.Flatten()).eval())
-
-
-def test_not_to_be_traced() -> None:
-    """What cannot be traced is left alone."""
-    assert refused(Opaque().eval()) == "it cannot be traced"
-
-
 def test_other_networks_are_left_alone(reader: nn.Module) -> None:
-    """Hooks, training mode and exported programs are the author's."""
+    """Hooks, training mode and exported programs are the author's; so is what cannot be traced, or has no
+    such layers.
+    """
     hooked, training = copy.deepcopy(reader), copy.deepcopy(reader).train()
     hooked.register_forward_hook(lambda *_: None)
-    program = torch.fx.symbolic_trace(reader)
 
     assert refused(hooked) == "it has hooks"
     assert "training mode" in refused(training)
-    assert "not an eager network" in refused(program)
+    assert "not an eager network" in refused(torch.fx.symbolic_trace(reader))
+    assert refused(Opaque().eval()) == "it cannot be traced"
+    assert "no convolution or linear layer" in refused(nn.Sequential(nn.ReLU(), nn.Flatten()).eval())
 
 
 @pytest.mark.parametrize(
