@@ -207,7 +207,7 @@ def test_phases_are_timed(context: Context, begin: Any) -> None:
     state = begin(context, 1)
     Numbers().handle(numbers(1), context)
 
-    assert all(0 < seconds < 5 for seconds in state.phases)
+    assert all(seconds > 0 for seconds in state.phases)
 
 
 def test_describe(context: Context, begin: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.models import ResNet18_Weights, ResNet152_Weights, ShuffleNet_V2_X0_5_Weights
-from torchvision.models.densenet import DenseNet
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.image_classifier import ImageClassifier
@@ -100,19 +98,6 @@ def test_number_of_classes(handler: ImageClassifier, pictures: list[bytes]) -> N
     handler.set_max_result_classes(5)
 
 
-def test_sizes_from_the_configuration(small_folder: Path, make_context: Any) -> None:
-    """``handler: {resize, crop}`` changes the transforms, and pictures still become RGB."""
-    config = {"handler": {"resize": 64, "crop": 48}}
-    handler = ImageClassifier()
-    handler.initialize(
-        make_context(small_folder, config, modelFile="small_network.py", serializedFile="weights.pth")
-    )
-    buffer = io.BytesIO()
-    Image.new("L", (100, 80)).save(buffer, "PNG")
-
-    assert handler.preprocess([{"body": buffer.getvalue()}]).shape == (1, 3, 48, 48)
-
-
 @pytest.mark.parametrize("size", [0, -1, "224", True, 1.5])
 def test_malformed_sizes_stop_the_load(size: Any, small_folder: Path, make_context: Any) -> None:
     """A size that is no number of pixels stops the load."""
@@ -176,49 +161,3 @@ def test_transforms_of_the_weights(
 def test_built_in_handlers_are_pipelined() -> None:
     """The classifier promises that it can prepare a batch while another runs."""
     assert vars(ImageClassifier)["pipelined"] is True
-
-
-OLD_DENSENET = r"""
-import re
-
-from torchvision.models.densenet import DenseNet
-
-NUMBERED = re.compile(r"(.*denselayer\d+\.(?:norm|conv))\.(\d\..*)")
-
-
-class OldDenseNet(DenseNet):
-    def __init__(self):
-        super().__init__(8, (2, 2), 16)
-
-    def load_state_dict(self, state_dict, strict=True):
-        for key in [key for key in state_dict if NUMBERED.match(key)]:
-            state_dict[NUMBERED.sub(r"\1\2", key)] = state_dict.pop(key)
-        return super().load_state_dict(state_dict, strict)
-"""
-
-
-def test_networks_that_rename_old_weights(
-    make_context: Any, begin: Any, tmp_path: Path, picture: Any
-) -> None:
-    """A model file that overrides load_state_dict to take weights of torchvision's first years is served."""
-    torch.manual_seed(0)
-    network = DenseNet(8, (2, 2), 16).eval()
-    old = re.compile(r"(.*denselayer\d+\.(?:norm|conv))(\d\..*)")
-    torch.save(
-        {old.sub(r"\1.\2", key): value for key, value in network.state_dict().items()}, tmp_path / "old.pth"
-    )
-    (tmp_path / "model.py").write_text(OLD_DENSENET)
-    handler = ImageClassifier()
-    handler.initialize(make_context(tmp_path, modelFile="model.py", serializedFile="old.pth"))
-    begin(handler.context)
-    buffer = io.BytesIO()
-    picture(1).save(buffer, "PNG")
-
-    (answer,) = handler.handle([{"data": buffer.getvalue()}], handler.context)
-
-    with torch.inference_mode():
-        scores = network(handler.image_processing(picture(1)).unsqueeze(0)).softmax(dim=1)[0]
-    assert answer == {
-        str(number): pytest.approx(scores[number].item(), rel=1e-4)
-        for number in scores.topk(5).indices.tolist()
-    }

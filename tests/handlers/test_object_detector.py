@@ -141,34 +141,6 @@ def test_scripted_detectors_answer_losses_too(make: Any) -> None:
     ]
 
 
-SHAPED = """
-import torch
-
-class Shaped(torch.nn.Module):
-    def forward(self, pictures):
-        count, _, height, width = pictures.shape
-        return [
-            {
-                "boxes": torch.tensor([[0.0, 0, width, height]]),
-                "labels": torch.tensor([count]),
-                "scores": pictures[place].max().reshape(1),
-            }
-            for place in range(count)
-        ]
-"""
-
-
-def test_pictures_of_one_size_are_one_tensor(make: Any, begin: Any, picture: Any, encode: Any) -> None:
-    """A network that looks at the shape of its batch is served, as by TorchServe."""
-    handler = make(source=SHAPED)
-    begin(handler.context, 3)
-    files = [encode(picture(seed, (40, 30))) for seed in (1, 2, 3)]
-
-    answers = handler.handle([{"data": file} for file in files], handler.context)
-
-    assert [answer[0]["3"] for answer in answers] == [[0.0, 0.0, 40.0, 30.0]] * 3
-
-
 def test_subclasses_get_what_torchserve_hands_them(make: Any, begin: Any, picture: Any, encode: Any) -> None:
     """Their phases see one tensor of the batch, and their postprocess what the network answered."""
     seen: list[Any] = []
@@ -232,16 +204,6 @@ def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[b
 
     assert [answer is None for answer in answers] == [True, False, True]
     assert {idx: status for idx, (status, _) in state.rejections.items()} == {0: 400, 2: 400}
-
-
-def test_only_bad_pictures(make: Any, begin: Any) -> None:
-    """A batch of them does not reach the network."""
-    handler = make()
-    state = begin(handler.context, 2)
-    handler.model = None
-
-    assert handler.handle([{"data": b"?"}, {"data": b"!"}], handler.context) == [None, None]
-    assert len(state.rejections) == 2
 
 
 def test_lists_of_numbers_are_pictures(make: Any, begin: Any) -> None:

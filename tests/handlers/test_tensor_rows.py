@@ -148,17 +148,6 @@ def test_preprocess_tensors() -> None:
     assert answers(Own(), [{"body": b"3"}]) == [6.0]
 
 
-def test_an_own_postprocess_is_called() -> None:
-    """What a class overrides counts."""
-
-    class Own(Linear):
-        def postprocess(self, data: Any) -> Any:
-            """Texts."""
-            return [str(value.item()) for value in data]
-
-    assert answers(Own(), batch(x=[1, 2])) == ["2", "4"]
-
-
 def test_only_tensors_are_stacked() -> None:
     """Rows of unequal shape cannot be, and say so."""
     with pytest.raises(RuntimeError, match="equal size"):

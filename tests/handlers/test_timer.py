@@ -42,7 +42,7 @@ def test_profiled_methods_report_their_time() -> None:
     assert Timed(context).preprocess([1, 2], factor=3) == [3, 6]
     (emission,) = seen
     assert (emission.name, emission.unit, emission.kind) == ("ts_handler_preprocess", "ms", "gauge")
-    assert 0 <= emission.value < 5000
+    assert emission.value >= 0
 
 
 @pytest.mark.parametrize(

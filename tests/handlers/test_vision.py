@@ -401,37 +401,3 @@ def test_the_shape_of_an_input(handler: Coloured) -> None:
 
     assert classifier._ms_input_shape() == (3, 48, 48)
     assert handler._ms_input_shape() is None
-
-
-@pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize(
-    ("optimize", "order"), [("auto", torch.channels_last), ("off", torch.contiguous_format)]
-)
-def test_what_a_gpu_is_prepared_for(
-    optimize: str,
-    order: torch.memory_format,
-    tmp_path: Path,
-    make_context: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Graphs are recorded of the plain inference, up to the batch size, in the order that batches come in."""
-    seen: dict[str, Any] = {}
-
-    def record(inference: Any, shape: Any, sizes: Any, _device: Any, asked: Any, _warn: Any) -> None:
-        seen.update(shape=shape, sizes=sizes, order=asked, answers=inference(torch.ones(1, 3, 4, 4)))
-
-    monkeypatch.setattr("modelserver_handlers.vision.record_graphs", record)
-    monkeypatch.setattr("modelserver_handlers.vision.start_decoder", lambda *_: PlayedDecoder())
-    monkeypatch.setattr(ImageClassifier, "_ms_load_model", lambda *_: torch.nn.Conv2d(3, 2, 3))
-    settings = {"decode": "nvjpeg", "cuda_graphs": True, "optimize": optimize, "warmup": False}
-    context = make_context(tmp_path, {"handler": settings})
-    context.system_properties["gpu_id"] = 0
-    classifier = ImageClassifier()
-    classifier.initialize(context)
-
-    assert (seen["shape"], seen["sizes"], seen["order"]) == ((3, 224, 224), (1, 2, 4, 8), order)
-    assert torch.equal(seen["answers"], classifier.model(torch.ones(1, 3, 4, 4)))
-    assert classifier.model.weight.is_contiguous(memory_format=order)
-    assert isinstance(classifier._ms_jpeg_decoder, PlayedDecoder)
-    prepared = classifier.preprocess([{"data": torch.ones(3, 224, 224).tolist()}])
-    assert prepared.shape == (1, 3, 224, 224)

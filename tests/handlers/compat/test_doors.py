@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import pkgutil
 import subprocess
 import sys
@@ -127,15 +126,6 @@ def test_modules_can_be_loaded_again() -> None:
     context = module.Context
 
     assert importlib.reload(module).Context is context
-
-
-@pytest.mark.usefixtures("ts_names")
-def test_names_are_pickled_as_ours() -> None:
-    """What a handler pickles can be read where no ``ts`` is."""
-    dimension = importlib.import_module("ts.metrics.dimension").Dimension("Level", "Host")
-
-    assert b"ts.metrics" not in pickle.dumps(dimension).replace(b"modelserver_handlers.metrics", b"")
-    assert str(pickle.loads(pickle.dumps(dimension))) == "Level:Host"
 
 
 def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:

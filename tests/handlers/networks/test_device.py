@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import GpuNotUsable
 from modelserver_handlers.networks import device as module
@@ -75,22 +74,6 @@ def test_a_torch_for_cpus_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warnings == [
         f"GPU 1 was assigned, but torch {torch.__version__} is built for CPUs only: the model runs on the CPU"
     ]
-
-
-def test_a_torch_for_cpus_is_a_warning_of_the_model(
-    tmp_path: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Like others that a handler has while it loads."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    (tmp_path / "one.py").write_text(
-        "import torch\n\nclass One(torch.nn.Module):\n    def forward(self, rows):\n        return rows\n"
-    )
-    context = make_context(tmp_path, modelFile="one.py")
-    context.system_properties["gpu_id"] = 0
-    BaseHandler().initialize(context)
-
-    assert any("built for CPUs only" in warning for warning in context._ms_warnings)
 
 
 def test_a_gpu_that_is_lost_is_an_error(

@@ -68,14 +68,6 @@ def is_optimised(model: Any) -> bool:
     return isinstance(model.forward, FastForward)
 
 
-def test_optimised_by_default() -> None:
-    """The network stays the object that it is, and is optimised."""
-    net = Net()
-
-    assert ready(net) is net
-    assert is_optimised(net)
-
-
 def test_off_is_the_plain_network() -> None:
     """With ``optimize: off`` every bit of the outputs is the plain network's."""
     net, plain = Net(), Net()
@@ -106,14 +98,6 @@ def test_networks_are_warmed_up(config: dict[str, Any], sizes: list[int]) -> Non
     assert recording.sizes == sizes
 
 
-def test_a_failing_warm_up_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A network that takes no such rows is served all the same."""
-    net = Net()
-
-    assert ready(net, {}, Batches(2, (7, 16, 16))) is net
-    assert "Warming up with rows of (7, 16, 16) failed" in caplog.text
-
-
 @pytest.mark.parametrize("optimize", ["auto", "off"])
 def test_bf16(optimize: str) -> None:
     """``precision: bf16`` counts optimised, not optimised, and where that cannot be; outputs stay float32."""
@@ -135,21 +119,18 @@ def test_bf16_for_a_program() -> None:
         ready(program, {"precision": "bf16"})
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a cache torch.compile is used: the same numbers, and nothing compiled once it is ready."""
-    monkeypatch.setenv("MODELSERVER_CACHE", "off")
+def test_nothing_is_compiled_once_a_network_is_ready() -> None:
+    """Code that is not made ahead of time is torch.compile's, and gives the same numbers."""
     torch._dynamo.reset()
     net, plain = Net(), Net()
-    compiled = ready(net, COMPILE)
+    compiled = ready(net, {"pt2": {"compile": {"enable": True, "backend": "eager"}}})
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert compiled is not net
     for size in range(1, 6):
         inputs = rows(size)
         with torch.inference_mode():
             assert deviation(compiled(inputs), plain(inputs)) < 1e-4
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs > 0
 
 
 @pytest.mark.parametrize(

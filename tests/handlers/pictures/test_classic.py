@@ -117,11 +117,3 @@ def test_other_presets() -> None:
 
     assert ClassicProcessing.of_preset(preset) is None
     assert ClassicProcessing.of_preset(lambda picture: picture) is None
-
-
-def test_resized_size() -> None:
-    """The shorter side gets the length, the longer is rounded down."""
-    processing = ClassicProcessing(256, 224, MEAN, STD)
-
-    assert processing.resized_size((500, 375)) == (341, 256)
-    assert processing.resized_size((375, 500)) == (256, 341)

@@ -80,13 +80,6 @@ def test_no_picture(row: Any, message: str) -> None:
         picture_input(row)
 
 
-def test_rgb_is_untouched(picture: Any, encode: Any) -> None:
-    """An RGB picture keeps its pixels."""
-    original = picture(1)
-
-    assert open_picture(encode(original), "RGB").tobytes() == original.tobytes()
-
-
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr", "LAB", "I;16", "F", "I"])
 def test_other_modes_become_rgb(mode: str, picture: Any, encode: Any) -> None:
     """Grey, palette, alpha, CMYK and deeper pictures become RGB, close to what they show (F17)."""
@@ -142,11 +135,6 @@ def test_animation_gives_its_first_frame(picture: Any, encode: Any) -> None:
     animated = encode(first, "GIF", save_all=True, append_images=[second])
 
     assert open_picture(animated, "RGB").tobytes() == open_picture(encode(first, "GIF"), "RGB").tobytes()
-
-
-def test_as_the_file_has_it(picture: Any, encode: Any) -> None:
-    """Without a mode the picture is not converted."""
-    assert open_picture(encode(picture(1).convert("L")), None).mode == "L"
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])

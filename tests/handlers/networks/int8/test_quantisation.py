@@ -265,15 +265,6 @@ def test_a_batch_that_cannot_be_computed_in_8_bits(
     assert caplog.messages == ["A batch of (2, 1, 8, 8) was not computed in int8: no primitive"]
 
 
-def test_a_copy_is_plain(reader: nn.Module) -> None:
-    """A copy of the network may be changed, so that it computes with its own layers."""
-    copied = copy.deepcopy(in_int8(reader))
-    rows = held_out().pictures[:2]
-
-    assert not isinstance(copied.forward, Int8Forward)
-    assert torch.equal(outputs(copied, rows), outputs(reader, rows))
-
-
 # Refusals
 
 
