@@ -37,13 +37,13 @@ class Numbers(BaseHandler):
 
     def preprocess(self, data: Any) -> torch.Tensor:
         """The numbers."""
-        kept = []
+        accepted = []
         for idx, row in enumerate(data):
             if row["data"] < 0:
                 self.context.reject(idx, "negative", 422)
             else:
-                kept.append(row["data"])
-        return torch.tensor(kept)
+                accepted.append(row["data"])
+        return torch.tensor(accepted)
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Doubled; an empty batch never comes here."""
@@ -119,7 +119,7 @@ def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
             super().initialize(context)
 
     (folder / "relu_model_file.py").write_text("from torch.nn import ReLU\nclass Relu(ReLU): pass")
-    told = []
+    warnings = []
     for handler, model in (
         (BaseHandler(), {"modelFile": "double_model_file.py"}),
         (BaseHandler(), {"modelFile": "double_model_file.py", "serializedFile": "triple.pth"}),
@@ -128,10 +128,10 @@ def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
     ):
         context = make_context(folder, **model)
         handler.initialize(context)
-        told.append(context._ms_warnings)
+        warnings.append(context._ms_warnings)
 
-    assert told[1:] == [[], [], []]
-    (warning,) = told[0]
+    assert warnings[1:] == [[], [], []]
+    (warning,) = warnings[0]
     assert warning.startswith("The archive has no weights (--serialized-file)")
     assert "double_model_file.py" in warning
 
@@ -226,10 +226,10 @@ def test_describe(context: Context, begin: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "asked"),
+    ("targets", "requested"),
     [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
 )
-def test_explain(targets: list[Any], asked: Any, context: Context, begin: Any) -> None:
+def test_explain(targets: list[Any], requested: Any, context: Context, begin: Any) -> None:
     """Explanations come from get_insights: one target for all rows, or one for each."""
 
     class Explained(Numbers):
@@ -242,7 +242,7 @@ def test_explain(targets: list[Any], asked: Any, context: Context, begin: Any) -
     rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
     begin(context, 2, explain="True")
 
-    assert Explained().handle(rows, context) == [([1, 2], 1, asked)] * 2
+    assert Explained().handle(rows, context) == [([1, 2], 1, requested)] * 2
 
 
 def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:

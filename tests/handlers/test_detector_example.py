@@ -60,11 +60,11 @@ def test_the_sample_picture(example: Any) -> None:
     rows = [{"body": (EXAMPLE / "shapes.png").read_bytes()}, {"data": [[[0.9] * 64] * 48] * 3}]
     handler.context._ms_begin(BatchState(["a", "b"]))
 
-    found, empty = handler.handle(rows, handler.context)
+    result, empty = handler.handle(rows, handler.context)
 
-    wanted = sorted((shapes.NAMES[shape.label], shape.box) for shape in drawn)
-    boxes = sorted((label, box) for answer in found for label, box in answer.items() if label != "score")
-    assert {label for label, _ in wanted} == set(shapes.NAMES.values())
-    assert [label for label, _ in boxes] == [label for label, _ in wanted]
-    assert all(build.overlap(b, w) > 0.75 for (_, b), (_, w) in zip(boxes, wanted, strict=True))
+    expected = sorted((shapes.NAMES[shape.label], shape.box) for shape in drawn)
+    boxes = sorted((label, box) for answer in result for label, box in answer.items() if label != "score")
+    assert {label for label, _ in expected} == set(shapes.NAMES.values())
+    assert [label for label, _ in boxes] == [label for label, _ in expected]
+    assert all(build.overlap(b, w) > 0.75 for (_, b), (_, w) in zip(boxes, expected, strict=True))
     assert empty == []

@@ -84,11 +84,6 @@ def test_numbers_are_torchvisions(answers: list[Any], pictures: list[bytes], exa
     assert all(list(answer.values()) == sorted(answer.values(), reverse=True) for answer in answers)
 
 
-def test_pictures_differ(answers: list[Any]) -> None:
-    """Different pictures get different answers."""
-    assert len({next(iter(answer)) for answer in answers}) >= 3
-
-
 def test_number_of_classes(handler: ImageClassifier, pictures: list[bytes]) -> None:
     """set_max_result_classes decides how many classes are answered."""
     handler.set_max_result_classes(2)

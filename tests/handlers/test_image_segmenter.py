@@ -85,10 +85,10 @@ def test_numbers_are_the_networks(
 
     assert len(answers) == len(pictures)
     for answer, file in zip(answers, pictures, strict=True):
-        found, wanted = torch.tensor(answer), expected(handler, file, 80, 64)
-        assert found.shape == (64, 64, 2)
-        assert (found[..., 0] == wanted[..., 0]).all()
-        assert torch.allclose(found[..., 1], wanted[..., 1], atol=1e-5, rtol=0)
+        result, reference = torch.tensor(answer), expected(handler, file, 80, 64)
+        assert result.shape == (64, 64, 2)
+        assert (result[..., 0] == reference[..., 0]).all()
+        assert torch.allclose(result[..., 1], reference[..., 1], atol=1e-5, rtol=0)
 
 
 def test_bare_tensors_are_taken(make: Any) -> None:

@@ -106,7 +106,7 @@ def test_batches_have_one_memory_format(
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
-    ("config", "asked", "used"),
+    ("config", "requested", "used"),
     [
         ({}, "default", "tf32"),
         ({"precision": "tf32"}, "tf32", "tf32"),
@@ -115,12 +115,12 @@ def test_batches_have_one_memory_format(
     ids=str,
 )
 def test_the_precision_of_float32_is_described(
-    config: dict[str, Any], asked: str, used: str, classifier: Any
+    config: dict[str, Any], requested: str, used: str, classifier: Any
 ) -> None:
     """What was asked for, and what the GPU computes in."""
     context = classifier(Three(), config).context
 
-    assert (context._ms_precision["asked"], context._ms_precision["used"]) == (asked, used)
+    assert (context._ms_precision["asked"], context._ms_precision["used"]) == (requested, used)
     assert context._ms_warnings == []
 
 

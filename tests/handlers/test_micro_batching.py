@@ -59,7 +59,7 @@ def handler() -> Any:
     made.handle.shutdown()
 
 
-def begun(size: int, **properties: str) -> Context:
+def context_of(size: int, **properties: str) -> Context:
     """A context with a batch of ``size`` requests."""
     context = Context("m", "/", None, 8, None, "")
     ids = [str(number) for number in range(size)]
@@ -70,7 +70,7 @@ def begun(size: int, **properties: str) -> Context:
 @pytest.mark.parametrize("numbers", [[], [1], [1, 2], [1, 2, 3], list(range(12))])
 def test_answers_come_in_order(handler: Any, numbers: list[int]) -> None:
     """Whatever the number of parts, each row gets its own answer in its place."""
-    assert handler.handle(numbers, begun(len(numbers))) == [2 * number for number in numbers]
+    assert handler.handle(numbers, context_of(len(numbers))) == [2 * number for number in numbers]
     assert max(handler.sizes, default=0) <= 2
     assert sum(handler.sizes) == len(numbers)
 
@@ -79,9 +79,9 @@ def test_answers_come_in_order(handler: Any, numbers: list[int]) -> None:
 def test_a_failing_phase_fails_the_batch(handler: Any) -> None:
     """What a phase raises comes out at once (TorchServe hangs), and the next batch is answered."""
     with pytest.raises(LookupError, match="13"):
-        handler.handle([1, 2, 13, 4, 5], begun(5))
+        handler.handle([1, 2, 13, 4, 5], context_of(5))
 
-    assert handler.handle([1, 2, 3], begun(3)) == [2, 4, 6]
+    assert handler.handle([1, 2, 3], context_of(3)) == [2, 4, 6]
 
 
 def test_sys_exit_in_a_phase_ends_the_caller(handler: Any) -> None:
@@ -89,12 +89,12 @@ def test_sys_exit_in_a_phase_ends_the_caller(handler: Any) -> None:
     handler.inference = lambda data: (_ for _ in ()).throw(SystemExit(3))
 
     with pytest.raises(SystemExit):
-        handler.handle([1], begun(1))
+        handler.handle([1], context_of(1))
 
 
 def test_rejected_rows_are_counted_within_the_batch(handler: Any) -> None:
     """A rejection in a part is that row's of the batch; a part without rows is not computed (F18)."""
-    context = begun(5)
+    context = context_of(5)
 
     assert handler.handle([1, -1, -1, -1, 5], context) == [2, None, None, None, 10]
     assert context._ms_rejections == {
@@ -106,8 +106,8 @@ def test_rejected_rows_are_counted_within_the_batch(handler: Any) -> None:
 
 def test_explain_and_describe_are_not_cut_up(handler: Any) -> None:
     """They go the way of BaseHandler."""
-    assert handler.handle([1, 2, 3], begun(3, explain="True")) == [[1, 2, 3]] * 3
-    assert handler.handle([{}], begun(1, describe="True")) == ["doubles"]
+    assert handler.handle([1, 2, 3], context_of(3, explain="True")) == [[1, 2, 3]] * 3
+    assert handler.handle([{}], context_of(1, describe="True")) == ["doubles"]
 
 
 def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_profiled_batches_are_not_cut_up(handler: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("ENABLE_TORCH_PROFILER", "1")
     handler.profiler_args = {"on_trace_ready": lambda _: None}
 
-    assert handler.handle([1, 2, 3], begun(3)) == [2, 4, 6]
+    assert handler.handle([1, 2, 3], context_of(3)) == [2, 4, 6]
     assert handler.sizes == [3]
 
 
@@ -155,18 +155,18 @@ def test_phases_of_different_parts_run_side_by_side(handler: Any) -> None:
 
     handler.preprocess, handler.inference = preprocess, inference
 
-    assert handler.handle([0, 1, 2, 3], begun(4)) == [0, 1, 2, 3]
+    assert handler.handle([0, 1, 2, 3], context_of(4)) == [0, 1, 2, 3]
 
 
 @pytest.mark.timeout(20)
 def test_a_phase_has_as_many_threads_as_it_is_given(handler: Any) -> None:
     """With parallelism 2, two parts are in the same phase at once; also when it is raised between batches."""
-    handler.handle([1, 2], begun(2))
+    handler.handle([1, 2], context_of(2))
     handler.handle.parallelism = {"inference": 2}
     meeting = threading.Barrier(2, timeout=10)
     handler.inference = lambda data: (meeting.wait(), data)[1]
 
-    assert handler.handle([1, 2, 3, 4], begun(4)) == [1, 2, 3, 4]
+    assert handler.handle([1, 2, 3, 4], context_of(4)) == [1, 2, 3, 4]
 
 
 def test_postprocess_must_return_a_list(handler: Any) -> None:
@@ -174,7 +174,7 @@ def test_postprocess_must_return_a_list(handler: Any) -> None:
     handler.postprocess = lambda data: "text"
 
     with pytest.raises(TypeError, match="postprocess returned str for a part"):
-        handler.handle([1, 2, 3], begun(3))
+        handler.handle([1, 2, 3], context_of(3))
 
 
 def test_parts_have_at_least_one_row(handler: Any) -> None:
@@ -182,7 +182,7 @@ def test_parts_have_at_least_one_row(handler: Any) -> None:
     handler.handle.micro_batch_size = 0
 
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        handler.handle([1], begun(1))
+        handler.handle([1], context_of(1))
 
 
 def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:

@@ -54,7 +54,7 @@ ONE = [1, 2, 3, 4]
 def ask(make_context: Any, begin: Any, tmp_path: Path) -> Any:
     """Answers of ``base_handler`` with the network that a source defines."""
 
-    def asked(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
+    def requested(rows: list[Any], source: str = SUM, config: dict[str, Any] | None = None) -> Any:
         (tmp_path / "model.py").write_text(source)
         handler = BaseHandler()
         handler.initialize(make_context(tmp_path, config, modelFile="model.py"))
@@ -62,7 +62,7 @@ def ask(make_context: Any, begin: Any, tmp_path: Path) -> Any:
         answers = handler.handle(rows, handler.context)
         return answers, state.rejections
 
-    return asked
+    return requested
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_signature_with_a_type_that_torch_does_not_have(ask: Any, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"body": bytearray(b"no")}, "not JSON"),
         ({"body": ["a"]}, "not a tensor of numbers"),
@@ -151,13 +151,13 @@ def test_a_signature_with_a_type_that_torch_does_not_have(ask: Any, monkeypatch:
         ({"body": b"[" * 100_000}, "not JSON"),
     ],
 )
-def test_what_are_no_numbers_is_rejected_alone(row: Any, said: str, ask: Any) -> None:
+def test_what_are_no_numbers_is_rejected_alone(row: Any, message: str, ask: Any) -> None:
     """It gets a 400 that says why, its neighbours their answers (F18)."""
     answers, rejections = ask([{"body": ONE}, row])
 
     assert answers == [[10.0], None]
     assert rejections[1][0] == 400
-    assert said in rejections[1][1]
+    assert message in rejections[1][1]
 
 
 def test_without_a_server(make_context: Any, tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def test_pictures_of_different_sizes_share_a_batch(make: Any, begin: Any, pictur
     for answer, file in zip(answers, pictures, strict=True):
         picture = Image.open(io.BytesIO(file)).convert("RGB")
         pixels = to_tensor(picture)
-        wanted = [
+        expected = [
             ("1", [0.0, 0.0, *map(float, picture.size)], pixels.max()),
             ("7", [1, 2, 3, 4], pixels.mean()),
         ]
-        sure = [entry for entry in wanted if entry[2] >= 0.5]
+        sure = [entry for entry in expected if entry[2] >= 0.5]
         assert [list(box) for box in answer] == [[label, "score"] for label, _, _ in sure]
         assert [box[label] for box, (label, _, _) in zip(answer, sure, strict=True)] == [
             b for _, b, _ in sure
@@ -103,8 +103,8 @@ def test_torchvisions_detectors_are_served(make: Any, begin: Any, pictures: list
         assert answer
         assert [next(iter(box)) for box in answer] == [str(label) for label in alone["labels"].tolist()]
         assert [box["score"] for box in answer] == pytest.approx(alone["scores"].tolist(), abs=1e-5)
-        found = [value for box in answer for value in next(iter(box.values()))]
-        assert found == pytest.approx(alone["boxes"].flatten().tolist(), abs=1e-3)
+        result = [value for box in answer for value in next(iter(box.values()))]
+        assert result == pytest.approx(alone["boxes"].flatten().tolist(), abs=1e-3)
 
 
 def test_labels_and_threshold(make: Any, begin: Any, tmp_path: Path, pictures: list[bytes]) -> None:
@@ -133,8 +133,8 @@ def test_subclasses_set_the_threshold(make: Any) -> None:
 def test_scripted_detectors_answer_losses_too(make: Any) -> None:
     """Of torchvision's TorchScript answer, (losses, detections), the detections count."""
     handler = make()
-    found = [{"boxes": torch.zeros(1, 4), "labels": torch.tensor([3]), "scores": torch.tensor([0.9])}]
-    handler.model = lambda _: ({}, found)
+    result = [{"boxes": torch.zeros(1, 4), "labels": torch.tensor([3]), "scores": torch.tensor([0.9])}]
+    handler.model = lambda _: ({}, result)
 
     assert handler.postprocess(handler.inference([torch.zeros(3, 2, 2)])) == [
         [{"3": [0.0, 0.0, 0.0, 0.0], "score": pytest.approx(0.9)}]

@@ -49,8 +49,8 @@ def test_held_out_sentences(example: Any) -> None:
     handler, sentences = example
     answers = ask(handler, [{"body": text} for text, _ in sentences.HELD_OUT])
 
-    found = [max(answer, key=answer.get) for answer in answers]
-    assert found == [("complaint", "praise")[mood] for _, mood in sentences.HELD_OUT]
+    result = [max(answer, key=answer.get) for answer in answers]
+    assert result == [("complaint", "praise")[mood] for _, mood in sentences.HELD_OUT]
 
 
 def test_explanations_name_the_words(example: Any) -> None:

@@ -68,12 +68,12 @@ def test_cleaning() -> None:
 @given(st.lists(st.text("ab", min_size=1), max_size=8), st.integers(1, 4))
 def test_features_are_all_runs(words: list[str], longest: int) -> None:
     """Each run of at most that many words is there once, short ones first."""
-    found = features(words, longest)
-    named = [" ".join(words[start:end]) for start, end in found]
+    result = features(words, longest)
+    named = [" ".join(words[start:end]) for start, end in result]
 
     assert named == list(ngrams_iterator(words, longest))
-    assert found == sorted(set(found), key=lambda run: (run[1] - run[0], run[0]))
-    assert set(found) == {
+    assert result == sorted(set(result), key=lambda run: (run[1] - run[0], run[0]))
+    assert set(result) == {
         (start, end)
         for start in range(len(words))
         for end in range(start + 1, len(words) + 1)

@@ -259,7 +259,7 @@ class PlayedDecoder:
 
     def __init__(self, damaged: bool = False) -> None:
         self.damaged = damaged
-        self.given: list[int] = []
+        self.received: list[int] = []
 
     def suits(self, file: bytes, _processing: ClassicProcessing) -> bool:
         """JPEGs do."""
@@ -267,7 +267,7 @@ class PlayedDecoder:
 
     def crops(self, files: list[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
         """Grey crops, to be told from real ones."""
-        self.given.append(len(files))
+        self.received.append(len(files))
         if self.damaged:
             raise RuntimeError("a marker is missing")
         return [torch.full((processing.crop, processing.crop, 3), 128, dtype=torch.uint8) for _ in files]
@@ -339,7 +339,7 @@ def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: lis
     for place in jpegs:
         expected[place] = classic_processing().normalise(torch.full((1, 224, 224, 3), 128, dtype=torch.uint8))
 
-    assert decoder.given == [len(jpegs)] == [2]
+    assert decoder.received == [len(jpegs)] == [2]
     assert torch.equal(batch, expected)
 
 

@@ -216,8 +216,8 @@ def test_keys_that_are_not_known_do_not_count() -> None:
 
         model_name = "m"
 
-        def __init__(self, **given: object) -> None:
-            self.__dict__.update(given)
+        def __init__(self, **received: object) -> None:
+            self.__dict__.update(received)
 
     args = Arguments(handler="handler.py", version="1", convert=False, **{"requirements-file": "r.txt"})
     made = ModelArchiverConfig.from_args(args)  # type: ignore[arg-type]
@@ -243,7 +243,7 @@ def test_parts_under_other_names_are_copied(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "archive_format", "path"),
+    ("received", "archive_format", "path"),
     [
         (None, "default", "/home/user/some-model.mar"),
         ("/home/user/", "default", "/home/user/some-model.mar"),
@@ -251,18 +251,20 @@ def test_parts_under_other_names_are_copied(workplace: Path) -> None:
         (None, "no-archive", "/home/user/some-model"),
     ],
 )
-def test_the_file_system_may_be_replaced(given: str | None, archive_format: str, path: str) -> None:
+def test_the_file_system_may_be_replaced(received: str | None, archive_format: str, path: str) -> None:
     """Test suites put their own ``os.getcwd`` and ``os.path.exists`` there, which is asked once for the path
     as text, and their own ``os.remove``.
     """
     check = ModelExportUtils.check_mar_already_exists
     with mock.patch("os.getcwd", return_value="/home/user"), mock.patch("os.path.exists") as exists:
         exists.return_value = False
-        assert check("some-model", given, False, archive_format=archive_format) == (given or "/home/user")
+        assert check("some-model", received, False, archive_format=archive_format) == (
+            received or "/home/user"
+        )
         exists.return_value = True
-        check("some-model", given, True, archive_format=archive_format)
+        check("some-model", received, True, archive_format=archive_format)
         with pytest.raises(ModelArchiverError, match="already exists"):
-            check("some-model", given, False, archive_format=archive_format)
+            check("some-model", received, False, archive_format=archive_format)
     assert exists.call_args_list == [mock.call(path)] * 3
     with mock.patch("os.remove") as remove:
         ModelExportUtils.clean_temp_files(["a", "b"])

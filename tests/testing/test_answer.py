@@ -39,9 +39,9 @@ def test_files(tmp_path: Path) -> None:
 
 def test_what_headers_tell() -> None:
     """Type, batch and time are read from the headers, if they are there."""
-    told = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
+    response = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
 
-    assert (told.batch_size, told.handling_ms, told.json(), told.text) == (3, 2.25, 1, "1")
+    assert (response.batch_size, response.handling_ms, response.json(), response.text) == (3, 2.25, 1, "1")
     assert (Answer(200, {}, b"").batch_size, Answer(200, {}, b"").handling_ms) == (0, 0.0)
     assert [Answer(status, {}, b"").ok for status in (200, 404)] == [True, False]
     assert not Answer(200, {}, b"", complete=False).ok

@@ -100,7 +100,7 @@ def test_headers_and_streams(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "settings", "error", "told"),
+    ("source", "settings", "error", "message"),
     [
         ("{}:Doubler", {"batchsize": 1}, TypeError, "batchsize: not an option"),
         ("{}:Doubler", {"max_request_size": "much"}, ConfigError, "max_request_size=much"),
@@ -109,8 +109,8 @@ def test_headers_and_streams(script: Path) -> None:
     ],
 )
 def test_what_cannot_be_opened(
-    script: Path, source: Any, settings: dict[str, Any], error: type[Exception], told: str
+    script: Path, source: Any, settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """Wrong names, values and files are refused before anything starts."""
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         testing.client(source.format(script) if isinstance(source, str) else source, **settings)

@@ -15,7 +15,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.sent: list[tuple[ToServer, list[bytes]]] = []
-        self.begun: list[int] = []
+        self.started: list[int] = []
         self.taken_back: set[int] = set()
         self.is_closed = False
 
@@ -23,7 +23,7 @@ class Channel:
         """Whether a batch may be computed."""
         if sequence in self.taken_back:
             return False
-        self.begun.append(sequence)
+        self.started.append(sequence)
         return True
 
     def send(self, message: ToServer, bodies: Sequence[bytes] = ()) -> None:

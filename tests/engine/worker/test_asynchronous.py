@@ -96,13 +96,13 @@ async def bench(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Any]:
 async def test_calls_overlap(bench: Any) -> None:
     """Each has begun before any ends, and they end in any order."""
     doors = {n: asyncio.Event() for n in range(10)}
-    begun: list[int] = []
+    started: list[int] = []
     all_begun = asyncio.Event()
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
         number = data[0]["body"]
-        begun.append(number)
-        if len(begun) == 10:
+        started.append(number)
+        if len(started) == 10:
             all_begun.set()
         await doors[number].wait()
         return [f"{number} {context.get_request_id(0)}"]
@@ -243,13 +243,13 @@ async def test_rejections_and_unreadable_bodies(bench: Any) -> None:
 async def test_cancelled_calls(bench: Any) -> None:
     """A client that leaves cancels its call, which may clean up; a call that cancels itself has failed."""
     seen: list[str] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
         if data[0]["body"] == 2:
             raise asyncio.CancelledError
         try:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
         finally:
             seen.append(f"cancelled: {context.is_cancelled(0)}")
@@ -257,7 +257,7 @@ async def test_cancelled_calls(bench: Any) -> None:
 
     made = bench(handle)
     made.ask(1, b"1")
-    await begun.wait()
+    await started.wait()
     made.send(Cancelled(1, [0]))
     made.send(Cancelled(77, [0]))
     assert await made.result() == (1, True, b"")

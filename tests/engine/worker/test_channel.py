@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
+    server_end, worker_end = socket.socketpair()
+    with server_end, worker_end:
+        yield server_end, worker_end
 
 
 def test_forked_processes_do_not_speak_for_the_worker(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a child of the handler's the connection is at its end, and answering ends the child (F45)."""
-    ours, theirs = ends
+    server_end, worker_end = ends
     monkeypatch.setattr(os, "_exit", sys.exit)
-    with theirs.dup() as of_the_worker:
-        channel = ServerChannel(theirs)
+    with worker_end.dup() as of_the_worker:
+        channel = ServerChannel(worker_end)
         channel.disown()
 
         assert list(channel.messages()) == []
         with pytest.raises(SystemExit):
             channel.send(Pong())
-        ours.setblocking(False)
+        server_end.setblocking(False)
         with pytest.raises(BlockingIOError):
-            ours.recv(1)
+            server_end.recv(1)
         of_the_worker.send(b"x")
-        assert ours.recv(1) == b"x"
+        assert server_end.recv(1) == b"x"
 
 
 def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, socket.socket]) -> None:
     """A closed channel is at its end for the server and for the thread that takes messages; twice is fine."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
     waiting = threading.Thread(target=list, args=(channel.messages(),))
     waiting.start()
     channel.close()
@@ -69,16 +69,16 @@ def test_closing_ends_the_wait_of_another_thread(ends: tuple[socket.socket, sock
     channel.close()
 
     assert not waiting.is_alive()
-    assert ours.recv(1) == b""
+    assert server_end.recv(1) == b""
 
 
 def test_garbage_from_the_server_is_a_protocol_error(ends: tuple[socket.socket, socket.socket]) -> None:
     """A worker does not guess at what is no frame."""
-    ours, theirs = ends
-    ours.sendall(b"\x00" * 8)
+    server_end, worker_end = ends
+    server_end.sendall(b"\x00" * 8)
 
     with pytest.raises(ProtocolError):
-        next(ServerChannel(theirs).messages())
+        next(ServerChannel(worker_end).messages())
 
 
 @pytest.mark.parametrize("sizes", [[], [10, 0, 20], [3_000_000, 0, 1], [200] * 2000], ids=str)
@@ -86,21 +86,21 @@ def test_answers_of_any_size_are_written_whole(
     sizes: list[int], ends: tuple[socket.socket, socket.socket]
 ) -> None:
     """More pieces than one call takes, and more bytes than the socket holds, arrive complete and in order."""
-    ours, theirs = ends
+    server_end, worker_end = ends
     bodies = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     message = Result(1, [Answer(size) for size in sizes], 0.0)
 
     def write() -> None:
-        channel = ServerChannel(theirs)
+        channel = ServerChannel(worker_end)
         channel.send(message, bodies)
         channel.send(Pong())
-        theirs.shutdown(socket.SHUT_WR)
+        worker_end.shutdown(socket.SHUT_WR)
 
     writer = threading.Thread(target=write)
     writer.start()
     reader = FrameReader(to_server_decoder)
     received = []
-    while data := ours.recv(1 << 16):
+    while data := server_end.recv(1 << 16):
         received += [(m, bytes(tail)) for m, tail in reader.feed(data)]
     writer.join()
 
@@ -132,21 +132,21 @@ def test_partial_writes_are_continued() -> None:
 
 def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:
     """What came beside the first message is read from and written to; a pong gives memory back."""
-    ours, theirs = ends
+    server_end, worker_end = ends
     arena = create()
     assert arena is not None
     body, content = os.urandom(LARGE), os.urandom(LARGE)
-    send_with(ours, b"".join(encode(Ping())), arena)
-    ours.sendall(b"".join(encode(Predict(5, [Row("a", LARGE)]), [body], arena.outgoing)))
-    ours.shutdown(socket.SHUT_WR)
-    channel = ServerChannel(theirs)
+    send_with(server_end, b"".join(encode(Ping())), arena)
+    server_end.sendall(b"".join(encode(Predict(5, [Row("a", LARGE)]), [body], arena.outgoing)))
+    server_end.shutdown(socket.SHUT_WR)
+    channel = ServerChannel(worker_end)
 
     assert [(message, bytes(tail)) for message, tail in channel.messages()] == [
         (Ping(), b""),
         (Predict(5, [Row("a", LARGE)]), body),
     ]
     channel.send(Result(5, [Answer(LARGE)], 0.0), [content])
-    received = ours.recv(1 << 20)
+    received = server_end.recv(1 << 20)
     reader = FrameReader(to_server_decoder)
     reader.arena = arena.incoming
     assert [(m, bytes(tail)) for m, tail in reader.feed(received)] == [
@@ -163,14 +163,14 @@ def test_headers_of_a_row_outlast_what_is_received_after_it(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     """A row refers to them, and the next messages are received into the same memory."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
-    ours.sendall(frames(Predict(1, [Row("a", 1, headers=headers)])))
+    server_end.sendall(frames(Predict(1, [Row("a", 1, headers=headers)])))
     messages = [message for message, _ in channel.take(wait=True)]
     for _ in range(3):
-        ours.sendall(frames(Ping()) * 20)
+        server_end.sendall(frames(Ping()) * 20)
         assert len(list(channel.take(wait=True))) == 20
 
     (message,) = messages
@@ -180,20 +180,20 @@ def test_headers_of_a_row_outlast_what_is_received_after_it(
 
 def test_a_pong_gives_memory_back(ends: tuple[socket.socket, socket.socket]) -> None:
     """What is kept for large frames is given back when the worker is idle, also without an arena."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
     channel.use(None, shared=False)
     body = bytes(1_000_000)
     frame = b"".join(encode(Predict(1, [Row("a", len(body))]), [body]))
-    sending = threading.Thread(target=ours.sendall, args=(frame,))
+    sending = threading.Thread(target=server_end.sendall, args=(frame,))
     sending.start()
     while not list(channel.take(wait=True)):
         pass
     sending.join()
-    kept = len(channel._reader._spare)
+    saved = len(channel._reader._spare)
     channel.send(Pong())
 
-    assert (kept, len(channel._reader._spare)) == (len(frame), 0)
+    assert (saved, len(channel._reader._spare)) == (len(frame), 0)
 
 
 def frames(*messages: ToWorker) -> bytes:
@@ -207,19 +207,19 @@ def frames(*messages: ToWorker) -> bytes:
 
 def test_looking_ahead(ends: tuple[socket.socket, socket.socket]) -> None:
     """What has come can be seen before it is taken; nothing is lost, no order changes, none is waited for."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
     sent = [Predict(number, [Row("a", 1)]) for number in range(4)]
-    ours.sendall(frames(sent[0], sent[1]))
+    server_end.sendall(frames(sent[0], sent[1]))
     messages = channel.messages()
     assert next(messages)[0] == sent[0]
 
     assert channel.look() == [sent[1]]
-    ours.sendall(frames(Cancelled(1, [0]), sent[2])[:-3])
+    server_end.sendall(frames(Cancelled(1, [0]), sent[2])[:-3])
     assert channel.look() == [sent[1], Cancelled(1, [0])]
-    ours.sendall(frames(sent[2])[-3:] + frames(sent[3]))
+    server_end.sendall(frames(sent[2])[-3:] + frames(sent[3]))
     assert channel.look() == [sent[1], Cancelled(1, [0]), *sent[2:]]
-    ours.close()
+    server_end.close()
     assert len(channel.look()) == 4
     assert not channel.is_open
 
@@ -229,35 +229,35 @@ def test_looking_ahead(ends: tuple[socket.socket, socket.socket]) -> None:
 
 def test_taking_what_has_come(ends: tuple[socket.socket, socket.socket]) -> None:
     """take() gives what is there, waits only if it is to and nothing is there, and sees the end."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
-    ours.sendall(frames(Ping(), Predict(1, []), Predict(2, [])))
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
+    server_end.sendall(frames(Ping(), Predict(1, []), Predict(2, [])))
     next(channel.messages())
 
     assert [m for m, _ in channel.take(wait=True)] == [Predict(1, []), Predict(2, [])]
     assert list(channel.take(wait=False)) == []
-    threading.Timer(0.05, ours.sendall, [frames(Stop())]).start()
+    threading.Timer(0.05, server_end.sendall, [frames(Stop())]).start()
     assert [m for m, _ in channel.take(wait=True)] == [Stop()]
-    ours.sendall(frames(Ping()))
+    server_end.sendall(frames(Ping()))
     assert channel.look() == [Ping()]
     assert [m for m, _ in channel.take(wait=True)] == [Ping()]
-    ours.close()
+    server_end.close()
     assert list(channel.take(wait=True)) == []
     assert not channel.is_open
 
 
 def test_waiting_to_proceed(ends: tuple[socket.socket, socket.socket]) -> None:
     """One Proceed is taken out, what comes around it stays; the end of the connection ends the wait."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
-    ours.sendall(frames(Predict(1, [])))
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
+    server_end.sendall(frames(Predict(1, [])))
     messages = channel.messages()
     next(messages)
-    ours.sendall(frames(Cancelled(1, [0]), Proceed(1), Ping(), Proceed(1)))
+    server_end.sendall(frames(Cancelled(1, [0]), Proceed(1), Ping(), Proceed(1)))
     channel.await_proceed()
     assert channel.look() == [Cancelled(1, [0]), Ping(), Proceed(1)]
     channel.await_proceed()
-    threading.Timer(0.05, ours.close).start()
+    threading.Timer(0.05, server_end.close).start()
     channel.await_proceed()
 
     assert [message for message, _ in messages] == [Cancelled(1, [0]), Ping()]
@@ -265,8 +265,8 @@ def test_waiting_to_proceed(ends: tuple[socket.socket, socket.socket]) -> None:
 
 def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.socket]) -> None:
     """Frames of several threads do not mix, however large."""
-    ours, theirs = ends
-    channel = ServerChannel(theirs)
+    server_end, worker_end = ends
+    channel = ServerChannel(worker_end)
 
     def send(number: int) -> None:
         for _ in range(9):
@@ -278,7 +278,7 @@ def test_threads_may_send_at_the_same_time(ends: tuple[socket.socket, socket.soc
     reader = FrameReader(to_server_decoder)
     seen: list[tuple[int, set[int]]] = []
     while len(seen) < 36:
-        for message, tail in reader.feed(ours.recv(1 << 16)):
+        for message, tail in reader.feed(server_end.recv(1 << 16)):
             assert isinstance(message, Parts)
             seen.append((message.sequence, set(tail)))
     for thread in threads:

@@ -85,7 +85,7 @@ class Bench:
         self.end.close()
         while data := self.server.recv(1 << 16):
             self._take(data)
-        return [told(*item) for item in self.received]
+        return [summary(*item) for item in self.received]
 
     def receive(self) -> tuple[ToServer, bytes]:
         """The next message of the worker."""
@@ -97,7 +97,7 @@ class Bench:
         self.received += [(message, bytes(tail)) for message, tail in self._reader.feed(data)]
 
 
-def told(message: ToServer, tail: bytes) -> tuple[Any, ...]:
+def summary(message: ToServer, tail: bytes) -> tuple[Any, ...]:
     if isinstance(message, Parts):
         return "part", message.sequence, tail
     if isinstance(message, Result):
@@ -142,14 +142,14 @@ def test_requests_of_different_lengths(bench: Any) -> None:
     made = bench(counting({"a": 3, "b": 1, "c": 2}))
     for sequence, name in enumerate("abc"):
         made.ask(sequence, name)
-    found = made.start().finish()
+    result = made.start().finish()
 
     assert made.calls == [
         (["a", "b", "c"], [{"body": 7}] * 3),
         (["a", "c"], [{}, {}]),
         (["a"], [{}]),
     ]
-    assert found == [
+    assert result == [
         ("part", 0, b"a1"), ("end", 1, b"b1"), ("part", 2, b"c1"),
         ("part", 0, b"a2"), ("end", 2, b"c2"),
         ("end", 0, b"a3"),
@@ -184,11 +184,11 @@ def test_clients_that_leave(bench: Any) -> None:
     made = bench(handle)
     made.ask(0, "a")
     made.ask(1, "b")
-    found = made.start().finish()
+    result = made.start().finish()
 
     assert [names for names, _ in made.calls] == [["a", "b"]] * 2 + [["b"]] * 2
-    assert ("failed", 0, b"") in found
-    assert [item for item in found if item[1] == 1] == [
+    assert ("failed", 0, b"") in result
+    assert [item for item in result if item[1] == 1] == [
         ("part", 1, b"b1"), ("part", 1, b"b2"), ("part", 1, b"b3"), ("end", 1, b"b4")
     ]  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_without_criteria_each_answer_is_the_only_one(bench: Any) -> None:
     for number in range(4):
         made.ask(number, "a")
         message, tail = made.receive()
-        assert told(message, tail) == ("end", number, b"x")
+        assert summary(message, tail) == ("end", number, b"x")
     made.finish()
 
 
@@ -226,18 +226,18 @@ def test_a_failing_call_ends_all_that_took_part(bench: Any) -> None:
     made.ask(0, "a")
     made.ask(1, "b")
     made.start()
-    found = [told(*made.receive())]
-    found.append(told(*made.receive()))
+    result = [summary(*made.receive())]
+    result.append(summary(*made.receive()))
     made.ask(2, "c")
-    found.append(told(*made.receive()))
+    result.append(summary(*made.receive()))
     made.server.sendall(
         b"".join(piece for n, name in ((3, "d"), (4, "e")) for piece in encode(Predict(n, [Row(name, 0)])))
     )
-    found += made.finish()
+    result += made.finish()
 
-    assert found[:2] == [("failed", 0, b"Prediction failed"), ("failed", 1, b"Prediction failed")]
-    assert found[2] == ("failed", 2, b"Invalid model predict output")
-    assert found[3:] == [("end", 3, b"x"), ("failed", 4, b"Prediction failed")]
+    assert result[:2] == [("failed", 0, b"Prediction failed"), ("failed", 1, b"Prediction failed")]
+    assert result[2] == ("failed", 2, b"Invalid model predict output")
+    assert result[3:] == [("end", 3, b"x"), ("failed", 4, b"Prediction failed")]
 
 
 def test_a_broken_gpu_fails_all_that_took_part(
@@ -256,11 +256,11 @@ def test_a_broken_gpu_fails_all_that_took_part(
     made.ask(1, "b")
     made.start()
     broken, _ = made.receive()
-    found = [told(*made.receive()), told(*made.receive())]
+    result = [summary(*made.receive()), summary(*made.receive())]
     made.thread.join(PATIENCE)
 
     assert isinstance(broken, Broken)
-    assert found == [("failed", 0, GPU_BROKEN.encode()), ("failed", 1, GPU_BROKEN.encode())]
+    assert result == [("failed", 0, GPU_BROKEN.encode()), ("failed", 1, GPU_BROKEN.encode())]
     assert ends == [1]
 
 
@@ -350,10 +350,10 @@ def test_rejected_requests(bench: Any) -> None:
     made = bench(handle)
     made.ask(0, "a")
     made.ask(1, "b")
-    found = made.start().finish()
+    result = made.start().finish()
 
-    assert ("failed", 0, b"too long") in found
-    assert found[-1] == ("end", 1, b"b3")
+    assert ("failed", 0, b"too long") in result
+    assert result[-1] == ("end", 1, b"b3")
 
 
 def test_descriptions(bench: Any) -> None:

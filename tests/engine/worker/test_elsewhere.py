@@ -35,15 +35,15 @@ def test_the_servers_packages_are_used(bare: Path) -> None:
     command = worker_command(str(bare))
     command[2] = "shows_what_is_there"
     try:
-        shown = subprocess.run([*command, "3"], capture_output=True, text=True, check=True, cwd="/").stdout
+        output = subprocess.run([*command, "3"], capture_output=True, text=True, check=True, cwd="/").stdout
     finally:
         (packages / "modelserver.py").unlink()
     ours, handlers = (importlib.util.find_spec(name) for name in ("modelserver", "modelserver_handlers"))
 
     assert ours is not None
     assert handlers is not None
-    assert shown.startswith(f"{ours.origin} {handlers.origin} ")
-    assert str(Path(elsewhere.__file__).parent) not in shown.partition("[")[2]
+    assert output.startswith(f"{ours.origin} {handlers.origin} ")
+    assert str(Path(elsewhere.__file__).parent) not in output.partition("[")[2]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ def test_long_and_broken_texts_are_cut(tmp_path: Path) -> None:
         def __str__(self) -> str:
             raise ValueError
 
-    told = explain_failure(ValueError("x" * 1_000_000), tmp_path)
+    explained = explain_failure(ValueError("x" * 1_000_000), tmp_path)
 
-    assert told.startswith("ValueError: xxx")
-    assert told.endswith("x… (1000012 characters)")
-    assert len(told) < 5000
+    assert explained.startswith("ValueError: xxx")
+    assert explained.endswith("x… (1000012 characters)")
+    assert len(explained) < 5000
     assert explain_failure(Strange(), tmp_path) == "Strange"
 
 

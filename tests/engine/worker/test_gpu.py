@@ -129,12 +129,12 @@ def test_caches_are_kept_after_other_errors(gpus: SimulatedGpus) -> None:
 def test_free_memory_is_of_a_gpu_in_use(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """In words; there is none before torch has used one, or without torch, which is not imported."""
     gpus.allocate(GIB)
-    said = [free_memory()]
+    message = [free_memory()]
     gpus.contexts.clear()
-    said.append(free_memory())
+    message.append(free_memory())
     monkeypatch.delitem(sys.modules, "torch")
-    said.append(free_memory())
+    message.append(free_memory())
 
-    assert said == ["79.00 of 80.00 GiB are free", "", ""]
+    assert message == ["79.00 of 80.00 GiB are free", "", ""]
     assert not is_broken_by(OF_A_GPU[1])
     assert "torch" not in sys.modules

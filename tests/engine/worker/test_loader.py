@@ -314,7 +314,7 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "words"),
     [
         (CLASS.replace("initialize", "initialise"), "Echo.initialise is never called: is it initialize"),
         (
@@ -323,13 +323,13 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
         ),
     ],
 )
-def test_methods_that_are_never_called(source: str, said: str, model_dir: Path, write: Write) -> None:
+def test_methods_that_are_never_called(source: str, words: str, model_dir: Path, write: Write) -> None:
     """A warning names those that look like ones that would be."""
     context = Context("m", "/", None, 8, None, "0")
 
     load_handler(write(source), model_dir).initialize(context)
 
-    assert said in "".join(context._ms_warnings)
+    assert words in "".join(context._ms_warnings)
 
 
 OWN_INITIALIZE = """

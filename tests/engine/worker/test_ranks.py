@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ends() -> Iterator[tuple[ServerChannel, socket.socket]]:
     """The worker's channel, and the server's end."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ServerChannel(theirs), ours
+    server_end, worker_end = socket.socketpair()
+    with server_end, worker_end:
+        yield ServerChannel(worker_end), server_end
 
 
 def test_answers_are_kept_back(ends: tuple[ServerChannel, socket.socket]) -> None:

@@ -212,7 +212,7 @@ def test_a_process_whose_gpu_is_broken_ends_after_its_answer(
 
     assert isinstance(broken, Broken)
     assert [result.answers[0].status for result in (first, second)] == [200, 500]  # type: ignore[union-attr]
-    assert channel.begun == [0, 1]
+    assert channel.started == [0, 1]
     assert channel.is_closed
 
 

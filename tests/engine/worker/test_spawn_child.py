@@ -36,11 +36,11 @@ def run(before: str, inside: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
+    ("message", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
 )
-def test_exit_code(said: object, code: int) -> None:
+def test_exit_code(message: object, code: int) -> None:
     """sys.exit means to a fork what it means to an interpreter."""
-    assert exit_code(said) == code
+    assert exit_code(message) == code
 
 
 def test_the_environment_is_replaced() -> None:

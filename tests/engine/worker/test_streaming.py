@@ -54,11 +54,11 @@ class Bench:
 
     def parts(self) -> dict[int, list[bytes]]:
         """The parts that each row got."""
-        found: dict[int, list[bytes]] = {}
+        result: dict[int, list[bytes]] = {}
         for message, bodies in self.sent:
             for row, body in zip(message.rows, bodies, strict=True):
-                found.setdefault(row, []).append(body)
-        return found
+                result.setdefault(row, []).append(body)
+        return result
 
 
 def send(context: Context, *parts: Any) -> None:
@@ -228,15 +228,15 @@ def test_a_call_with_threads_is_let_run() -> None:
 
 def test_parts_after_the_end_are_dropped() -> None:
     """A thread that outlives its call cannot speak into another one."""
-    kept: list[Any] = []
+    saved: list[Any] = []
 
     def handle(data: list[Any], context: Context) -> Any:
-        kept.append(context._ms_state)
+        saved.append(context._ms_state)
         return ["end"]
 
     bench = Bench(handle)
     bench.run(1)
-    kept[0].stream.send({0: "late"})
+    saved[0].stream.send({0: "late"})
 
     assert bench.sent == []
 

@@ -58,11 +58,11 @@ def test_every_offered_name_is_there() -> None:
 )
 def test_one_implementation_two_doors(name: str, ours: str) -> None:
     """A name of TorchServe is the very object of modelserver_handlers."""
-    theirs_module, _, theirs = name.rpartition(".")
+    theirs_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")
 
-    found = getattr(importlib.import_module(theirs_module), theirs)
-    assert found is getattr(importlib.import_module(our_module), our)
+    result = getattr(importlib.import_module(theirs_module), torchserves)
+    assert result is getattr(importlib.import_module(our_module), our)
 
 
 @pytest.mark.usefixtures("ts_names")
@@ -100,22 +100,22 @@ def test_the_old_name_of_streaming_warns() -> None:
 def test_all_modules_are_listed() -> None:
     """``pkgutil`` walks through offered and refused modules, down to the innermost package."""
     package = importlib.import_module("ts")
-    found = {
+    result = {
         module.name: module.ispkg
         for module in pkgutil.walk_packages(package.__path__, "ts.", onerror=lambda name: None)
     }
 
-    assert set(found) >= {"ts.version", *ABSENT, *(name.rpartition(".")[0] for name in offered())} - {"ts"}
-    assert found["ts.torch_handler.unit_tests.models"]
-    assert not found["ts.torch_handler.unit_tests.models.base_model"]
+    assert set(result) >= {"ts.version", *ABSENT, *(name.rpartition(".")[0] for name in offered())} - {"ts"}
+    assert result["ts.torch_handler.unit_tests.models"]
+    assert not result["ts.torch_handler.unit_tests.models.base_model"]
 
 
 @pytest.mark.usefixtures("ts_names")
 def test_modules_are_found_before_they_are_imported() -> None:
     """``find_spec`` knows offered and refused modules, each with a file, and no others."""
-    found = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
+    result = {name: find_spec(name) for name in ("ts.torch_handler.base_handler", "ts.llm_launcher")}
 
-    assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in found.values())
+    assert all(spec is not None and Path(str(spec.origin)).is_file() for spec in result.values())
     assert find_spec("ts.torch_handler.nothing") is None
 
 

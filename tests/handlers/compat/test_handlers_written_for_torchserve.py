@@ -14,7 +14,6 @@ from modelserver.engine.worker.loader import load_handler
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
-from modelserver_handlers.metrics.values import MetricTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -376,73 +375,3 @@ def test_timed_methods(run: Callable[..., Any]) -> None:
     steps = [f"ts_handler_{step}" for step in ("preprocess", "inference", "postprocess")]
     assert [name for name, _, _ in measured(context)] == steps
     assert sorted(name for name, _, _ in measured(parted_context)) == sorted(steps * 2)
-
-
-MEASURING = """
-from ts.metrics.caching_metric import CachingMetric
-
-class H(BaseHandler):
-    def initialize(self, context):
-        super().initialize(context)
-        metrics = context.metrics
-        self.gauge = metrics.add_metric_to_cache(
-            metric_name="Load", unit="count", dimension_names=["Kind"], metric_type=MetricTypes.GAUGE
-        )
-    def preprocess(self, data):
-        metrics = self.context.metrics
-        metrics.add_counter("Requests", len(data), None, [Dimension("Kind", "all")])
-        metrics.add_time("Prepared", 1.5, 0, "ms")
-        metrics.add_size("Size", 2, unit="kB")
-        metrics.add_percent("Share", 50)
-        metrics.add_error("Trouble", 1)
-        metrics.add_metric("Distance", value=3, unit="m", metric_type=MetricTypes.HISTOGRAM)
-        self.gauge.add_or_update(7, ["some"], self.context.get_request_id(0))
-        metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(9, ["m", "Model"])
-        return super().preprocess(data)
-"""
-
-
-def test_metrics(run: Callable[..., Any]) -> None:
-    """Every way of measuring of reference 13.6 reaches the server's side of the worker."""
-    _, context = run(MEASURING, ROWS)
-
-    assert measured(context) == [
-        ("Requests", 2.0, "counter"),
-        ("Prepared", 1.5, "gauge"),
-        ("Size", 2.0, "gauge"),
-        ("Share", 50.0, "gauge"),
-        ("Trouble", 1.0, "counter"),
-        ("Distance", 3.0, "histogram"),
-        ("Load", 7.0, "gauge"),
-        ("HandlerTime", 9.0, "gauge"),
-    ]
-    assert context.metrics.get_metric("Requests", MetricTypes.COUNTER).dimension_names[0] == "Kind"
-
-
-CLASSIFIER = """
-from torchvision import transforms
-from ts.torch_handler.image_classifier import ImageClassifier
-
-class MyClassifier(ImageClassifier):
-    topk = 2
-    image_processing = transforms.Compose([transforms.Grayscale(), transforms.ToTensor()])
-
-    def _ms_load_model(self, model_dir):
-        return lambda pictures: pictures.mean((2, 3)) * torch.tensor([[1.0, 2.0, 0.0]])
-
-    def _ms_made_ready(self, model):
-        return model
-
-    def postprocess(self, data):
-        probs, classes = torch.topk(torch.softmax(data, 1), self.topk, dim=1)
-        return map_class_to_label(probs.tolist(), {"0": "a", "1": "b", "2": "c"}, classes.tolist())
-"""
-
-
-def test_classifier_of_ones_own(run: Callable[..., Any], pictures: list[bytes]) -> None:
-    """A subclass of ImageClassifier with its own transforms and labels answers pictures of its own kind."""
-    answers, context = run(CLASSIFIER, [{"data": pictures[0]}, {"body": bytearray(b"no picture")}])
-
-    assert list(answers[0]) == ["b", "a"]
-    assert answers[1] is None
-    assert context._ms_rejections[1][0] == 400

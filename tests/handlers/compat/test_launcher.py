@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 def test_the_launcher_speaks_the_commands_language(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every flag that it gives is one of the command."""
-    given: list[list[str]] = []
-    monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: given.append(command))
+    received: list[list[str]] = []
+    monkeypatch.setattr(launcher.subprocess, "run", lambda command, check: received.append(command))
     launcher.start("store", "file", True, "plugins", True, "all", True)
     launcher.stop()
 
-    parsed = [build_parser().parse_args(command[3:]) for command in given]
+    parsed = [build_parser().parse_args(command[3:]) for command in received]
     assert (parsed[0].start, parsed[0].model_store, parsed[0].load_models) == (True, "store", ["all"])
     assert parsed[0].enable_model_api
     assert parsed[1].stop

@@ -25,23 +25,23 @@ def test_every_public_name_of_torchserve_has_a_state() -> None:
     """Each module, function and class of the real package is there, or the table says why not; so is each
     public member of its classes (reference 13).
     """
-    theirs: dict[str, dict[str, list[str] | None] | None] = json.loads(RECORDED.read_text("utf-8"))
+    recorded: dict[str, dict[str, list[str] | None] | None] = json.loads(RECORDED.read_text("utf-8"))
     missing = []
-    for module, names in theirs.items():
+    for module, names in recorded.items():
         if module in ABSENT or (module.startswith(_NOT_FOR_HANDLERS) and not module.startswith(_FOR_TESTS)):
             continue
         ours = importlib.import_module(module)
         for name, members in (names or {}).items():
             if f"{module}.{name}" in LEFT_OUT:
                 continue
-            found = getattr(ours, name, None)
-            missing += [f"{module}.{name}"] if found is None else []
-            there = set(dir(found)) | _MEMBERS_LEFT_OUT
+            result = getattr(ours, name, None)
+            missing += [f"{module}.{name}"] if result is None else []
+            there = set(dir(result)) | _MEMBERS_LEFT_OUT
             missing += [
                 f"{module}.{name}.{member}"
                 for member in (members or ())
-                if found is not None and member not in there and f"{name}.{member}" not in there
+                if result is not None and member not in there and f"{name}.{member}" not in there
             ]
 
-    assert len(theirs) > 50
+    assert len(recorded) > 50
     assert missing == []

@@ -34,9 +34,9 @@ def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, output
         {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
         for count in inputs
     ]
-    found, _ = put(KserveV2Envelope, [{"body": body} for body in bodies], lambda *_: answers)
+    result, _ = put(KserveV2Envelope, [{"body": body} for body in bodies], lambda *_: answers)
 
-    assert [{each["name"]: each["data"][0] for each in one["outputs"]} for one in found] == outputs
+    assert [{each["name"]: each["data"][0] for each in one["outputs"]} for one in result] == outputs
 
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])

@@ -71,9 +71,9 @@ def test_kserve_v2() -> None:
 def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> None:
     """NumPy's and torch's types have their names there; of lists, the widest; all else is BYTES."""
     rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
-    (found,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
+    (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
 
-    assert found["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
+    assert result["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Emission]:
     """What is emitted by metrics of no cache."""
-    found: list[Emission] = []
-    monkeypatch.setattr(emissions, "_sink", found.append)
-    return found
+    result: list[Emission] = []
+    monkeypatch.setattr(emissions, "_sink", result.append)
+    return result
 
 
 @pytest.fixture

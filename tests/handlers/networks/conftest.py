@@ -47,9 +47,9 @@ class Block(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows x 3 x any x any to rows x 7."""
-        found = self.activation(self.norm(self.first(rows)))
-        found = self.activation(self.second(found) + found)
-        answers: torch.Tensor = self.last(found.mean((2, 3)))
+        values = self.activation(self.norm(self.first(rows)))
+        values = self.activation(self.second(values) + values)
+        answers: torch.Tensor = self.last(values.mean((2, 3)))
         return answers
 
 

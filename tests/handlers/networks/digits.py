@@ -66,10 +66,10 @@ class Residual(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows x 1 x 8 x 8 to rows x 10."""
-        found = self.pool(self.stem(rows))
-        found = self.activation(self.outer(self.inner(found)) + found)
-        found = torch.relu(self.wide(self.depthwise(found)))
-        answers: torch.Tensor = self.classes(found.mean((2, 3)))
+        values = self.pool(self.stem(rows))
+        values = self.activation(self.outer(self.inner(values)) + values)
+        values = torch.relu(self.wide(self.depthwise(values)))
+        answers: torch.Tensor = self.classes(values.mean((2, 3)))
         return answers
 
 

@@ -218,21 +218,21 @@ def test_broken_files_are_made_anew(
     made: tuple[Compiled, Path], own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be loaded is compiled again."""
-    (kept,) = made[1].glob("ahead/*.so")
+    (saved,) = made[1].glob("ahead/*.so")
     own_cache.mkdir(parents=True, mode=0o700)
     own_cache.parent.chmod(0o700)
-    broken = own_cache / kept.name
+    broken = own_cache / saved.name
     broken.write_bytes(b"no library")
 
     def make(program: Any, arguments: Any, path: Path) -> Any:
         assert not path.exists()
-        shutil.copy(kept, path)
+        shutil.copy(saved, path)
         return ahead._opened(path)
 
     monkeypatch.setattr(ahead, "_make", make)
 
     assert compile_ahead(Net(), FAST, SHAPE, 4, "fp32") is not None
-    assert broken.read_bytes() == kept.read_bytes()
+    assert broken.read_bytes() == saved.read_bytes()
 
 
 @NEEDS_COMPILER

@@ -50,10 +50,10 @@ def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
     assert cache.cache_folder("weights") is None
 
 
-@pytest.mark.parametrize("said", ["", "off"])
-def test_none_is_wanted(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("message", ["", "off"])
+def test_none_is_wanted(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment can say that nothing shall be cached."""
-    monkeypatch.setenv("MODELSERVER_CACHE", said)
+    monkeypatch.setenv("MODELSERVER_CACHE", message)
 
     assert cache.cache_folder("weights") is None
 

@@ -79,9 +79,9 @@ GPU = torch.device("cuda")
 NONE = "CUDA graphs could not be recorded, the network runs without: "
 
 
-def record(inference: Any, told: list[str] | None = None) -> BatchGraphs | None:
+def record(inference: Any, messages: list[str] | None = None) -> BatchGraphs | None:
     """Record batches of 1 and 2 on a GPU."""
-    warn = ([] if told is None else told).append
+    warn = ([] if messages is None else messages).append
     return record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
@@ -136,10 +136,10 @@ def test_what_cannot_be_recorded(
     """The network then runs without, after one warning, on the stream that was the current one before."""
     gpus.keeps_stream = keeps_stream
     stream = torch.cuda.current_stream(GPU)
-    told: list[str] = []
+    messages: list[str] = []
 
-    assert record(inference, told) is None
-    assert told == [NONE + reason]
+    assert record(inference, messages) is None
+    assert messages == [NONE + reason]
     assert torch.cuda.current_stream(GPU) is stream
 
 
@@ -151,10 +151,10 @@ def test_a_torch_that_remembers_failures(monkeypatch: pytest.MonkeyPatch) -> Non
         record(falling(RuntimeError("no")))
     for name, value in caught.value.variables.items():
         monkeypatch.setenv(name, value)
-    told: list[str] = []
+    messages: list[str] = []
 
-    assert record(falling(RuntimeError("no")), told) is None
-    assert told == [f"{NONE}no"]
+    assert record(falling(RuntimeError("no")), messages) is None
+    assert messages == [f"{NONE}no"]
 
 
 @pytest.mark.usefixtures("gpus")

@@ -42,10 +42,10 @@ def test_pictures_have_captums_attributions() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval()
     pictures, targets = torch.randn(3, 3, 8, 8), [4, 0, 2]
 
-    found = integrated_gradients(model, pictures, targets)
+    result = integrated_gradients(model, pictures, targets)
 
-    theirs = captum.IntegratedGradients(model).attribute(pictures, target=targets, n_steps=STEPS)
-    assert torch.allclose(found, theirs.float(), atol=1e-5)
+    captums = captum.IntegratedGradients(model).attribute(pictures, target=targets, n_steps=STEPS)
+    assert torch.allclose(result, captums.float(), atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum"])
@@ -55,7 +55,7 @@ def test_words_have_captums_attributions(mode: str) -> None:
     model = Bag(mode)
     ids, offsets = torch.tensor([1, 5, 5, 7, 0, 2]), torch.tensor([0, 4])
 
-    found = bag_attributions(lambda: model(ids, offsets), model.bag, ids, offsets, [2, 0])
+    result = bag_attributions(lambda: model(ids, offsets), model.bag, ids, offsets, [2, 0])
 
     for start, end, target in ((0, 4, 2), (4, 6, 0)):
         words = model.bag.weight[ids[start:end]].detach().unsqueeze(0)
@@ -64,8 +64,8 @@ def test_words_have_captums_attributions(mode: str) -> None:
             together: torch.Tensor = embedded.mean(1) if mode == "mean" else embedded.sum(1)
             return model.head(together)  # type: ignore[no-any-return]
 
-        theirs = captum.IntegratedGradients(of_words).attribute(words, target=target, n_steps=STEPS)
-        assert torch.allclose(found[start:end], theirs[0].sum(dim=1).float(), atol=1e-5)
+        captums = captum.IntegratedGradients(of_words).attribute(words, target=target, n_steps=STEPS)
+        assert torch.allclose(result[start:end], captums[0].sum(dim=1).float(), atol=1e-5)
 
 
 def test_no_hook_stays() -> None:

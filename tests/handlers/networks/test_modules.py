@@ -40,7 +40,7 @@ def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("class Net: pass")
     module = import_file(tmp_path / "random.py")
 
-    assert [found.__name__ for found in list_classes_from_module(module)] == ["Net"]
+    assert [result.__name__ for result in list_classes_from_module(module)] == ["Net"]
     assert sys.modules["random"] is random
 
 
@@ -67,5 +67,5 @@ def test_own_classes_only(tmp_path: Path) -> None:
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")
     module = import_file(path)
 
-    assert [found.__name__ for found in list_classes_from_module(module)] == ["A", "B"]
-    assert [found.__name__ for found in list_classes_from_module(module, dict)] == ["B"]
+    assert [result.__name__ for result in list_classes_from_module(module)] == ["A", "B"]
+    assert [result.__name__ for result in list_classes_from_module(module, dict)] == ["B"]

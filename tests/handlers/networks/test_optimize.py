@@ -21,8 +21,8 @@ class Reused(Block):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As Block."""
-        found = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
-        answers: torch.Tensor = self.last(found.mean((2, 3)))
+        signal = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
+        answers: torch.Tensor = self.last(signal.mean((2, 3)))
         return answers
 
 
@@ -31,8 +31,8 @@ class Branches(Block):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As Block."""
-        found = self.first(rows)
-        both = self.norm(torch.relu(found)) * self.norm(found)
+        signal = self.first(rows)
+        both = self.norm(torch.relu(signal)) * self.norm(signal)
         answers: torch.Tensor = self.last((self.second(both) + 1).mean((2, 3)))
         return answers
 
@@ -42,9 +42,9 @@ class Broadcast(Block):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As Block."""
-        found = self.norm(self.first(rows))
+        signal = self.norm(self.first(rows))
         answers: torch.Tensor = self.last(
-            (self.second(found) + found.mean((2, 3), keepdim=True)).mean((2, 3))
+            (self.second(signal) + signal.mean((2, 3), keepdim=True)).mean((2, 3))
         )
         return answers
 
@@ -70,10 +70,10 @@ class Chain(Viewing):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """As Block."""
-        found = self.first(rows)
-        kept = torch.relu(self.third(found) + found)
-        found = torch.relu(self.fourth(kept) + kept)
-        answers: torch.Tensor = self.last((found * kept).mean((2, 3)))
+        signal = self.first(rows)
+        saved = torch.relu(self.third(signal) + signal)
+        signal = torch.relu(self.fourth(saved) + saved)
+        answers: torch.Tensor = self.last((signal * saved).mean((2, 3)))
         return answers
 
     def __init__(self) -> None:

@@ -184,28 +184,28 @@ def test_a_compiled_network_that_fails_is_not_used(
 # 8 bits
 
 
-class Told:
+class Report:
     """A calibration set, and what was told of the precision."""
 
     def __init__(self, rows: torch.Tensor | None = None) -> None:
-        self.found = rows
+        self.result = rows
         self.precision: tuple[str, str] = ("", "")
 
     def rows(self) -> torch.Tensor:
         """The set, if there is one."""
-        if self.found is None:
+        if self.result is None:
             raise NotInt8Error("the archive has none")
-        return self.found
+        return self.result
 
     def tell(self, used: str, why: str) -> None:
         """Remember it."""
         self.precision = used, why
 
 
-def in_int8(model: Any, told: Told, config: dict[str, Any] | None = None, shape: Any = (1, 8, 8)) -> Any:
+def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, shape: Any = (1, 8, 8)) -> Any:
     """Made ready with ``precision: int8``."""
     document = {"precision": "int8", **(config or {})}
-    calibration = Calibration(told.rows, told.tell)
+    calibration = Calibration(report.rows, report.tell)
     return make_ready(model, ModelOptions.parse(document), document, Batches(4, shape), CPU, calibration)
 
 
@@ -213,12 +213,12 @@ def in_int8(model: Any, told: Told, config: dict[str, Any] | None = None, shape:
 @pytest.mark.parametrize("config", [{}, COMPILE])
 def test_int8(reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     """The network stays the object that it is, computes in 8 bits, is not compiled, and that is told."""
-    model, told = copy.deepcopy(reader), Told(calibration_set())
+    model, report = copy.deepcopy(reader), Report(calibration_set())
 
-    assert in_int8(model, told, config) is model
+    assert in_int8(model, report, config) is model
     assert isinstance(model.forward, Int8Forward)
-    assert told.precision[0] == "int8"
-    assert "the first class agrees for" in told.precision[1]
+    assert report.precision[0] == "int8"
+    assert "the first class agrees for" in report.precision[1]
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -228,13 +228,13 @@ def test_int8_that_disagrees(caplog: pytest.LogCaptureFixture, monkeypatch: pyte
     monkeypatch.setattr(quantisation, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
     torch.manual_seed(0)
-    model, told = Residual().eval(), Told(calibration_set())
-    in_int8(model, told)
+    model, report = Residual().eval(), Report(calibration_set())
+    in_int8(model, report)
 
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning == f"precision: int8 is not used, but fp32: {told.precision[1]}"
+    assert warning == f"precision: int8 is not used, but fp32: {report.precision[1]}"
     assert "most of it is lost in " in warning
-    assert told.precision[0] == "fp32"
+    assert report.precision[0] == "fp32"
     assert is_optimised(model)
 
 
@@ -245,16 +245,16 @@ def test_what_is_used_instead_of_int8(
     """bf16 where the processor has it, fp32 elsewhere."""
     monkeypatch.setattr(readiness, "has", lambda _feature: has_bf16)
     torch.manual_seed(0)
-    model, plain, told = Residual().eval(), Residual().eval(), Told()
+    model, plain, report = Residual().eval(), Residual().eval(), Report()
     plain.load_state_dict(model.state_dict())
-    in_int8(model, told)
+    in_int8(model, report)
     rows = held_out().pictures[:3]
     with torch.inference_mode():
         difference = deviation(model(rows), plain(rows))
 
     assert difference < (0.1 if has_bf16 else 1e-4)
     if is_able():
-        assert told.precision == (used, "the archive has none")
+        assert report.precision == (used, "the archive has none")
         assert caplog.messages[0] == f"precision: int8 is not used, but {used}: the archive has none"
 
 
@@ -262,19 +262,19 @@ def test_int8_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exported program is served as it is, not in bf16 either."""
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
     program = torch.fx.symbolic_trace(Net())
-    told = Told(rows(16))
+    report = Report(rows(16))
 
-    assert in_int8(program, told, shape=(3, 16, 16)) is program
-    assert told.precision[0] == "fp32"
+    assert in_int8(program, report, shape=(3, 16, 16)) is program
+    assert report.precision[0] == "fp32"
 
 
 @needs_int8
 def test_int8_with_rows_of_another_shape(reader: nn.Module) -> None:
     """Both shapes are told."""
-    told = Told(torch.zeros(20, 1, 9, 9))
-    in_int8(copy.deepcopy(reader), told)
+    report = Report(torch.zeros(20, 1, 9, 9))
+    in_int8(copy.deepcopy(reader), report)
 
-    assert told.precision[1] == "a row of the calibration set is [1, 9, 9], the network's are [1, 8, 8]"
+    assert report.precision[1] == "a row of the calibration set is [1, 9, 9], the network's are [1, 8, 8]"
 
 
 @pytest.mark.parametrize(
@@ -287,13 +287,13 @@ def test_int8_on_a_gpu(
     """It is for processors; a GPU computes in the next best that it has."""
     gpus.capability = capability
     model = copy.deepcopy(reader) if eager else torch.fx.symbolic_trace(reader)
-    told = Told(calibration_set())
-    calibration = Calibration(told.rows, told.tell)
+    report = Report(calibration_set())
+    calibration = Calibration(report.rows, report.tell)
     document = {"precision": "int8"}
     device = torch.device("cuda")
     make_ready(model, ModelOptions.parse(document), document, Batches(4, (1, 8, 8)), device, calibration)
 
-    assert told.precision == (used, "the network is on a GPU, and int8 is for processors")
+    assert report.precision == (used, "the network is on a GPU, and int8 is for processors")
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
 
 
@@ -301,10 +301,10 @@ def test_int8_without_the_instructions(reader: nn.Module, monkeypatch: pytest.Mo
     """A processor without AVX2 computes in float32, and a clear line says why."""
     monkeypatch.setattr(readiness, "is_able", lambda: False)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
-    told = Told(calibration_set())
-    in_int8(copy.deepcopy(reader), told)
+    report = Report(calibration_set())
+    in_int8(copy.deepcopy(reader), report)
 
-    assert told.precision == (
+    assert report.precision == (
         "fp32",
         "this processor has no instructions that are faster in 8 bits (AVX2 or later)",
     )
@@ -348,23 +348,23 @@ def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begi
 
 def test_an_initialize_of_ones_own(small_folder: Path, make_context: Any) -> None:
     """A class that may change the network after loading is left alone unless the archive asks for it."""
-    careful, asked = Careful(), Careful()
+    careful, requested = Careful(), Careful()
     careful.initialize(context_of(small_folder, make_context))
-    asked.initialize(context_of(small_folder, make_context, {"optimize": "auto"}))
+    requested.initialize(context_of(small_folder, make_context, {"optimize": "auto"}))
 
     assert not is_optimised(careful.model)
     assert careful.inference(torch.zeros(2, 3, 64, 64)).shape == (2, 32)
-    assert is_optimised(asked.model)
+    assert is_optimised(requested.model)
 
 
 def test_a_shape_from_the_configuration(small_folder: Path, make_context: Any) -> None:
     """A handler that knows nothing of its inputs is told by ``warmup: shape``."""
-    plain, told = BaseHandler(), BaseHandler()
+    plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
-    told.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
+    report.initialize(context_of(small_folder, make_context, {"warmup": {"shape": [3, 64, 64]}}))
 
     assert not is_optimised(plain.model)
-    assert is_optimised(told.model)
+    assert is_optimised(report.model)
 
 
 # Handlers in 8 bits

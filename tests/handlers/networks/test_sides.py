@@ -62,18 +62,18 @@ def signature(kind: type[BaseHandler], network: Any) -> Any:
 
 def test_a_program_declares_its_tensors(exported: Any) -> None:
     """By the names of ``forward``'s arguments; outputs are named as in answers."""
-    found = signature(BaseHandler, exported)
+    result = signature(BaseHandler, exported)
 
-    assert found.inputs.tensors == (("x", "FP32", (-1, 3)), ("ids", "INT64", (-1,)))
-    assert found.outputs.tensors == (("output_0", "FP32", (-1, 3)), ("output_1", "INT64", (-1,)))
+    assert result.inputs.tensors == (("x", "FP32", (-1, 3)), ("ids", "INT64", (-1,)))
+    assert result.outputs.tensors == (("output_0", "FP32", (-1, 3)), ("output_1", "INT64", (-1,)))
 
 
 def test_a_graph_declares_its_tensors() -> None:
     """Sizes without a number are any."""
-    found = signature(BaseHandler, OnnxNetwork(Session()))
+    result = signature(BaseHandler, OnnxNetwork(Session()))
 
-    assert found.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
-    assert found.outputs.tensors == (("output_0", "INT64", (-1,)),)
+    assert result.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
+    assert result.outputs.tensors == (("output_0", "INT64", (-1,)),)
 
 
 def test_a_handler_of_ones_own_declares_nothing_of_it(exported: Any) -> None:

@@ -103,11 +103,11 @@ def taking(gpus: SimulatedGpus, row: int, held: list[weakref.ref[Activations]]) 
 def test_too_large_batches_are_told(gpus: SimulatedGpus) -> None:
     """The largest size that fits is named, and nothing of a failed batch is left when the next is tried."""
     gpus.memory = 10 * GIB
-    told: list[str] = []
+    notes: list[str] = []
     held: list[weakref.ref[Activations]] = []
 
-    assert warmup.warm_up(taking(gpus, GIB, held), (2,), 24, GPU, told.append)
-    (line,) = told
+    assert warmup.warm_up(taking(gpus, GIB, held), (2,), 24, GPU, notes.append)
+    (line,) = notes
     assert line.startswith("Batches of 24 do not fit into the GPU's memory, those of 8 do: OutOfMemoryError")
     assert len(held) == len(warmup.sizes(24))
     assert gpus.calls.count("empty_cache") == 2

@@ -29,15 +29,15 @@ def _decoded(file: bytes) -> torch.Tensor:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """torchvision decodes without a GPU; the list says how many files it was given each time."""
-    given: list[int] = []
+    received: list[int] = []
 
     def decode(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
         assert device == DEVICE
-        given.append(len(files))
+        received.append(len(files))
         return [_decoded(bytes(file.tolist())) for file in files]
 
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", decode)
-    return given
+    return received
 
 
 def test_crops(played: list[int], picture: Any, encode: Any) -> None:

@@ -88,8 +88,8 @@ def test_other_modes_become_rgb(mode: str, picture: Any, encode: Any) -> None:
         deep = grey.convert("I").point(lambda value: value * 256 + 0)
         file = encode(Image.frombytes("I;16", deep.size, _words(deep)))
     elif mode in {"F", "I", "CMYK", "YCbCr", "LAB"}:
-        shown = grey.convert("RGB") if mode in {"YCbCr", "CMYK"} else grey
-        file = encode(shown.convert(mode) if mode != "LAB" else _lab(grey), "TIFF")
+        output = grey.convert("RGB") if mode in {"YCbCr", "CMYK"} else grey
+        file = encode(output.convert(mode) if mode != "LAB" else _lab(grey), "TIFF")
     else:
         file = encode(grey.convert(mode))
     opened = open_picture(file, "RGB")

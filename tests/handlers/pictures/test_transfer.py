@@ -25,7 +25,7 @@ class Played:
     device = torch.device("cpu")
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.message: list[str] = []
 
     def pinned(self, *shape: int) -> torch.Tensor:
         """Bytes."""
@@ -34,13 +34,13 @@ class Played:
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Says when it begins and ends."""
-        self.said.append("begin")
+        self.message.append("begin")
         yield
-        self.said.append("done")
+        self.message.append("done")
 
     def hand_over(self, batch: torch.Tensor) -> None:
         """Says so."""
-        self.said.append(f"hand over {len(batch)}")
+        self.message.append(f"hand over {len(batch)}")
 
 
 @pytest.fixture(params=["host", "device"])
@@ -63,7 +63,7 @@ def test_a_batch_is_there_when_it_is_given() -> None:
     stream = Played()
     DeviceLanding(PROCESSING, 3, stream).finish([0, 1, 2])
 
-    assert stream.said == ["begin", "done", "hand over 3"]
+    assert stream.message == ["begin", "done", "hand over 3"]
 
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
@@ -75,12 +75,3 @@ def test_crops_made_on_the_device(there: list[int]) -> None:
         landing.put(place, CROPS[place])
 
     assert torch.equal(landing.finish([0, 1, 2]), PROCESSING.normalise(CROPS))
-
-
-def test_a_gap_beside_crops_on_the_device() -> None:
-    """A place that stayed empty is left out."""
-    landing = DeviceLanding(PROCESSING, 3, Played())
-    landing.land_on_device([2], lambda: [CROPS[2]])
-    landing.put(0, CROPS[0])
-
-    assert torch.equal(landing.finish([0, 2]), PROCESSING.normalise(CROPS[[0, 2]]))

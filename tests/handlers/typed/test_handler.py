@@ -271,7 +271,7 @@ class NoType(modelserver.Handler):
 
 
 @pytest.mark.parametrize(
-    ("handler", "said"),
+    ("handler", "message"),
     [
         (NoPredict, r"NoPredict.predict\(self, rows\) is missing"),
         (Misspelt, r"is missing: it gets the rows of a batch; is it predcit, misspelt\?"),
@@ -282,9 +282,9 @@ class NoType(modelserver.Handler):
         (NoType, r"as NoType.predict is annotated: .*open.* is not supported; they can be str, bytes"),
     ],
 )
-def test_mistakes_are_told(handler: type[modelserver.Handler], said: str) -> None:
+def test_mistakes_are_told(handler: type[modelserver.Handler], message: str) -> None:
     """What cannot work is a TypeError when the model is loaded, which names the method and the remedy."""
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         Bench(handler)
 
 
@@ -295,8 +295,8 @@ def test_it_is_imported_lightly() -> None:
         "modelserver.Handler;"
         "print({'torch', 'numpy', 'pydantic', 'fastapi', 'asyncio'} & sys.modules.keys())"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert told.stdout == "set()\n"
+    assert done.stdout == "set()\n"
     with pytest.raises(AttributeError, match="no attribute 'Handlr'"):
         modelserver.Handlr  # noqa: B018

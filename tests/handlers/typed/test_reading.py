@@ -77,10 +77,10 @@ def encoded(text: str) -> bytearray:
 )
 def test_values(annotation: Any, row: dict[str, Any], value: Any) -> None:
     """What the client sent, in any of the forms in which the server passes it on, becomes the type."""
-    found = reader_of(annotation)(row)
+    result = reader_of(annotation)(row)
 
-    assert found == value
-    assert type(found) is type(value)
+    assert result == value
+    assert type(result) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "row", "said"),
+    ("annotation", "row", "message"),
     [
         (str, {"body": bytearray(b"\xff")}, "UTF-8"),
         (str, {"body": 3}, "a text is needed, got 3"),
@@ -138,9 +138,9 @@ def test_tensors() -> None:
         (torch.Tensor, {"body": [[1], [1, 2]]}, "numbers are needed: "),
     ],
 )
-def test_refusals(annotation: Any, row: dict[str, Any], said: str) -> None:
+def test_refusals(annotation: Any, row: dict[str, Any], message: str) -> None:
     """What cannot be read is refused in words for the client; a form that should have been JSON with the
     header to send.
     """
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         reader_of(annotation)(row)

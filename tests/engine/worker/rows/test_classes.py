@@ -24,9 +24,9 @@ def classes(
     """The classes of a row with these values; their number is that in the shape."""
     output = OutputForm("y", datatype, (len(values),)), pack(datatype, values)
     form, content = classified(output, OutputWish("y", {"classification": count}), lambda: labels or {})
-    found = unpack("BYTES", memoryview(content))
-    assert form == OutputForm("y", "BYTES", (len(found),))
-    return found
+    result = unpack("BYTES", memoryview(content))
+    assert form == OutputForm("y", "BYTES", (len(result),))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_outputs_without_classes(datatype: str, values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found", "warns"),
+    ("text", "result", "warns"),
     [
         (json.dumps({"0": "cat", "1": ["n1", "dog"]}), {"0": "cat", "1": "dog"}, False),
         (None, {}, False),
@@ -86,14 +86,14 @@ def test_outputs_without_classes(datatype: str, values: list[Any]) -> None:
     ids=["labels", "no file", "a list", "no JSON", "numbers"],
 )
 def test_labels_of_a_model(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, found: Any, warns: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, result: Any, warns: bool
 ) -> None:
     """They are read once; a file of another form is told once, and classes have none."""
     if text is not None:
         (tmp_path / "index_to_name.json").write_text(text)
     labels = Labels(str(tmp_path))
 
-    assert labels() == found
+    assert labels() == result
     (tmp_path / "index_to_name.json").write_text("{}")
-    assert labels() == found
+    assert labels() == result
     assert len(caplog.records) == warns

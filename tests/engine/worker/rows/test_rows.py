@@ -240,9 +240,9 @@ def test_instances_have_no_part_headers() -> None:
 def test_instances_on_their_way_to_an_envelope(value: Any) -> None:
     """They stay what they are, so that the envelope can tell them from bodies."""
     body = json.dumps(value).encode()
-    found = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
+    result = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)
 
-    assert found.data == Instance(value)
+    assert result.data == Instance(value)
 
 
 def test_bodies_are_the_same_in_an_envelope() -> None:

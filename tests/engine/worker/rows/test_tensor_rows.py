@@ -99,11 +99,11 @@ def test_tensors_are_the_handlers_own() -> None:
     """The frame's bytes are used again; what the handler keeps is not touched by that."""
     rows, tail = sent(tensor("x", "INT8", (2,), [1, 2]))
     frame = bytearray(tail)
-    given = decode_rows(rows, memoryview(frame))
+    received = decode_rows(rows, memoryview(frame))
     frame[:] = b"\x07\x07"
-    given[0]["data"] += 10
+    received[0]["data"] += 10
 
-    assert [row["data"].item() for row in given] == [11, 2]
+    assert [row["data"].item() for row in received] == [11, 2]
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -159,8 +159,8 @@ def test_what_is_given_back_is_what_came(
     else:
         row = bytes(range(size * DATATYPES[datatype].width))
         row = bytes(byte % 2 for byte in row) if datatype == "BOOL" else row
-    given = Tensor("x", datatype, (2, *trailing), memoryview(row * 2), text=text)
-    (_, lone), (_, one) = got(given), got(given, tensor("y", "BYTES", (2,), [b"", b"a"]))
+    received = Tensor("x", datatype, (2, *trailing), memoryview(row * 2), text=text)
+    (_, lone), (_, one) = got(received), got(received, tensor("y", "BYTES", (2,), [b"", b"a"]))
 
     for value in (next(iter(lone.values())), one["x"]):
         name, shape, data = packed(bytes(value) if isinstance(value, bytearray) else value)
@@ -323,12 +323,12 @@ def test_what_has_no_form() -> None:
 
 def test_only_what_was_asked_for() -> None:
     """In the order asked for; an output that is not there is told by its name."""
-    asked = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
+    requested = [RequestedOutput(name, binary=False, parameters={}) for name in ("b", "a")]
     answer = {"a": torch.tensor([1]), "b": torch.tensor([2]), "c": torch.tensor([3])}
 
-    assert list(joined(answer, outputs=asked)) == ["b", "a"]
+    assert list(joined(answer, outputs=requested)) == ["b", "a"]
     with pytest.raises(UnknownOutput, match="b"):
-        joined({"a": torch.tensor([1])}, outputs=asked)
+        joined({"a": torch.tensor([1])}, outputs=requested)
 
 
 # A batch through the service
@@ -395,7 +395,7 @@ def test_rows_that_were_written_to_are_not_tried_again() -> None:
 
 def test_failures_are_told_as_kserve_does() -> None:
     """A broken contract, an answer without a form and an output that is not there."""
-    asked = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
+    requested = {"outputs": [RequestedOutput("q", binary=False, parameters={})]}
 
     (few, text), *_ = run(lambda data, _: [], FOUR)
     assert (few.status, text.startswith(b"size of prediction")) == (500, True)
@@ -404,7 +404,7 @@ def test_failures_are_told_as_kserve_does() -> None:
         500,
         b"Unsupported model output data type: Type is not JSON serializable: object",
     )
-    (unknown, text), *_ = run(lambda data, _: [1] * len(data), FOUR, **asked)
+    (unknown, text), *_ = run(lambda data, _: [1] * len(data), FOUR, **requested)
     assert (unknown.status, text) == (400, b"Unexpected inference output 'q' for model 'm'")
 
 

@@ -41,13 +41,13 @@ def _fresh_top() -> Iterator[None]:
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     """Seeded, from -3 to 3."""
     generator = torch.Generator().manual_seed(seed)
-    found = torch.randn(*shape, generator=generator).clamp(-3, 3)
-    return found.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else found
+    actual = torch.randn(*shape, generator=generator).clamp(-3, 3)
+    return actual.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else actual
 
 
-def steps_off(found: torch.Tensor, expected: torch.Tensor, scale: Scale) -> float:
+def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: Scale) -> float:
     """The largest difference, in steps of a scale."""
-    return float((found - expected).abs().max()) / scale.step
+    return float((actual - expected).abs().max()) / scale.step
 
 
 def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = False) -> FusedConvolution:
@@ -78,11 +78,11 @@ def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
     """Numbers of the range come back to within half a step, and zero exactly."""
     scale = Scale.of(low, high)
     values = torch.tensor([low, 0.0, high])
-    found = Dequantise(scale)(Quantise(scale)(values))
+    actual = Dequantise(scale)(Quantise(scale)(values))
 
     assert 0 <= scale.zero <= top()
-    assert found[1] == 0
-    assert steps_off(found, values, scale) <= 1.0
+    assert actual[1] == 0
+    assert steps_off(actual, values, scale) <= 1.0
 
 
 def test_a_scale_of_zeros() -> None:
@@ -92,10 +92,10 @@ def test_a_scale_of_zeros() -> None:
 
 def test_beyond_the_range() -> None:
     """What the calibration set did not have becomes the smallest or largest value, in the input's layout."""
-    found = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
+    actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
 
-    assert (int(found.min()), int(found.max())) == (0, top())
-    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert (int(actual.min()), int(actual.max())) == (0, top())
+    assert actual.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
@@ -151,10 +151,10 @@ def test_a_convolution_with_a_sum(activation: Activation, in_place: bool) -> Non
     with torch.inference_mode():
         term = Quantise(INTO)(other)
         before = term.clone()
-        found = layer(Quantise(INTO)(rows), term)
+        actual = layer(Quantise(INTO)(rows), term)
 
-    assert torch.equal(term, found if in_place else before)
-    assert steps_off(Dequantise(scale)(found), expected, scale) < 2.5
+    assert torch.equal(term, actual if in_place else before)
+    assert steps_off(Dequantise(scale)(actual), expected, scale) < 2.5
 
 
 @needs_int8

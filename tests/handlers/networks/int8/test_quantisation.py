@@ -68,13 +68,13 @@ def test_batch_sizes(reader: nn.Module, size: int) -> None:
 def test_what_is_told(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
     """One line of the log tells agreement, the largest difference, and 7 bits where there are no more."""
     caplog.set_level("INFO")
-    said = quantise(copy.deepcopy(reader), calibration_set(), 8)
+    words = quantise(copy.deepcopy(reader), calibration_set(), 8)
     (line,) = (message for message in caplog.messages if "int8" in message)
 
-    assert said in line
-    assert "the first class agrees for" in said
-    assert "of the 100 rows of the calibration set, the largest difference is" in said
-    assert ("activations have 7 bits" in said) is not has_dot_products()
+    assert words in line
+    assert "the first class agrees for" in words
+    assert "of the 100 rows of the calibration set, the largest difference is" in words
+    assert ("activations have 7 bits" in words) is not has_dot_products()
 
 
 # Graphs
@@ -92,9 +92,9 @@ class Kept(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows x 1 x any x any to rows x 5."""
-        found = torch.relu(self.first(rows))
-        summed = torch.relu(self.second(found) + found)
-        parts = (found, summed, torch.tanh(self.third(summed)))
+        result = torch.relu(self.first(rows))
+        summed = torch.relu(self.second(result) + result)
+        parts = (result, summed, torch.tanh(self.third(summed)))
         answers: torch.Tensor = self.classes(torch.cat([part.mean((2, 3)) for part in parts], 1))
         return answers
 
@@ -112,10 +112,10 @@ class Chain(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows x 1 x any x any to rows x 8."""
-        found = self.first(rows)
-        found = torch.relu(self.third(self.second(found)) + found)
-        found = self.fifth(self.fourth(found)) + found
-        return found.mean((2, 3))
+        result = self.first(rows)
+        result = torch.relu(self.third(self.second(result)) + result)
+        result = self.fifth(self.fourth(result)) + result
+        return result.mean((2, 3))
 
 
 class Words(nn.Module):
@@ -141,8 +141,8 @@ class Several(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> Any:
         """Scores of pixels, and more."""
-        found = self.layer(rows)
-        return {"out": found, "more": (torch.relu(found).sum((2, 3)), 3)}
+        result = self.layer(rows)
+        return {"out": result, "more": (torch.relu(result).sum((2, 3)), 3)}
 
 
 class Double(nn.Module):
@@ -212,11 +212,11 @@ def test_outputs_in_dicts_and_tuples() -> None:
     torch.manual_seed(0)
     model = Several().eval()
     rows = calibration_set()
-    plain, found = outputs(model, rows), outputs(in_int8(model, rows), rows)
+    plain, result = outputs(model, rows), outputs(in_int8(model, rows), rows)
 
-    assert found["more"][1] == 3
-    assert found["out"].is_contiguous()
-    assert deviation(found, plain) < 0.05
+    assert result["more"][1] == 3
+    assert result["out"].is_contiguous()
+    assert deviation(result, plain) < 0.05
 
 
 # What stays the network's own
@@ -228,11 +228,11 @@ def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> No
     rows = held_out().pictures[:2]
     with torch.no_grad():
         assert not torch.equal(fast(rows), reader(rows))
-    wanted = rows.clone().requires_grad_()
-    fast(wanted).sum().backward()
+    expected = rows.clone().requires_grad_()
+    fast(expected).sum().backward()
 
     assert torch.equal(fast(rows), reader(rows))
-    assert wanted.grad is not None
+    assert expected.grad is not None
     fast.stem[0].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
     assert torch.equal(outputs(fast, rows), outputs(reader, rows))
 
