@@ -71,7 +71,7 @@ def context(make_context: Any, tmp_path: Path) -> Context:
     return made
 
 
-def test_eager(folder: Path, make_context: Any, begin: Any) -> None:
+def test_eager_models_are_loaded(folder: Path, make_context: Any, begin: Any) -> None:
     """Model file and weights are loaded, on the CPU in evaluation mode, and a batch goes through."""
     context = make_context(folder, modelFile="double_model_file.py", serializedFile="triple.pth")
     handler = BaseHandler()
@@ -137,7 +137,7 @@ def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_torchscript(folder: Path, make_context: Any, begin: Any) -> None:
+def test_torchscript_is_loaded(folder: Path, make_context: Any, begin: Any) -> None:
     """A ``.pt`` file without a model file is TorchScript."""
     torch.jit.script(torch.nn.ReLU()).save(folder / "relu.pt")
     context = make_context(folder, serializedFile="relu.pt")
@@ -210,7 +210,7 @@ def test_phases_are_timed(context: Context, begin: Any) -> None:
     assert all(seconds > 0 for seconds in state.phases)
 
 
-def test_describe(context: Context, begin: Any) -> None:
+def test_describe_answers_without_the_model(context: Context, begin: Any) -> None:
     """A customized describe answers what describe_handle says, without touching the model."""
 
     class Described(Numbers):
@@ -229,7 +229,9 @@ def test_describe(context: Context, begin: Any) -> None:
     ("targets", "requested"),
     [([None, None], 0), ([3, 3], 3), ([b"4", bytearray(b"4")], 4), ([1, 2], [1, 2]), (["5", None], [5, 0])],
 )
-def test_explain(targets: list[Any], requested: Any, context: Context, begin: Any) -> None:
+def test_explanations_come_from_get_insights(
+    targets: list[Any], requested: Any, context: Context, begin: Any
+) -> None:
     """Explanations come from get_insights: one target for all rows, or one for each."""
 
     class Explained(Numbers):
@@ -263,7 +265,7 @@ def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
     ]
 
 
-def test_explain_errors(context: Context, begin: Any) -> None:
+def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
     """A handler that explains nothing answers 501, a target that is no number 400."""
 
     class Explained(Numbers):
@@ -282,7 +284,7 @@ def test_explain_errors(context: Context, begin: Any) -> None:
     assert (nothing.value.error_code, wrong.value.error_code) == (501, 400)
 
 
-def test_prediction_exception() -> None:
+def test_prediction_exceptions_read_as_torchserves() -> None:
     """The exception carries message and code, and reads as in TorchServe."""
     error = PredictionException("Too dark", 404)
 
@@ -290,7 +292,7 @@ def test_prediction_exception() -> None:
     assert PredictionException("Broken").error_code == 500
 
 
-def test_profiler(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiled_batches_are_answered(context: Context, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ENABLE_TORCH_PROFILER a batch is profiled and answered alike."""
     traces: list[Any] = []
 

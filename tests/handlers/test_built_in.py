@@ -39,7 +39,7 @@ def test_each_is_found_by_its_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ImageClassifier, DenseNetHandler])
-def test_few_classes_and_topk(
+def test_few_classes_are_all_answered(
     kind: type[ImageClassifier], tmp_path: Path, make_context: Any, begin: Any, pictures: list[bytes]
 ) -> None:
     """A network of three classes answers three (TorchServe fails), or as many as ``topk`` says."""

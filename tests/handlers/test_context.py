@@ -29,7 +29,7 @@ def decoded(calls: list[int], idx: int, headers: dict[str, str]) -> Callable[[],
     return decode
 
 
-def test_system_properties(context: Context) -> None:
+def test_system_properties_are_torchserves(context: Context) -> None:
     """The properties are TorchServe's, the server's name included."""
     assert context.system_properties == {
         "model_dir": "/models/noop",
@@ -43,7 +43,7 @@ def test_system_properties(context: Context) -> None:
     assert context.model_yaml_config == {"a": 1}
 
 
-def test_before_the_first_batch(context: Context) -> None:
+def test_nothing_is_there_before_the_first_batch(context: Context) -> None:
     """There are no request ids yet, and one empty processor."""
     assert context.request_ids is None
     assert context.get_request_id() is None
@@ -85,7 +85,7 @@ def test_plain_headers_are_case_insensitive(context: Context) -> None:
     assert isinstance(context.get_all_request_header(0), Headers)
 
 
-def test_untouched_requests_cost_nothing(context: Context) -> None:
+def test_untouched_requests_have_no_processor(context: Context) -> None:
     """Only requests whose headers or answers were used have a processor for the runtime to look at."""
     state = BatchState(["a", "b"], [{}, {}])
     context._ms_begin(state)
@@ -111,14 +111,14 @@ def test_processors_can_be_replaced(context: Context) -> None:
     assert context.get_request_id(1) == "b"
 
 
-def test_sequence_id(context: Context) -> None:
+def test_sequence_ids_come_from_a_header(context: Context) -> None:
     """The sequence is named by the header that the context names."""
     context._ms_begin(BatchState(["a"], [{"ts_request_sequence_id": "s1"}]))
 
     assert context.get_sequence_id(0) == "s1"
 
 
-def test_response_parameters(context: Context) -> None:
+def test_response_parameters_are_checked(context: Context) -> None:
     """Text, finite numbers of 64 bits and truths may be said beside an answer, and nothing else."""
     for value in ("text", 3, 0.5, True):
         context.set_response_parameter(0, "p", value)
@@ -131,7 +131,7 @@ def test_response_parameters(context: Context) -> None:
     assert context.request_processor[0]._ms_parameters == {"p": True}
 
 
-def test_parameters(context: Context) -> None:
+def test_parameters_are_decoded_when_needed(context: Context) -> None:
     """The other top-level fields of a V1 body are decoded when asked for, and empty by default."""
     context._ms_begin(BatchState(["a", "b"], parameters=[lambda: {"temperature": 0.5}, {}]))
 
@@ -141,7 +141,7 @@ def test_parameters(context: Context) -> None:
     assert context.get_request_parameters(0) == {}
 
 
-def test_rejections(context: Context) -> None:
+def test_rejections_belong_to_a_batch(context: Context) -> None:
     """Rejections belong to a batch, name status and message, and need a position inside it."""
     context._ms_begin(BatchState(["a", "b"]))
     context.reject(1, "not a picture")
@@ -185,7 +185,7 @@ def test_other_threads_see_the_latest_batch(context: Context) -> None:
     assert in_thread(lambda: context.get_request_id(0)) == "current"
 
 
-def test_equality(context: Context) -> None:
+def test_contexts_of_one_model_are_equal(context: Context) -> None:
     """Contexts of the same model and configuration are equal; an attribute tells them apart."""
     same = Context("noop", "/models/noop", {"model": {}}, 4, 1, "0.12.0", False, "metrics", {"a": 1})
 
@@ -195,7 +195,7 @@ def test_equality(context: Context) -> None:
     assert context != "noop"
 
 
-def test_the_names_that_public_handlers_read() -> None:
+def test_inner_names_may_be_read_and_set() -> None:
     """The properties and the requests are there under TorchServe's inner names too, which may be set."""
     context = Context("m", "/", None, 1, None, "0")
     context._ms_begin(BatchState(["a"], [{"x": "1"}]))
@@ -211,7 +211,7 @@ def test_the_names_that_public_handlers_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["X-Foo", "x-foo", "X-FOO"])
-def test_lookup_in_any_case(name: str) -> None:
+def test_headers_are_looked_up_in_any_case(name: str) -> None:
     """A header is found in any case, by index, get and in."""
     headers = Headers({"X-Foo": "1"})
 
@@ -234,7 +234,7 @@ def test_exact_case_wins_then_the_later() -> None:
     assert headers["HOST"] == "example.org"
 
 
-def test_absent_header() -> None:
+def test_absent_headers_have_a_default() -> None:
     """An absent header is None or the default for get, and a KeyError with its name for an index."""
     headers = Headers({"a": "1"})
 

@@ -53,7 +53,7 @@ def test_it_learns(example: Any) -> None:
     assert share >= build.ENOUGH
 
 
-def test_the_sample_picture(example: Any) -> None:
+def test_shapes_of_the_sample_picture_are_detected(example: Any) -> None:
     """Circle, square and triangle are found where they were drawn, beside a picture of another size."""
     handler, build, shapes, _ = example
     _, drawn = shapes.draw_shapes(build.SAMPLE_SEED, (160, 120))

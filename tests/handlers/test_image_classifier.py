@@ -84,7 +84,7 @@ def test_numbers_are_torchvisions(answers: list[Any], pictures: list[bytes], exa
     assert all(list(answer.values()) == sorted(answer.values(), reverse=True) for answer in answers)
 
 
-def test_number_of_classes(handler: ImageClassifier, pictures: list[bytes]) -> None:
+def test_the_number_of_classes_can_be_set(handler: ImageClassifier, pictures: list[bytes]) -> None:
     """set_max_result_classes decides how many classes are answered."""
     handler.set_max_result_classes(2)
 
@@ -133,7 +133,7 @@ def test_configuration_alone_names_a_network(
 @pytest.mark.parametrize(
     ("weights", "resize"), [(ResNet152_Weights.IMAGENET1K_V1, 256), (ResNet152_Weights.IMAGENET1K_V2, 232)]
 )
-def test_transforms_of_the_weights(
+def test_transforms_are_those_of_the_weights(
     weights: Any,
     resize: int,
     tmp_path: Path,

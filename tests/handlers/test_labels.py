@@ -34,19 +34,19 @@ def test_missing_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixt
         ({"object_type_names": ["background", "person"]}, {"0": "background", "1": "person"}),
     ],
 )
-def test_forms(tmp_path: Path, mapping: Any, labels: dict[str, str]) -> None:
+def test_labels_may_have_several_forms(tmp_path: Path, mapping: Any, labels: dict[str, str]) -> None:
     """A label is a text or the last of a list; a list of names counts from 0."""
     assert load_label_mapping(written(tmp_path, mapping)) == labels
 
 
-def test_not_a_mapping(tmp_path: Path) -> None:
+def test_lists_are_refused(tmp_path: Path) -> None:
     """A list is refused with TorchServe's text."""
     with pytest.raises(ValueError, match=r'index->name JSON mapping should be in "class": "label" format\.'):
         load_label_mapping(written(tmp_path, ["cat"]))
 
 
 @pytest.mark.parametrize("label", [3, None, {"a": 1}, [], ["a", 1]])
-def test_other_labels(tmp_path: Path, label: Any) -> None:
+def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
     """A label of another type is refused with TorchServe's text."""
     with pytest.raises(ValueError, match=r"labels in index->name mapping must be either str or List\[str\]"):
         load_label_mapping(written(tmp_path, {"0": label}))
@@ -60,12 +60,12 @@ def test_labels_in_the_order_of_classes() -> None:
     assert list(answers[0]) == ["dog", "cat"]
 
 
-def test_without_mapping_or_classes() -> None:
+def test_classes_are_numbers_without_a_mapping() -> None:
     """Without a mapping classes are numbers, without classes they count from 0."""
     assert map_class_to_label([[0.1, 0.9]]) == [{"0": 0.1, "1": 0.9}]
 
 
-def test_misuse() -> None:
+def test_misuse_raises_torchserves_texts() -> None:
     """Tensors, other mappings and unknown classes are errors with TorchServe's texts."""
     with pytest.raises(TypeError, match="Convert classes to list before doing mapping"):
         map_class_to_label(((0.1, 0.9),))

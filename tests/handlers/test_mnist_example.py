@@ -74,7 +74,7 @@ def test_archive_is_small_and_current() -> None:
             assert archive.read(name) == (EXAMPLE / name).read_bytes()
 
 
-def test_own_sample(ask: Ask) -> None:
+def test_the_readmes_sample_is_answered(ask: Ask) -> None:
     """The picture that the README sends is answered 2."""
     file = (EXAMPLE / "digit-2.png").read_bytes()
     picture = Image.open(io.BytesIO(file))
@@ -83,7 +83,7 @@ def test_own_sample(ask: Ask) -> None:
     assert ask([{"body": bytearray(file)}]) == [2]
 
 
-def test_forms_in_one_batch(ask: Ask) -> None:
+def test_forms_share_one_batch(ask: Ask) -> None:
     """Bytes, base64 instances and a bad picture share a batch; the bad one alone has no answer (F17)."""
     file = base64.b64decode(KSERVE_SAMPLE)
 
@@ -91,7 +91,7 @@ def test_forms_in_one_batch(ask: Ask) -> None:
     assert ask(rows) == [2, 2, None, 2]
 
 
-def test_other_pictures_of_the_same_digit(ask: Ask) -> None:
+def test_other_pictures_are_brought_to_form(ask: Ask) -> None:
     """Ink on paper, other sizes, colours and margins are brought to MNIST's form."""
     paper = ImageOps.invert(sample())
     wide = ImageOps.expand(paper.resize((200, 200)), border=(150, 20, 60, 90), fill=255)
@@ -103,14 +103,14 @@ def test_other_pictures_of_the_same_digit(ask: Ask) -> None:
 @pytest.mark.parametrize(
     "picture", [Image.new("L", (28, 28)), Image.new("L", (50, 9), 255), Image.new("L", (1, 1))]
 )
-def test_empty_pictures(picture: Image.Image, ask: Ask) -> None:
+def test_empty_pictures_are_answered(picture: Image.Image, ask: Ask) -> None:
     """A picture without a digit is answered with some digit, not with an error."""
     (answer,) = ask([{"body": encoded(picture)}])
 
     assert answer in range(10)
 
 
-def test_held_out_digits(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_digits_are_named(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """At least 97 % of the digits that training never saw are named rightly, sent as pictures."""
     pytest.importorskip("sklearn")
     functional = importlib.import_module("torchvision.transforms.functional")

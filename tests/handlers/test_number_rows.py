@@ -125,7 +125,7 @@ def test_the_signature_decides(ask: Any) -> None:
     assert datatypes_of(both) == {"a": torch.float64, "b": torch.int8}
 
 
-def test_a_signature_with_a_type_that_torch_does_not_have(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_unknown_to_torch_are_refused(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.3 it has no UINT16: each request is told so."""
     monkeypatch.delattr(torch, "uint16")
     config = {"signature": {"inputs": [{"name": "x", "datatype": "UINT16", "shape": [-1, 4]}]}}
@@ -160,7 +160,7 @@ def test_what_are_no_numbers_is_rejected_alone(row: Any, message: str, ask: Any)
     assert message in rejections[1][1]
 
 
-def test_without_a_server(make_context: Any, tmp_path: Path) -> None:
+def test_bad_rows_fail_without_a_server(make_context: Any, tmp_path: Path) -> None:
     """With a context that cannot reject, the whole call fails with 400."""
     handler = BaseHandler()
     handler.context = object()
@@ -198,7 +198,7 @@ def test_answers_of_ones_own_rows_stay(begin: Any, make_context: Any, tmp_path: 
         (nn.ReLU(), torch.zeros(1, 2), False),
     ],
 )
-def test_what_whole_numbers_mean(layer: nn.Module, row: torch.Tensor, floats: bool) -> None:
+def test_whole_numbers_become_floats_for_weights(layer: nn.Module, row: torch.Tensor, floats: bool) -> None:
     """Floats to a network with weights and no table, in all of its forms."""
     exported = torch.export.export(nn.Sequential(layer), (row,)).module()
 

@@ -107,7 +107,7 @@ def test_torchvisions_detectors_are_served(make: Any, begin: Any, pictures: list
         assert result == pytest.approx(alone["boxes"].flatten().tolist(), abs=1e-3)
 
 
-def test_labels_and_threshold(make: Any, begin: Any, tmp_path: Path, pictures: list[bytes]) -> None:
+def test_labels_and_threshold_count(make: Any, begin: Any, tmp_path: Path, pictures: list[bytes]) -> None:
     """Labels come from index_to_name.json, a class without one keeps its number; the threshold counts."""
     (tmp_path / "index_to_name.json").write_text(json.dumps({"1": "room", "2": ["n2", "speck"]}))
     handler = make({"handler": {"threshold": 0.001}})

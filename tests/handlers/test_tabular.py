@@ -87,7 +87,7 @@ def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
         pass
 
 
-def test_skops(pipeline: Any, tmp_path: Path) -> None:
+def test_skops_needs_no_trust(pipeline: Any, tmp_path: Path) -> None:
     """Its files need no trust; types that skops does not know are refused by name."""
     skops: Any = pytest.importorskip("skops.io")
     skops.dump(pipeline, tmp_path / "iris.skops")
@@ -99,7 +99,7 @@ def test_skops(pipeline: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".ubj"])
-def test_xgboost(suffix: str, tmp_path: Path) -> None:
+def test_xgboost_is_served_in_both_formats(suffix: str, tmp_path: Path) -> None:
     """Both formats answer the number of the class, or the number that was learned."""
     rows = numpy.array(SOME)
     path = tmp_path / f"m{suffix}"
@@ -113,7 +113,7 @@ def test_xgboost(suffix: str, tmp_path: Path) -> None:
     assert loaded(path).predict(rows) == pytest.approx(expected.tolist())
 
 
-def test_xgboost_stopped_early(tmp_path: Path) -> None:
+def test_trees_after_the_best_round_do_not_count(tmp_path: Path) -> None:
     """The trees after the best round do not count, as with XGBoost's own classes."""
     booster = boosted(tmp_path / "m.json", "reg:squarederror", CLASSES)
     booster.set_attr(best_iteration=0)
@@ -125,7 +125,7 @@ def test_xgboost_stopped_early(tmp_path: Path) -> None:
     )
 
 
-def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_loaded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is named with what is wrong: another object, another format, a library that is missing."""
     joblib.dump({"model": 1}, tmp_path / "dict.joblib")
     for name in ("other.json", "other.txt", "absent.joblib"):

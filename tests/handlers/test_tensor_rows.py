@@ -39,7 +39,7 @@ def answers(handler: Any, data: Any) -> Any:
 # Rows
 
 
-def test_slices_and_picks() -> None:
+def test_parts_of_rows_have_their_tensors() -> None:
     """A part of the rows has its part of the tensors; neighbours are views."""
     rows = batch(x=[[1.0], [2.0], [3.0], [4.0]])
     middle, apart = rows.pick([1, 2]), rows.pick([0, 3])
@@ -72,7 +72,7 @@ def test_writing_is_noticed() -> None:
         assert (before, rows.changed) == (False, True)
 
 
-def test_arrays_of_numpy() -> None:
+def test_arrays_need_no_count_of_changes() -> None:
     """They have no count of changes, and need none."""
     array = numpy.arange(3)
     rows = TensorRows([{"data": each} for each in array], {"x": array})
@@ -93,7 +93,7 @@ def test_rows_are_stacked_again() -> None:
     assert stacked(torch.tensor([1])) is None
 
 
-def test_rows_of_outputs() -> None:
+def test_outputs_become_rows() -> None:
     """One tensor, a tuple or list of them, a dict of them."""
     one, two = torch.tensor([[1], [2]]), torch.tensor([3.0, 4.0], requires_grad=True)
 
@@ -127,12 +127,12 @@ def test_several_inputs_are_named_arguments() -> None:
     assert [tuple(each.item() for each in row) for row in got] == [(4, 3), (6, 8)]
 
 
-def test_rows_one_by_one() -> None:
+def test_rows_one_by_one_are_stacked() -> None:
     """A list of rows, as micro batches are, is stacked; its answers are lists as ever."""
     assert answers(Linear(), list(batch(x=[1, 2]))) == [2, 4]
 
 
-def test_preprocess_tensors() -> None:
+def test_preprocess_tensors_gets_tensors_by_name() -> None:
     """A handler that has it gets the tensors by name, for such rows only."""
 
     class Own(Linear):

@@ -48,7 +48,7 @@ def test_bad_texts_are_rejected_alone(make_classifier: MakeClassifier, begin: An
     assert "token numbers must be from 0 to 10" in state.rejections[2][1]
 
 
-def test_labels_topk_and_ngrams(make_classifier: MakeClassifier, begin: Any, tmp_path: Path) -> None:
+def test_labels_topk_and_ngrams_count(make_classifier: MakeClassifier, begin: Any, tmp_path: Path) -> None:
     """Labels come from index_to_name.json; ``handler`` sets how many are answered, and how long runs are."""
     (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "bad", "1": "fair", "2": "good"}))
     handler = make_classifier({"handler": {"topk": 2, "ngrams": 1}})
@@ -103,7 +103,7 @@ def test_unknown_classes_are_not_explained(make_classifier: MakeClassifier, begi
     assert refusal.value.error_code == 400
 
 
-def test_networks_that_cannot_be_seen_into(make_classifier: MakeClassifier, begin: Any) -> None:
+def test_opaque_networks_are_not_explained(make_classifier: MakeClassifier, begin: Any) -> None:
     """A bag of maxima, and a network without a bag, are a 501."""
     for handler in (make_classifier(mode="max"), make_classifier()):
         if handler.model.embedding.mode != "max":

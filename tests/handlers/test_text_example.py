@@ -44,7 +44,7 @@ def ask(handler: TextClassifier, rows: list[Any], explain: str = "False") -> Any
     return handler.handle(rows, handler.context)
 
 
-def test_held_out_sentences(example: Any) -> None:
+def test_held_out_sentences_are_named(example: Any) -> None:
     """All sentences that training never saw are named rightly, in one batch."""
     handler, sentences = example
     answers = ask(handler, [{"body": text} for text, _ in sentences.HELD_OUT])

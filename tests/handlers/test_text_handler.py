@@ -26,7 +26,7 @@ def test_unknown_words_are_left_out_without_a_number_for_them(
     assert list(answer.values()) == pytest.approx(alone(handler, [2, 4]), abs=1e-5)
 
 
-def test_vocabulary_of_the_manifest(make_classifier: MakeClassifier, tmp_path: Path) -> None:
+def test_the_manifest_names_the_vocabulary(make_classifier: MakeClassifier, tmp_path: Path) -> None:
     """``sourceVocab`` names another file, which must be the archive's own (F59)."""
     torch.save(["one"], tmp_path / "other.pt")
 
@@ -35,7 +35,7 @@ def test_vocabulary_of_the_manifest(make_classifier: MakeClassifier, tmp_path: P
         make_classifier(sourceVocab="../x.pt")
 
 
-def test_helpers_of_explanations_of_ones_own(make_classifier: MakeClassifier) -> None:
+def test_helpers_of_explanations_are_there(make_classifier: MakeClassifier) -> None:
     """Words by number, and attributions summed up per word."""
     handler = make_classifier()
     attributions = torch.tensor([[[1.0, 2.0], [0.0, 4.0], [-1.0, 1.0]]])
@@ -44,7 +44,7 @@ def test_helpers_of_explanations_of_ones_own(make_classifier: MakeClassifier) ->
     assert handler.summarize_attributions(attributions).tolist() == pytest.approx([0.6, 0.8, 0.0])
 
 
-def test_the_misspelt_step_of_cleaning(make_classifier: MakeClassifier) -> None:
+def test_the_misspelt_step_can_be_overridden(make_classifier: MakeClassifier) -> None:
     """``_remove_puncutation`` may be called and overridden, as in TorchServe."""
     handler = make_classifier()
     assert handler._remove_puncutation("a, b.") == "a b"

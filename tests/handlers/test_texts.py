@@ -32,7 +32,7 @@ from modelserver_handlers.words.tokenizer import ngrams_iterator
         ({"data": [3, 0, 1]}, [3, 0, 1]),
     ],
 )
-def test_forms_of_a_text(row: Any, text: Any) -> None:
+def test_forms_of_a_text_are_read(row: Any, text: Any) -> None:
     """Text, bytes, base64 and token numbers are taken, bare or under data and body."""
     assert text_input(row) == text
 
@@ -50,7 +50,7 @@ def test_forms_of_a_text(row: Any, text: Any) -> None:
         (1.5, "a text cannot be made of a float"),
     ],
 )
-def test_what_is_no_text(row: Any, fault: str) -> None:
+def test_other_rows_are_refused(row: Any, fault: str) -> None:
     """Anything else is refused in words for the client (F8)."""
     with pytest.raises(BadInput) as refusal:
         text_input(row)
@@ -58,7 +58,7 @@ def test_what_is_no_text(row: Any, fault: str) -> None:
     assert fault in str(refusal.value)
 
 
-def test_cleaning() -> None:
+def test_texts_are_cleaned() -> None:
     """Tags and entities go without a trace, accents are taken off, of the rest letters and digits stay."""
     assert remove_html('<p class="x">a &amp; b&#39;s</p><br/>c') == "a  bsc"
     assert remove_accents("naïve Ångström 日本") == "naive Angstrom "

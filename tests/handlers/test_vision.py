@@ -67,7 +67,7 @@ def pixel_limit() -> Iterator[None]:
     Image.MAX_IMAGE_PIXELS = limit
 
 
-def test_rows_of_every_kind(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
+def test_rows_of_every_kind_share_a_batch(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
     """Raw bytes, base64 and numbers share a batch; its rows are the pictures in order."""
     numbers = torch.full((3, 4, 4), 0.5).tolist()
     rows = [
@@ -85,7 +85,7 @@ def test_rows_of_every_kind(handler: Coloured, pictures: list[bytes], begin: Any
 
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("bad", [b"not a picture", "@@@", {"data": None}])
-def test_one_bad_picture(
+def test_one_bad_picture_is_rejected_alone(
     position: int, bad: Any, handler: Coloured, pictures: list[bytes], begin: Any
 ) -> None:
     """At each position a bad picture is rejected alone; its neighbours are answered as ever (F17, F18)."""
@@ -118,7 +118,7 @@ def test_bad_pictures_do_not_stay(
     assert remains() is None
 
 
-def test_all_bad(handler: Coloured, begin: Any) -> None:
+def test_bad_pictures_do_not_reach_the_model(handler: Coloured, begin: Any) -> None:
     """A batch of bad pictures is answered without the model (F20)."""
     begin(handler.context, 2)
 
@@ -200,7 +200,7 @@ def test_conversion_is_each_class_own(pictures: list[bytes], encode: Any, pictur
     assert Sized().preprocess([{"body": file}]).shape == (1, 3, 224, 224)
 
 
-def test_processing_set_on_the_object(encode: Any, picture: Any) -> None:
+def test_processing_of_the_object_counts(encode: Any, picture: Any) -> None:
     """Processing that a handler sets in its own initialize counts like one on its class."""
     handler = ImageClassifier()
     handler.image_processing = small  # type: ignore[method-assign,assignment]
@@ -209,7 +209,9 @@ def test_processing_set_on_the_object(encode: Any, picture: Any) -> None:
 
 
 @pytest.mark.usefixtures("pixel_limit")
-def test_pixel_limit(make_context: Any, tmp_path: Path, encode: Any, picture: Any, begin: Any) -> None:
+def test_the_pixel_limit_holds(
+    make_context: Any, tmp_path: Path, encode: Any, picture: Any, begin: Any
+) -> None:
     """Pillow's limit holds unless ``limit_max_image_pixels`` is false (F17)."""
     file = encode(picture(1))
     handler = Coloured()
@@ -224,7 +226,9 @@ def test_pixel_limit(make_context: Any, tmp_path: Path, encode: Any, picture: An
     assert Image.MAX_IMAGE_PIXELS is None
 
 
-def test_explanations(handler: Coloured, pictures: list[bytes], begin: Any) -> None:
+def test_explanations_have_the_shape_of_pictures(
+    handler: Coloured, pictures: list[bytes], begin: Any
+) -> None:
     """Explanations have the shape of the prepared picture, and say 400 for a class that there is not."""
     handler.model = lambda batch: batch.flatten(1)[:, :3]
     begin(handler.context, 2, explain="True")
@@ -298,7 +302,7 @@ def test_batches_hold_torchvisions_numbers(classifier: ImageClassifier, pictures
 
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
 @pytest.mark.parametrize("position", range(3))
-def test_together_but_for_one(
+def test_a_bad_row_is_rejected_beside_numbers(
     position: int,
     classifier: ImageClassifier,
     pictures: list[bytes],
@@ -343,14 +347,18 @@ def test_jpegs_are_decoded_on_the_gpu(classifier: ImageClassifier, pictures: lis
     assert torch.equal(batch, expected)
 
 
-def test_a_jpeg_that_the_gpu_cannot_decode(classifier: ImageClassifier, pictures: list[bytes]) -> None:
+def test_a_damaged_jpeg_is_decoded_by_the_processor(
+    classifier: ImageClassifier, pictures: list[bytes]
+) -> None:
     """The batch's JPEGs are then decoded by the processor, which finds the guilty one (F17)."""
     classifier._ms_jpeg_decoder = PlayedDecoder(damaged=True)  # type: ignore[assignment]
 
     assert torch.equal(classifier.preprocess([{"body": file} for file in pictures]), one_by_one(pictures))
 
 
-def test_fast_decoding(classifier: ImageClassifier, encode: Any, picture: Any) -> None:
+def test_fast_decoding_changes_large_jpegs_little(
+    classifier: ImageClassifier, encode: Any, picture: Any
+) -> None:
     """Large JPEGs come out a little different, others as they are."""
     files = [encode(picture(1, (1200, 900)), "JPEG"), encode(picture(2), "JPEG"), encode(picture(3))]
     classifier._ms_options = VisionOptions(fast_decode=True)
@@ -361,7 +369,7 @@ def test_fast_decoding(classifier: ImageClassifier, encode: Any, picture: Any) -
     assert 0 < (large - exact[0]).abs().mean() < 0.1
 
 
-def test_gpu_options_without_a_gpu(
+def test_gpu_options_have_no_effect_without_one(
     make_context: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are said to have no effect, and nothing else happens."""
@@ -393,7 +401,7 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
     assert classifier.inference(torch.ones(2, 3), scale=2.0).tolist() == [6.0, 6.0]
 
 
-def test_the_shape_of_an_input(handler: Coloured) -> None:
+def test_the_shape_of_an_input_is_known(handler: Coloured) -> None:
     """It is known where the classic processing says it."""
     classifier = ImageClassifier()
     assert classifier._ms_input_shape() == (3, 224, 224)

@@ -26,7 +26,7 @@ from modelserver_handlers.vocabulary import Vocabulary, load_vocabulary
     ],
     ids=["dict", "ordered", "list", "own, list", "own"],
 )
-def test_forms_of_a_vocabulary(content: Any, tmp_path: Path) -> None:
+def test_forms_of_a_vocabulary_are_read(content: Any, tmp_path: Path) -> None:
     """Mappings and lists are read, and have a number for unknown words if one is called ``<unk>``."""
     torch.save(content, tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
@@ -36,7 +36,7 @@ def test_forms_of_a_vocabulary(content: Any, tmp_path: Path) -> None:
     assert (vocabulary["b"], vocabulary["c"], "c" in vocabulary, len(vocabulary)) == (2, 0, False, 3)
 
 
-def test_words_without_a_number(tmp_path: Path) -> None:
+def test_unknown_words_have_no_number(tmp_path: Path) -> None:
     """Without a number for unknown words there is none, and asking for one is a KeyError."""
     torch.save(["a", "b"], tmp_path / "v.pt")
     vocabulary = load_vocabulary(tmp_path / "v.pt")
@@ -68,7 +68,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         None,
     ],
 )
-def test_what_is_no_vocabulary(content: Any, tmp_path: Path) -> None:
+def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
     """Numbers that occur twice (frequencies), and everything else, is refused with the file's name."""
     torch.save(content, tmp_path / "v.pt")
 
@@ -108,7 +108,7 @@ def test_torchtexts_vocab_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no file of torch.save", pickle.dumps(Counter("aab"), 2)[:9]])
-def test_damaged_files(content: bytes, tmp_path: Path) -> None:
+def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
     """A file that is damaged is named."""
     (tmp_path / "v.pt").write_bytes(content)
 
@@ -116,7 +116,7 @@ def test_damaged_files(content: bytes, tmp_path: Path) -> None:
         load_vocabulary(tmp_path / "v.pt")
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(ModelLoadError, match=r"Missing the v\.pt file"):
         load_vocabulary(tmp_path / "v.pt")

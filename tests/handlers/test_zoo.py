@@ -22,7 +22,7 @@ def network() -> torch.nn.Module:
     return random_network(ARCH, 0)
 
 
-def test_spec() -> None:
+def test_settings_name_the_network() -> None:
     """The settings name the network; weights and seed have defaults."""
     assert NetworkSpec.parse({"arch": "resnet18"}) == NetworkSpec("resnet18", "DEFAULT", 0)
     assert NetworkSpec.parse({"arch": "resnet18", "weights": "random", "seed": 3}) == NetworkSpec(
@@ -39,7 +39,7 @@ def test_spec() -> None:
         ({"arch": "resnet18", "seed": "x"}, "seed must be a whole number"),
     ],
 )
-def test_malformed_spec(settings: Any, message: str) -> None:
+def test_malformed_settings_are_refused(settings: Any, message: str) -> None:
     """Malformed settings are refused with what is wrong."""
     with pytest.raises(ModelLoadError, match=message):
         NetworkSpec.parse(settings)
@@ -66,7 +66,7 @@ def test_random_network_has_labels(tmp_path: Path) -> None:
     assert built.transforms is None
 
 
-def test_weights_from_a_file(tmp_path: Path, network: torch.nn.Module) -> None:
+def test_weights_come_from_a_file(tmp_path: Path, network: torch.nn.Module) -> None:
     """A file beside the model, or anywhere by an absolute path, gives the weights."""
     torch.save(network.state_dict(), tmp_path / "own.pth")
     beside = build_network(NetworkSpec(ARCH, "own.pth"), tmp_path).model
@@ -77,7 +77,7 @@ def test_weights_from_a_file(tmp_path: Path, network: torch.nn.Module) -> None:
         assert not model.training
 
 
-def test_weights_of_another_network(tmp_path: Path, network: torch.nn.Module) -> None:
+def test_weights_that_do_not_fit_are_named(tmp_path: Path, network: torch.nn.Module) -> None:
     """A file that does not fit, or is not there, is named."""
     torch.save(network.state_dict(), tmp_path / "own.pth")
 
@@ -87,7 +87,7 @@ def test_weights_of_another_network(tmp_path: Path, network: torch.nn.Module) ->
         build_network(NetworkSpec(ARCH, "gone.pth"), tmp_path)
 
 
-def test_unknown_names(tmp_path: Path) -> None:
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
     """Unknown networks and weights are refused, the latter with the names there are."""
     with pytest.raises(ModelLoadError, match="no classifier resnet19"):
         build_network(NetworkSpec("resnet19"), tmp_path)
@@ -97,7 +97,7 @@ def test_unknown_names(tmp_path: Path) -> None:
         find_weights("resnet152", "BEST")
 
 
-def test_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed download says from where, why, and what to do instead."""
 
     def fail(_arch: str, weights: Any) -> None:

@@ -64,7 +64,7 @@ def content(archive: Path) -> tuple[set[str], dict[str, Any]]:
 ALL = {"handler.py", "weights.pt", "a.txt", "deep/b.txt", "MAR-INF/MANIFEST.json"}
 
 
-def test_an_archive_from_python(workplace: Path) -> None:
+def test_an_archive_is_made_from_python(workplace: Path) -> None:
     """The configuration's fields are those of the flags; the archive goes into the current directory."""
     made = config()
 
@@ -85,7 +85,7 @@ def test_an_archive_from_python(workplace: Path) -> None:
     }  # fmt: skip
 
 
-def test_one_configuration_for_several_archives(workplace: Path) -> None:
+def test_a_configuration_makes_several_archives(workplace: Path) -> None:
     """It can be changed, and paths may be objects."""
     made = config(serialized_file=Path("weights.pt"), export_path=workplace / "out")
     for made.archive_format, name in (
@@ -111,7 +111,9 @@ def test_one_configuration_for_several_archives(workplace: Path) -> None:
         ({"extra_files": "absent"}, FileNotFoundError, "^File does not exist: absent$"),
     ],
 )
-def test_what_cannot_be_packed(changes: dict[str, str], error: type[Exception], words: str) -> None:
+def test_wrong_configurations_are_refused(
+    changes: dict[str, str], error: type[Exception], words: str
+) -> None:
     """The errors are torch-model-archiver's; an archive that no server would take is one more."""
     with pytest.raises(error, match=words):
         ModelArchiver.generate_model_archive(config(**changes))
@@ -149,7 +151,7 @@ def test_the_parser_may_be_patched(workplace: Path) -> None:
     assert content(workplace / "patched.mar")[0] == {"handler.py", "MAR-INF/MANIFEST.json"}
 
 
-def test_a_manifest_of_ones_own(workplace: Path) -> None:
+def test_a_manifest_of_ones_own_is_written_as_it_is(workplace: Path) -> None:
     """What is given as manifest is written as it is."""
     package_model(config(), '{"mine": true}')
 
@@ -190,7 +192,7 @@ def test_steps_make_the_same_archive(workplace: Path) -> None:
     assert (workplace / "steps" / "noop.mar").read_bytes() == (workplace / "noop.mar").read_bytes()
 
 
-def test_smaller_steps(workplace: Path) -> None:
+def test_smaller_steps_can_be_called(workplace: Path) -> None:
     """Those that scripts call."""
     assert json.loads(str(ModelExportUtils.generate_model(config()))) == {
         "modelName": "noop", "serializedFile": "weights.pt", "handler": "handler.py", "modelVersion": "1.0"
@@ -312,7 +314,7 @@ def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch
     assert list((workplace / "temporary").iterdir()) == []
 
 
-def test_what_folders_hold(workplace: Path) -> None:
+def test_folders_are_filtered_and_walked(workplace: Path) -> None:
     """Filters and the walk through a folder are there; the walk fills a zip, a tar and a folder alike."""
     (workplace / "extra" / ".git").mkdir()
     (workplace / "extra" / ".git" / "config").write_text("")
@@ -336,7 +338,7 @@ def test_what_folders_hold(workplace: Path) -> None:
     ]  # fmt: skip
 
 
-def test_constants_and_version() -> None:
+def test_constants_have_torchserves_names() -> None:
     """Formats, handlers and the manifest's place have TorchServe's names; the version is in a file too."""
     assert utils.archiving_options == {
         "tgz": ".tar.gz",

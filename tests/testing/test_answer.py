@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         (np.ones((1, 2), np.float32), b"[[1.0,1.0]]", "application/json"),
     ],
 )
-def test_bodies(value: Any, body: bytes, kind: str) -> None:
+def test_values_become_bodies(value: Any, body: bytes, kind: str) -> None:
     """Bytes stay as they are, text is text, all else is JSON."""
     assert as_body(value) == (body, kind)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_a_path_becomes_its_content(tmp_path: Path) -> None:
     """A path is its content, with the type that its name says."""
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "b").write_bytes(b"b")
@@ -37,7 +37,7 @@ def test_files(tmp_path: Path) -> None:
     assert as_body(tmp_path / "b") == (b"b", "")
 
 
-def test_what_headers_tell() -> None:
+def test_headers_are_read() -> None:
     """Type, batch and time are read from the headers, if they are there."""
     response = Answer(200, {"x-batch-size": "3", "server-timing": "queue;dur=1.5, inference;dur=2.25"}, b"1")
 

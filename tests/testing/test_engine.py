@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_it_ends_what_it_began(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_fails_leaves_nothing_behind(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error of a model that fails has the user's line; no process, task or folder is left behind."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     loaded = load_settings({"model_store": str(script.parent)}, {}, tmp_path)

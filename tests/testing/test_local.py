@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_prediction(doubler: testing.Client) -> None:
+def test_a_prediction_is_answered_by_the_worker(doubler: testing.Client) -> None:
     """It is answered by the model's worker, as the server answers it."""
     answer = doubler.predict(21)
 
@@ -25,7 +25,7 @@ def test_a_prediction(doubler: testing.Client) -> None:
     assert answer.handling_ms > 0
 
 
-def test_a_batch(doubler: testing.Client) -> None:
+def test_requests_of_a_batch_are_one_call(doubler: testing.Client) -> None:
     """What is asked together is one call, up to the batch size, and the answers come in order."""
     answers = doubler.predict_batch(range(6))
 
@@ -33,7 +33,7 @@ def test_a_batch(doubler: testing.Client) -> None:
     assert [answer.batch_size for answer in answers] == [4, 4, 4, 4, 2, 2]
 
 
-def test_kserves_protocols(doubler: testing.Client) -> None:
+def test_v1_and_v2_take_rows_or_bodies(doubler: testing.Client) -> None:
     """V1 and V2 take lists of rows, or whole bodies."""
     tensor = {"name": "rows", "datatype": "INT64", "shape": [2], "data": [1, 2]}
 
@@ -43,7 +43,7 @@ def test_kserves_protocols(doubler: testing.Client) -> None:
     assert doubler.v2({"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
 
 
-def test_an_annotated_function(script: Path) -> None:
+def test_an_annotated_function_is_served_by_every_protocol(script: Path) -> None:
     """It is served over every protocol, with batches and its signature, as predict of a class is."""
     with testing.client(f"{script}:longest", batch_size=2) as client:
         tensor = {"name": "rows", "datatype": "BYTES", "shape": [2], "data": ["a", "bb"]}
@@ -56,7 +56,7 @@ def test_an_annotated_function(script: Path) -> None:
         assert client.model.annotations.inputs.media == "text/plain"
 
 
-def test_a_bad_row(doubler: testing.Client) -> None:
+def test_a_bad_row_has_the_servers_status_and_message(doubler: testing.Client) -> None:
     """It has the server's status and message."""
     good, bad = doubler.predict_batch([1, "one"])
 
@@ -64,19 +64,19 @@ def test_a_bad_row(doubler: testing.Client) -> None:
     assert "Expected `int`" in bad.json()["message"]
 
 
-def test_settings_apply(doubler: testing.Client) -> None:
+def test_settings_of_the_server_apply(doubler: testing.Client) -> None:
     """A setting of the server holds here too."""
     assert doubler.v1(list(range(10))).status == 413
 
 
-def test_settings_that_are_off(script: Path) -> None:
+def test_false_is_a_value_of_a_setting(script: Path) -> None:
     """False is a value, not the lack of one."""
     settings = testing.client(f"{script}:Doubler", isolate_failures=False)._loaded.settings
 
     assert not settings.isolate_failures
 
 
-def test_other_paths(doubler: testing.Client) -> None:
+def test_only_paths_for_inference_can_be_called(doubler: testing.Client) -> None:
     """Any path for inference can be asked, and no other."""
     assert doubler.post("/explanations/Doubler", 1).status == 501
     assert doubler.post("/predictions/other", 1).status == 404
@@ -84,7 +84,7 @@ def test_other_paths(doubler: testing.Client) -> None:
         doubler.post("/models", 1)
 
 
-def test_headers_and_streams(script: Path) -> None:
+def test_headers_reach_handlers_and_streams_come_in_parts(script: Path) -> None:
     """Handlers see the headers, and the parts of a stream are told apart; nothing is left at the end."""
     before = threading.active_count()
     with testing.client(f"{script}:Teller") as client:
@@ -108,7 +108,7 @@ def test_headers_and_streams(script: Path) -> None:
         (testing.Client.close, {}, ValueError, "inside of another"),
     ],
 )
-def test_what_cannot_be_opened(
+def test_wrong_names_and_files_are_refused(
     script: Path, source: Any, settings: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """Wrong names, values and files are refused before anything starts."""

@@ -20,7 +20,7 @@ def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
     return Loopback(ended).ask(Target("/p", b"", "/p"), b"body", headers), ended
 
 
-async def test_the_request() -> None:
+async def test_a_request_is_read_as_from_a_connection() -> None:
     """Body and headers are read as from a connection."""
     exchange, _ = opened()
 
@@ -28,7 +28,7 @@ async def test_the_request() -> None:
     assert (exchange.content_type, exchange.deadline_ms) == ("text/plain", 50)
 
 
-async def test_a_whole_answer() -> None:
+async def test_a_whole_answer_arrives_as_written() -> None:
     """Status, headers and body arrive as they were written."""
     exchange, ended = opened()
     exchange.reply(201, b"made", "text/plain", b"x-more: 1\r\n")
@@ -38,7 +38,7 @@ async def test_a_whole_answer() -> None:
     assert (answer.content_type, answer.headers["x-more"]) == ("text/plain", "1")
 
 
-async def test_no_content() -> None:
+async def test_an_answer_without_a_body_is_whole() -> None:
     """An answer without a body is whole too."""
     exchange, ended = opened()
     exchange.reply(204, b"")
@@ -46,7 +46,7 @@ async def test_no_content() -> None:
     assert (ended.result().status, ended.result().complete) == (204, True)
 
 
-async def test_parts() -> None:
+async def test_parts_are_kept_apart_and_joined() -> None:
     """The parts of a stream are kept apart, and joined."""
     exchange, ended = opened()
     exchange.begin(200, "text/plain")
@@ -59,7 +59,7 @@ async def test_parts() -> None:
     assert exchange.unsent() == 0
 
 
-async def test_a_broken_stream() -> None:
+async def test_a_broken_stream_is_not_complete() -> None:
     """One that breaks off is not complete."""
     exchange, ended = opened()
     exchange.begin(200)

@@ -122,7 +122,7 @@ def circular() -> list[Any]:
         pytest.param("\ud800", id="lone surrogate"),
     ],
 )
-def test_what_has_no_form_is_unserializable(value: Any) -> None:
+def test_values_without_a_form_are_unserializable(value: Any) -> None:
     """Values that TorchServe cannot send are refused, and by one class of error only."""
     with pytest.raises(Unserializable):
         encode_body(value)

@@ -160,7 +160,7 @@ async def test_declared_metrics_are_found_by_every_call(bench: Any) -> None:
         ]
 
 
-async def test_parts(bench: Any) -> None:
+async def test_parts_come_before_the_result(bench: Any) -> None:
     """They come before the result, each to its own request."""
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
@@ -188,7 +188,7 @@ async def test_parts(bench: Any) -> None:
         (lambda: [object()], b"Unsupported model output data type."),
     ],
 )
-async def test_failures(bench: Any, handle: Any, content: bytes) -> None:
+async def test_failures_are_of_their_own_request(bench: Any, handle: Any, content: bytes) -> None:
     """They are of their own request, which is answered as in any other way of calling."""
 
     async def call(data: list[Any], context: Context) -> Any:
@@ -224,7 +224,7 @@ async def test_a_broken_gpu_ends_the_process(
     assert ends == [1]
 
 
-async def test_rejections_and_unreadable_bodies(bench: Any) -> None:
+async def test_rejected_and_unreadable_requests_are_answered(bench: Any) -> None:
     """context.reject, and bodies that are not what they say."""
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
@@ -240,7 +240,7 @@ async def test_rejections_and_unreadable_bodies(bench: Any) -> None:
     assert results[1][:2] == (1, True)
 
 
-async def test_cancelled_calls(bench: Any) -> None:
+async def test_a_client_that_leaves_cancels_its_call(bench: Any) -> None:
     """A client that leaves cancels its call, which may clean up; a call that cancels itself has failed."""
     seen: list[str] = []
     started = asyncio.Event()
@@ -287,7 +287,9 @@ async def test_stop_lets_calls_finish(bench: Any) -> None:
     await made.task
 
 
-async def test_plain_handlers(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_plain_handlers_are_called_after_a_warning(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A handler that is not async is called all the same, after a warning."""
 
     def handle(data: list[Any], context: Context) -> list[Any]:

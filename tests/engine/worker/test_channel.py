@@ -205,7 +205,7 @@ def frames(*messages: ToWorker) -> bytes:
     return b"".join(pieces)
 
 
-def test_looking_ahead(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_can_be_seen_before_they_are_taken(ends: tuple[socket.socket, socket.socket]) -> None:
     """What has come can be seen before it is taken; nothing is lost, no order changes, none is waited for."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
@@ -227,7 +227,7 @@ def test_looking_ahead(ends: tuple[socket.socket, socket.socket]) -> None:
     assert rest == [(sent[1], b"x"), (Cancelled(1, [0]), b""), (sent[2], b"x"), (sent[3], b"x")]
 
 
-def test_taking_what_has_come(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) -> None:
     """take() gives what is there, waits only if it is to and nothing is there, and sees the end."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
@@ -246,7 +246,7 @@ def test_taking_what_has_come(ends: tuple[socket.socket, socket.socket]) -> None
     assert not channel.is_open
 
 
-def test_waiting_to_proceed(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) -> None:
     """One Proceed is taken out, what comes around it stays; the end of the connection ends the wait."""
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)

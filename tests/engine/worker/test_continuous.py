@@ -137,7 +137,7 @@ def counting(turns: dict[str, int]) -> Handle:
     return handle
 
 
-def test_requests_of_different_lengths(bench: Any) -> None:
+def test_requests_of_different_lengths_end_apart(bench: Any) -> None:
     """Each has its parts and its end; known ones come with an empty dict; who has ended takes no part."""
     made = bench(counting({"a": 3, "b": 1, "c": 2}))
     for sequence, name in enumerate("abc"):
@@ -172,7 +172,7 @@ def test_requests_join_between_calls(bench: Any) -> None:
     assert [names for names, _ in made.calls] == [["a"], ["a"], ["a", "b"], ["a"]]
 
 
-def test_clients_that_leave(bench: Any) -> None:
+def test_requests_of_clients_that_leave_end(bench: Any) -> None:
     """Their requests leave before the next call, and get no part of the one that ran."""
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -288,7 +288,7 @@ def test_headers_stay_from_call_to_call(bench: Any) -> None:
     assert messages
 
 
-def test_parts_within_a_call(bench: Any) -> None:
+def test_parts_are_sent_within_a_call(bench: Any) -> None:
     """send_intermediate_predict_response works here too; for nobody, the call is left."""
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -308,7 +308,7 @@ def test_parts_within_a_call(bench: Any) -> None:
     ]  # fmt: skip
 
 
-def test_bodies_that_cannot_be_read(bench: Any) -> None:
+def test_unreadable_bodies_are_refused(bench: Any) -> None:
     """They are answered 400 and take part in nothing."""
     made = bench(counting({}))
     made.ask(0, "a", "multipart/form-data")
@@ -317,7 +317,7 @@ def test_bodies_that_cannot_be_read(bench: Any) -> None:
     assert (kind, sequence, made.calls) == ("failed", 0, [])
 
 
-def test_signs_of_life_and_the_end(bench: Any) -> None:
+def test_pings_are_answered_between_calls(bench: Any) -> None:
     """Pings are answered between calls; the end of the connection is the end."""
     turn = counting({"a": 10**9})
 
@@ -338,7 +338,7 @@ def test_signs_of_life_and_the_end(bench: Any) -> None:
     assert not made.thread.is_alive()
 
 
-def test_rejected_requests(bench: Any) -> None:
+def test_rejected_requests_end_with_their_error(bench: Any) -> None:
     """context.reject ends a request with its own error, others go on."""
 
     def handle(data: list[Any], context: Context) -> Any:
@@ -356,7 +356,7 @@ def test_rejected_requests(bench: Any) -> None:
     assert result[-1] == ("end", 1, b"b3")
 
 
-def test_descriptions(bench: Any) -> None:
+def test_descriptions_are_answered_between_calls(bench: Any) -> None:
     """Whoever asks the handler to describe itself is answered between two calls, by a call of its own."""
 
     def handle(data: list[Any], context: Context) -> Any:

@@ -95,12 +95,12 @@ class Demanding:
         (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
     ],
 )
-def test_usual_mistakes(call: Callable[[], object], words: str) -> None:
+def test_usual_mistakes_have_a_hint(call: Callable[[], object], words: str) -> None:
     """Each has a sentence that says what to do."""
     assert words in hint_for(raised(call), BODY)
 
 
-def test_arguments_that_a_handler_does_not_take() -> None:
+def test_arguments_that_a_handler_does_not_take_are_named() -> None:
     """Those that the server calls it with are told, if it was the server that called."""
     ours = {"__name__": "modelserver.engine.worker.loader", "Demanding": Demanding}
     for call, words in (
@@ -130,7 +130,7 @@ def test_arguments_that_a_handler_does_not_take() -> None:
         (lambda: {}["body"], "application/x-www-form-urlencoded", "the client sent a form"),  # type: ignore[index]
     ],
 )
-def test_wrong_content_types(call: Callable[[], object], content_type: str, words: str) -> None:
+def test_wrong_content_types_are_named(call: Callable[[], object], content_type: str, words: str) -> None:
     """What the client sent the content as is named."""
     assert words in hint_for(raised(call), BODY, content_type)
 
@@ -148,7 +148,7 @@ def test_wrong_content_types(call: Callable[[], object], content_type: str, word
     ],
     ids=["linear", "channels", "dimensions", "sum", "view", "stack", "cat"],
 )
-def test_inputs_of_a_wrong_shape(call: Callable[[], object]) -> None:
+def test_inputs_of_a_wrong_shape_have_a_hint(call: Callable[[], object]) -> None:
     """What torch says of shapes is about what preprocess makes."""
     assert "check what preprocess makes of one row" in hint_for(raised(call), BODY)
 
@@ -164,13 +164,13 @@ def test_inputs_of_a_wrong_shape(call: Callable[[], object]) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [INSTANCE, TENSORS])
-def test_handlers_that_read_the_whole_body(call: Callable[[], object], kind: int) -> None:
+def test_handlers_that_read_a_split_body_have_a_hint(call: Callable[[], object], kind: int) -> None:
     """Where the body was split, the way out is named."""
     assert "split_instances=false" in hint_for(raised(call), kind)
     assert "split_instances" not in hint_for(raised(call), BODY)
 
 
-def test_torch_and_torchvision_that_are_missing() -> None:
+def test_missing_torch_is_installed_with_its_version() -> None:
     """They are the environment's, not an archive's; torchvision must not bring another torch."""
     torch, torchvision = (
         hint_for(ModuleNotFoundError("no", name=name)) for name in ("torch", "torchvision.models")
@@ -180,7 +180,7 @@ def test_torch_and_torchvision_that_are_missing() -> None:
     assert f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`" in torchvision
 
 
-def test_a_whole_model_that_torch_refuses() -> None:
+def test_a_refused_whole_model_has_a_hint() -> None:
     """The state dict is the way, or to trust the file."""
     refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
 
@@ -200,6 +200,6 @@ def test_a_whole_model_that_torch_refuses() -> None:
         lambda: io.BytesIO({}),  # type: ignore[arg-type]
     ],
 )
-def test_no_guesses(call: Callable[[], object]) -> None:
+def test_other_exceptions_have_no_hint(call: Callable[[], object]) -> None:
     """Other exceptions have no hint."""
     assert hint_for(raised(call), BODY) == ""

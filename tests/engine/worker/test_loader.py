@@ -265,7 +265,7 @@ def test_subclass_in_an_archive_is_not_built_in(model_dir: Path, write: Write) -
     assert not load_handler(write(source), model_dir).built_in
 
 
-def test_handler_file_outside_of_the_archive(
+def test_a_handler_file_outside_of_the_archive_is_loaded(
     model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """An absolute path names that very file, whatever the archive has of this name, and its neighbours can be
@@ -323,7 +323,9 @@ def test_an_annotated_function_is_served(source: str, name: str, model_dir: Path
         ),
     ],
 )
-def test_methods_that_are_never_called(source: str, words: str, model_dir: Path, write: Write) -> None:
+def test_methods_that_look_misspelt_are_warned_of(
+    source: str, words: str, model_dir: Path, write: Write
+) -> None:
     """A warning names those that look like ones that would be."""
     context = Context("m", "/", None, 8, None, "0")
 

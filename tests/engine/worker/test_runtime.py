@@ -147,7 +147,7 @@ def test_envelopes_are_for_batches_of_whole_requests(model_dir: Path, mode: str)
         ("def handle(data, context): ...\n", "handle"),
     ],
 )
-def test_what_the_author_wrote_is_known(model_dir: Path, source: str, method: str) -> None:
+def test_the_authors_method_is_known(model_dir: Path, source: str, method: str) -> None:
     """Messages about its answers name it."""
     (model_dir / "runtime_handler.py").write_text(source)
 

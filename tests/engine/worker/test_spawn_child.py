@@ -38,7 +38,7 @@ def run(before: str, inside: str, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("message", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (-1, 255), (True, 1), ("x", 1)]
 )
-def test_exit_code(message: object, code: int) -> None:
+def test_exit_codes_are_an_interpreters(message: object, code: int) -> None:
     """sys.exit means to a fork what it means to an interpreter."""
     assert exit_code(message) == code
 

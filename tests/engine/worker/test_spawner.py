@@ -98,7 +98,7 @@ def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 
 
-def test_who_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_workers_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with another Python, nor with variables that count before anything is imported."""
     for name in spawner_module.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)

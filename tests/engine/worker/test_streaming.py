@@ -152,7 +152,7 @@ def test_a_part_without_a_form_fails_its_row_alone() -> None:
     ]  # fmt: skip
 
 
-def test_what_has_sent_parts_is_not_tried_again() -> None:
+def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:
     """A call that fails after a part fails all its rows; before, it is cut in halves as usual."""
 
     def handle(data: list[Any], context: Context) -> Any:

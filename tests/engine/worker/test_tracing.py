@@ -50,7 +50,7 @@ def current() -> Any:
     return trace.get_current_span().get_span_context()
 
 
-def test_the_current_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handlers_span_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the handler's own between the two calls, and what it was before afterwards."""
     monkeypatch.setattr(tracing.exporting, "_is_open", True)
     before = current()
@@ -64,7 +64,7 @@ def test_the_current_span(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing.leave(None)
 
 
-def test_a_handler_with_a_provider_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_of_the_handlers_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps it."""
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", object)
@@ -73,7 +73,9 @@ def test_a_handler_with_a_provider_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     exporting.close()
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_spans_are_not_exported_without_the_extra(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The handler serves, and the log says once that its spans are not exported."""
     exporting = tracing.Exporting()
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)

@@ -56,7 +56,7 @@ def test_every_offered_name_is_there() -> None:
         ),
     ],
 )
-def test_one_implementation_two_doors(name: str, ours: str) -> None:
+def test_names_are_our_very_objects(name: str, ours: str) -> None:
     """A name of TorchServe is the very object of modelserver_handlers."""
     theirs_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")

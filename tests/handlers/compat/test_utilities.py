@@ -36,7 +36,7 @@ def test_classes_are_found_by_name(name: str, prefix: str | None, expected: type
         ("surely_nowhere.X", "No module named 'surely_nowhere'"),
     ],
 )
-def test_classes_that_are_not_there(name: str, message: str) -> None:
+def test_classes_that_are_not_there_are_named(name: str, message: str) -> None:
     """ImportError with TorchServe's texts."""
     with pytest.raises(ImportError, match=message):
         import_class(name)

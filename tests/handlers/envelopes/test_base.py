@@ -40,7 +40,7 @@ def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, output
 
 
 @pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
-def test_answers_that_nobody_can_be_given(inputs: list[int], answers: int) -> None:
+def test_answers_of_unclear_owners_fail_the_call(inputs: list[int], answers: int) -> None:
     """Where it is not clear whose an answer is, the call fails."""
     one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
     bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
@@ -100,7 +100,7 @@ def test_malformed_requests_are_rejected_alone(name: str, body: Any, fault: str)
     assert (status, fault in message) == (400, True)
 
 
-def test_only_malformed_requests() -> None:
+def test_malformed_requests_do_not_call_the_handler() -> None:
     """The handler is not called for nothing."""
     answers, context = put(KserveEnvelope, [{"body": "a"}, {"body": "b"}], lambda *_: 1 / 0)
 
@@ -117,7 +117,7 @@ def test_only_malformed_requests() -> None:
         (["a", "b", "c"], "number of batch response mismatched"),
     ],
 )
-def test_handlers_that_break_the_contract(returned: Any, message: str) -> None:
+def test_handlers_that_break_the_contract_fail(returned: Any, message: str) -> None:
     """Answers that are not one per value are an error in TorchServe's words (F19)."""
     with pytest.raises(PredictionException, match=message) as refusal:
         put(KserveEnvelope, [{"body": {"instances": [1, 2]}}], lambda *_: returned)
@@ -127,7 +127,7 @@ def test_handlers_that_break_the_contract(returned: Any, message: str) -> None:
 # What the handler sees
 
 
-def test_instances_that_the_server_took_out() -> None:
+def test_instances_of_the_server_are_answered_bare() -> None:
     """They reach the handler as they are (``json``: decoded) and are answered bare."""
     data = [Instance({"b64": "aGk="}), {"body": {"instances": [5]}}, Instance(7)]
 
@@ -155,7 +155,7 @@ def test_describing_passes_through() -> None:
     assert answers == [{"saw": [{}]}]
 
 
-def test_without_a_context_of_ours() -> None:
+def test_malformed_requests_raise_without_our_context() -> None:
     """A handler's unit test may call an envelope with any context: then a malformed request raises."""
 
     class Other:
@@ -169,7 +169,7 @@ def test_without_a_context_of_ours() -> None:
         KserveEnvelope(lambda values, _: values).handle([{"body": 1}], Other())
 
 
-def test_the_two_halves_by_themselves() -> None:
+def test_the_two_halves_can_be_called() -> None:
     """``parse_input`` and ``format_output`` are there as in TorchServe."""
     envelope = KserveEnvelope(lambda values, _: values)
 

@@ -23,12 +23,12 @@ from modelserver_handlers.envelopes import BodyEnvelope, Instance, JSONEnvelope,
         (Instance({"body": 1}), {"body": 1}),
     ],
 )
-def test_body(request_: Any, value: Any) -> None:
+def test_body_hands_over_data_or_body(request_: Any, value: Any) -> None:
     """``body`` hands the handler what is under data or body."""
     assert put(BodyEnvelope, [request_])[0] == [value]
 
 
-def test_json() -> None:
+def test_json_joins_instances() -> None:
     """``json`` joins the instances of all requests, decodes base64, and answers each request a text."""
     seen: list[Any] = []
 
@@ -48,7 +48,7 @@ def test_json() -> None:
     assert answers == ['{"predictions": [0, 1]}', '{"predictions": [2]}', '{"predictions": []}']
 
 
-def test_json_of_tensors() -> None:
+def test_json_makes_lists_of_tensors() -> None:
     """Tensors and arrays become lists."""
     rows = [{"body": {"instances": [1, 2]}}]
     (answer,), _ = put(JSONEnvelope, rows, lambda *_: [torch.ones(2), np.float32(0.5)])
@@ -57,7 +57,7 @@ def test_json_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(("explain", "key"), [("False", "predictions"), ("True", "explanations")])
-def test_kserve(explain: str, key: str) -> None:
+def test_kserve_answers_every_request(explain: str, key: str) -> None:
     """``kserve`` answers every request of a batch, in KServe's form (TorchServe answers the first only)."""
     rows = [{"body": {"instances": [1, {"b64": "aGk="}]}}, {"body": b'{"instances": [3]}'}]
 

@@ -17,7 +17,7 @@ from modelserver_handlers.envelopes import (
 )
 
 
-def test_kserve_v2() -> None:
+def test_every_request_is_answered_in_the_protocol() -> None:
     """``kservev2`` shapes the inputs of every request, and answers each in the Open Inference Protocol."""
     first = {
         "id": "abc",
@@ -68,7 +68,7 @@ def test_kserve_v2() -> None:
         ([], "FP64", []),
     ],
 )
-def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> None:
+def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list[Any]) -> None:
     """NumPy's and torch's types have their names there; of lists, the widest; all else is BYTES."""
     rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
     (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
@@ -87,7 +87,7 @@ def test_datatypes_of_outputs(answer: Any, datatype: str, data: list[Any]) -> No
         ([1], "INT64", 7, [7]),
     ],
 )
-def test_shapes_and_texts_of_torchserves_samples(shape: Any, datatype: str, data: Any, seen: Any) -> None:
+def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data: Any, seen: Any) -> None:
     """A shape may be a number, a size -1, and the data of BYTES one text."""
     one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
     (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
@@ -96,7 +96,7 @@ def test_shapes_and_texts_of_torchserves_samples(shape: Any, datatype: str, data
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_shapes_of_inputs(shape: list[int]) -> None:
+def test_flat_data_is_reshaped(shape: list[int]) -> None:
     """Flat data of any shape becomes what NumPy's reshape makes of it, and nested data stays as it is."""
     flat = list(range(int(np.prod(shape))))
     nested = np.reshape(flat, shape).tolist()

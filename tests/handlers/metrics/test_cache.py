@@ -36,7 +36,7 @@ def test_get_metric_finds_what_was_declared_or_added(cache: MetricsCache) -> Non
     assert cache.cache_keys() == [MetricTypes.COUNTER, GAUGE]
 
 
-def test_get_metric_without_one(cache: MetricsCache) -> None:
+def test_unknown_metrics_raise(cache: MetricsCache) -> None:
     """A metric that is not there is a KeyError, a type that is none a TypeError, both by their own names."""
     with pytest.raises(MetricsCacheKeyError, match=r"MetricTypes\.COUNTER' and name 'n' doesn't exist"):
         cache.get_metric("n")
@@ -84,7 +84,7 @@ model_metrics:
 """
 
 
-def test_metrics_of_a_file(tmp_path: Path) -> None:
+def test_metrics_are_declared_by_a_file(tmp_path: Path) -> None:
     """initialize_cache declares what model_metrics lists."""
     path = tmp_path / "metrics.yaml"
     path.write_text(YAML)
@@ -105,7 +105,7 @@ def test_metrics_of_a_file(tmp_path: Path) -> None:
         ("a: [", MetricsCachePyYamlError),
     ],
 )
-def test_wrong_files(tmp_path: Path, text: str, error: type[Exception]) -> None:
+def test_wrong_files_raise(tmp_path: Path, text: str, error: type[Exception]) -> None:
     """A file without the section, with another kind, without a name, and none at all."""
     path = tmp_path / "metrics.yaml"
     path.write_text(text)
@@ -114,7 +114,7 @@ def test_wrong_files(tmp_path: Path, text: str, error: type[Exception]) -> None:
         MetricsCacheYamlImpl(str(path)).initialize_cache()
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_files_raise(tmp_path: Path) -> None:
     """A file that is not there is an OSError, a path that is none a TypeError."""
     with pytest.raises(MetricsCacheIOError, match="Error reading file"):
         MetricsCacheYamlImpl(str(tmp_path / "none.yaml"))

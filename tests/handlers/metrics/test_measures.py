@@ -25,6 +25,6 @@ def test_unknown_units_are_refused(measures: Measures) -> None:
         measures.add_size("s", 1, unit="h")
 
 
-def test_units() -> None:
+def test_units_have_torchserves_long_names() -> None:
     """The long names are TorchServe's."""
     assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")

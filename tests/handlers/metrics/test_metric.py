@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from modelserver_handlers.metrics.emission import Emission
 
 
-def test_metric_objects(seen: list[Emission]) -> None:
+def test_a_metric_is_text_and_mapping(seen: list[Emission]) -> None:
     """A metric tells its value as text and as a mapping, and reports updates."""
     metric = Metric("n", 3, "count", [Dimension("a", "b")], "id", "counter")
     assert str(metric).startswith("n.Count:3|#a:b|#hostname:")
@@ -34,7 +34,7 @@ def test_metric_objects(seen: list[Emission]) -> None:
         MetricEncoder().encode(object())
 
 
-def test_store(seen: list[Emission]) -> None:
+def test_the_store_updates_its_metrics(seen: list[Emission]) -> None:
     """The store makes one metric per name, unit, request and dimensions, and updates it from then on."""
     store = MetricsStore({0: "id"}, "m")
     store.add_counter("c", 1)
@@ -69,7 +69,7 @@ def test_stored_metrics_are_found_by_torchserves_keys() -> None:
     ]
 
 
-def test_emit_metrics(seen: list[Emission]) -> None:
+def test_each_value_is_reported_once(seen: list[Emission]) -> None:
     """Each metric's value is reported once."""
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
 

@@ -79,7 +79,7 @@ def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch
     assert driver.ended == 1
 
 
-def test_memory_of_processes(caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_of_processes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Known processes are logged with their bytes, ended ones are passed over."""
     caplog.set_level(logging.INFO)
     own = str(Path("/proc/self").resolve().name)

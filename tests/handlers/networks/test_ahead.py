@@ -86,7 +86,7 @@ def test_other_inputs_do_not_suit(value: Any) -> None:
     assert not fake().suits(value)
 
 
-def test_lone_rows_and_several() -> None:
+def test_code_may_be_for_lone_rows_or_several() -> None:
     """Code may be for one of both only."""
     assert fake().suits(rows(1))
     assert fake().suits(rows(5))
@@ -114,21 +114,21 @@ def test_other_settings_are_left_to_torch_compile(arguments: dict[str, Any]) -> 
     assert compile_ahead(Net(), arguments, SHAPE, 4, "fp32") is None
 
 
-def test_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_made_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a place to keep it, code is not made."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
 
     assert compile_ahead(Net(), {}, SHAPE, 4, "fp32") is None
 
 
-def test_no_eager_network() -> None:
+def test_scripts_are_not_compiled() -> None:
     """A script is compiled already."""
     script = torch.jit.trace(Net(), rows())
 
     assert compile_ahead(script, {}, SHAPE, 4, "fp32") is None
 
 
-def test_what_cannot_be_exported(caplog: pytest.LogCaptureFixture) -> None:
+def test_networks_that_cannot_be_exported_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """A network that looks at its numbers is refused with a line that says why."""
 
     class Looking(Net):
@@ -196,7 +196,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Path]:
 
 @NEEDS_COMPILER
 @pytest.mark.slow  # compiles, unless another test of this file has
-def test_compiled_once(made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_compiled_once(made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Code computes what the network does for every number of rows; the second time nothing is compiled."""
     first, cache = made
     net = Net()
@@ -247,7 +247,9 @@ def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch: py
 
 @NEEDS_COMPILER
 @pytest.mark.slow  # compiles, unless another test of this file has
-def test_ready_networks(made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_networks_use_the_code_for_batches(
+    made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``pt2`` gives batches the code, and lone rows the optimised network; numbers stay."""
     monkeypatch.setenv("MODELSERVER_CACHE", str(made[1]))
     net, plain = Net(), Net()

@@ -51,14 +51,14 @@ def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("message", ["", "off"])
-def test_none_is_wanted(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_can_be_off(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment can say that nothing shall be cached."""
     monkeypatch.setenv("MODELSERVER_CACHE", message)
 
     assert cache.cache_folder("weights") is None
 
 
-def test_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_cache_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """XDG_CACHE_HOME counts, then the home; without a home there is no cache."""
     monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -73,7 +73,7 @@ def test_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cache.cache_folder("weights") is None
 
 
-def test_a_folder_that_cannot_be_made(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_made_is_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file in its place is one line in the log."""
     caplog.set_level("INFO")
     root.write_text("a file")
@@ -134,7 +134,7 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new.pt"]
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_locks_are_held_one_at_a_time(tmp_path: Path) -> None:
     """Who comes second waits until the first has left."""
     order: list[str] = []
 

@@ -19,7 +19,7 @@ def test_batches_are_seeded_and_normalised() -> None:
     assert 0.7 < batch.std() < 1.6
 
 
-def test_statistics_and_spread(small_resnet: nn.Module) -> None:
+def test_answers_differ_from_picture_to_picture(small_resnet: nn.Module) -> None:
     """Answers differ from picture to picture, and the network is in evaluation mode."""
     with torch.inference_mode():
         scores = small_resnet(calibration_batch(11, pictures=8, side=128)).softmax(dim=1)
@@ -32,7 +32,7 @@ def test_statistics_and_spread(small_resnet: nn.Module) -> None:
     )
 
 
-def test_network_without_batchnorm() -> None:
+def test_networks_without_batchnorm_are_scaled() -> None:
     """A network without BatchNorm has only its last layer scaled; a head of another form is left alone."""
     network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
     headless = nn.Sequential(nn.Linear(128, 5), nn.AdaptiveAvgPool2d(2), nn.Flatten())

@@ -37,7 +37,7 @@ def played(size: int, replayed: list[int]) -> Recording:
 @pytest.mark.parametrize(
     ("largest", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
 )
-def test_sizes(largest: int, sizes: tuple[int, ...]) -> None:
+def test_sizes_are_powers_of_two(largest: int, sizes: tuple[int, ...]) -> None:
     """Powers of two, and the largest batch itself."""
     assert batch_sizes(largest) == sizes
 
@@ -70,7 +70,7 @@ def test_the_next_larger_size_is_replayed(rows: int, size: int) -> None:
     ],
     ids=["too many", "none", "shape", "type", "device", "gradients", "no tensor"],
 )
-def test_what_does_not_fit(batch: Any) -> None:
+def test_other_batches_do_not_fit(batch: Any) -> None:
     """Other batches are for the network itself."""
     assert not BatchGraphs({4: played(4, [])}).fits(batch)
 
@@ -85,7 +85,7 @@ def record(inference: Any, messages: list[str] | None = None) -> BatchGraphs | N
     return record_graphs(inference, (3, 4), (1, 2, 2), GPU, torch.contiguous_format, warn)
 
 
-def test_recording(gpus: SimulatedGpus) -> None:
+def test_sizes_are_recorded_after_measuring(gpus: SimulatedGpus) -> None:
     """Each size is recorded with algorithms that were measured; after that, nothing is measured."""
     measured: list[tuple[int, bool, bool]] = []
 
@@ -130,7 +130,7 @@ def falling(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
     ],
 )
 @pytest.mark.parametrize("keeps_stream", [True, False])
-def test_what_cannot_be_recorded(
+def test_networks_that_cannot_be_recorded_run_without(
     inference: Any, reason: str, keeps_stream: bool, gpus: SimulatedGpus
 ) -> None:
     """The network then runs without, after one warning, on the stream that was the current one before."""
@@ -144,7 +144,7 @@ def test_what_cannot_be_recorded(
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_torch_that_remembers_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_torch_loads_again_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch 2.12, the model is loaded in a new process, which is told why it records nothing."""
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0+cu130"))
     with pytest.raises(LoadAgain, match="needs a new process") as caught:
@@ -176,7 +176,7 @@ def test_any_torch_goes_on_where_nothing_was_recorded(
     assert warnings == [f"{NONE}{reason}"]
 
 
-def test_a_gpu_that_fails_meanwhile(gpus: SimulatedGpus) -> None:
+def test_a_gpu_that_fails_loads_again(gpus: SimulatedGpus) -> None:
     """CUDA is of no use in this process any more: another one loads the model."""
 
     def inference(batch: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,7 @@ def test_a_gpu_that_fails_meanwhile(gpus: SimulatedGpus) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu() -> None:
+def test_a_real_recording_computes_the_same() -> None:
     """A real recording computes what the network does."""
     device = torch.device("cuda")
     network = torch.nn.Conv2d(3, 4, 3).to(device).eval()

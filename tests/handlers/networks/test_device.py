@@ -127,14 +127,14 @@ def test_this_machine_has_no_gpu() -> None:
         choose_device(0)
 
 
-def test_a_number_beyond_those_that_cuda_shows(gpus: SimulatedGpus) -> None:
+def test_a_number_beyond_cudas_is_refused(gpus: SimulatedGpus) -> None:
     """The error says how many there are."""
     gpus.count = 2
     with pytest.raises(GpuNotUsable, match=r"GPU 2 .* cannot be used: CUDA shows this process only 2, numbe"):
         choose_device(2)
 
 
-def test_a_gpu_that_fell_off_the_bus(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_fell_off_the_bus_is_refused(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA counts it and cannot use it: no thread tries that again."""
 
     def fail(_device: int) -> None:

@@ -65,7 +65,9 @@ def test_sums_are_joined(small_resnet: nn.Module) -> None:
         (lambda batch: batch, "not an eager network"),
     ],
 )
-def test_left_alone(model: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_networks_that_cannot_be_joined_are_left_alone(
+    model: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """What cannot be traced, compared or joined stays as it is, and the log says why."""
     if isinstance(model, nn.Module):
         model.eval()

@@ -130,7 +130,7 @@ def test_linear_model_is_exact() -> None:
 
 
 @pytest.mark.parametrize("target", [2, -3, [0, 2]])
-def test_classes_that_there_are_not(target: int | list[int]) -> None:
+def test_unknown_classes_are_refused(target: int | list[int]) -> None:
     """They are refused before they are looked up, which on a GPU would end the process."""
     with pytest.raises(IndexError, match="the classes are 0 to 1"):
         chosen_outputs(torch.zeros(2, 2), target)

@@ -44,7 +44,7 @@ def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
     assert sys.modules["random"] is random
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A missing file is named, as TorchServe does (F40)."""
     with pytest.raises(ModelLoadError, match=r"^Missing the model\.py file$"):
         import_file(tmp_path / "model.py")
@@ -61,7 +61,7 @@ def test_a_failing_file_is_not_kept(tmp_path: Path) -> None:
     assert import_file(path).x == 1
 
 
-def test_own_classes_only(tmp_path: Path) -> None:
+def test_only_own_classes_are_listed(tmp_path: Path) -> None:
     """Classes are the module's own, alphabetically, and of one parent if that is asked for."""
     path = tmp_path / "classes_file.py"
     path.write_text("from pathlib import Path\nclass B(dict): pass\nclass A: pass")

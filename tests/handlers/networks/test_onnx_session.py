@@ -54,7 +54,7 @@ def test_a_model_is_served_by_the_base_handler(model: Path, make_context: Any, b
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 
-def test_several_inputs_and_outputs(model: Path) -> None:
+def test_several_outputs_are_a_tuple(model: Path) -> None:
     """Inputs in order, of any type that can be converted; several outputs are a tuple."""
     network = OnnxNetwork(setup_ort_session(str(model / "both.onnx"), "cpu"))
     total, rest = network(torch.tensor([[1, 2]]), torch.tensor([[3.0, 5.0]], requires_grad=True))
@@ -71,7 +71,7 @@ def test_sessions_use_the_workers_cores(model: Path) -> None:
     assert session.get_session_options().intra_op_num_threads == torch.get_num_threads()
 
 
-def test_files_that_are_no_model(model: Path) -> None:
+def test_files_that_are_no_model_are_named(model: Path) -> None:
     """A missing and a broken file are named."""
     (model / "broken.onnx").write_bytes(b"nothing")
 
@@ -81,7 +81,7 @@ def test_files_that_are_no_model(model: Path) -> None:
         setup_ort_session(str(model / "broken.onnx"), None)
 
 
-def test_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnxruntime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     (tmp_path / "m.onnx").write_bytes(b"")
     monkeypatch.setattr(onnx_session, "ONNX_AVAILABLE", False)
@@ -237,7 +237,7 @@ def test_bound_tensors_may_have_other_types_and_strides(model: Path) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_bound_booleans(model: Path) -> None:
+def test_bound_booleans_stay_booleans(model: Path) -> None:
     """They come out as booleans, as from a session on a processor."""
     onnx: Any = import_module("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
@@ -312,7 +312,7 @@ def test_models_are_warmed_up(
         ([], "", None),
     ],
 )
-def test_shapes_of_rows(shapes: list[list[Any]], kind: str, expected: Any) -> None:
+def test_shapes_of_rows_are_known(shapes: list[list[Any]], kind: str, expected: Any) -> None:
     """Known where the model has one input of floats with one shape."""
 
     class Session:

@@ -109,7 +109,7 @@ def test_optimised_networks_compute_the_same_numbers(activation: Any) -> None:
 
 
 @pytest.mark.parametrize("network", [Reused, Branches, Broadcast, Viewing, Chain])
-def test_unusual_networks(network: type[nn.Module]) -> None:
+def test_unusual_networks_keep_their_numbers(network: type[nn.Module]) -> None:
     """Where layers cannot be joined they are not, and the numbers stay."""
     plain = settled(network())
     fast = copy.deepcopy(plain)
@@ -118,7 +118,7 @@ def test_unusual_networks(network: type[nn.Module]) -> None:
     assert deviation(outputs(fast, rows()), outputs(plain, rows())) < 1e-4
 
 
-def test_a_resnet(small_resnet: nn.Module) -> None:
+def test_a_resnet_keeps_its_numbers(small_resnet: nn.Module) -> None:
     """A whole ResNet keeps its numbers, for pictures of another size too."""
     fast = copy.deepcopy(small_resnet)
 
@@ -212,7 +212,7 @@ def test_twice_is_once() -> None:
     assert model.forward is forward
 
 
-def test_gradients(runs: list[int]) -> None:
+def test_gradients_are_the_plain_networks(runs: list[int]) -> None:
     """Explanations are the plain network's own, through its layers and weights."""
     plain = settled(Block())
     fast = copy.deepcopy(plain)
@@ -248,7 +248,7 @@ def test_outputs_are_as_contiguous_as_before() -> None:
 
 
 @needs_bf16
-def test_bfloat16() -> None:
+def test_bfloat16_answers_in_float32() -> None:
     """With bf16 the outputs are float32, and near the plain network's but not equal."""
     plain = settled(Block())
     fast = copy.deepcopy(plain)
@@ -260,7 +260,7 @@ def test_bfloat16() -> None:
     assert all(tensor.dtype != torch.bfloat16 for tensor in fast.state_dict().values())
 
 
-def test_deviation() -> None:
+def test_deviation_is_relative() -> None:
     """It is relative to the largest value, and infinite for what cannot be compared."""
     ones = torch.ones(2, 2)
     endless = float("inf")

@@ -45,7 +45,7 @@ def test_only_floats_are_cast() -> None:
     )
 
 
-def test_nested_inputs_and_outputs() -> None:
+def test_nested_inputs_are_cast() -> None:
     """Tensors in lists, mappings and keyword arguments are cast, and what comes back too."""
 
     def forward(
@@ -60,7 +60,7 @@ def test_nested_inputs_and_outputs() -> None:
     assert answers["answers"].tolist() == [2.0, 2.0]
 
 
-def test_a_network_with_gradients() -> None:
+def test_gradients_are_float32() -> None:
     """Explanations work: gradients come back in float32."""
     model = use_bf16(nn.Linear(3, 2).eval())
     point = torch.ones(1, 3, requires_grad=True)
@@ -79,7 +79,7 @@ def test_a_network_with_gradients() -> None:
         (True, (7, 5), "fp32"),
     ],
 )
-def test_float32_on_a_gpu(
+def test_float32_is_rounded_to_tf32_on_a_gpu(
     tf32: bool | None, capability: tuple[int, int], used: str, gpus: SimulatedGpus
 ) -> None:
     """It is rounded to TF32 where GPUs have that, unless it must not be; then convolutions are exact, too."""
@@ -90,7 +90,7 @@ def test_float32_on_a_gpu(
     assert torch.backends.cudnn.allow_tf32 is (used == "tf32")
 
 
-def test_float32_on_a_processor() -> None:
+def test_float32_stays_on_a_processor() -> None:
     """Nothing is changed there."""
     before = torch.get_float32_matmul_precision()
 
@@ -98,7 +98,7 @@ def test_float32_on_a_processor() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_what_is_eager() -> None:
+def test_only_networks_are_eager() -> None:
     """A network, not what was made of one: its layers and their memory format are settled."""
     network = nn.Linear(2, 2)
 

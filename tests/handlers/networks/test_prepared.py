@@ -59,7 +59,9 @@ def test_a_broken_file_is_made_anew(folder: Path) -> None:
 
 @pytest.mark.parametrize("without", ["cache", "sharing"])
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
-def test_without_a_cache(without: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_made_without_a_cache(
+    without: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights of the worker's own do as well."""
     if without == "cache":
         monkeypatch.setenv("MODELSERVER_CACHE", "off")

@@ -99,7 +99,7 @@ def test_networks_are_warmed_up(config: dict[str, Any], sizes: list[int]) -> Non
 
 
 @pytest.mark.parametrize("optimize", ["auto", "off"])
-def test_bf16(optimize: str) -> None:
+def test_bf16_counts_however_optimised(optimize: str) -> None:
     """``precision: bf16`` counts optimised, not optimised, and where that cannot be; outputs stay float32."""
     net, plain = Net(), Net()
     ready(net, {"precision": "bf16", "optimize": optimize})
@@ -111,7 +111,7 @@ def test_bf16(optimize: str) -> None:
     assert 1e-5 < deviation(answers, plain(rows()).detach()) < 0.05
 
 
-def test_bf16_for_a_program() -> None:
+def test_bf16_is_refused_for_a_program() -> None:
     """An exported program's precision was settled when it was exported."""
     program = torch.export.export(Net(), (rows(),)).module()
 
@@ -211,7 +211,9 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
 
 @needs_int8
 @pytest.mark.parametrize("config", [{}, COMPILE])
-def test_int8(reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_int8_is_used_and_reported(
+    reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """The network stays the object that it is, computes in 8 bits, is not compiled, and that is told."""
     model, report = copy.deepcopy(reader), Report(calibration_set())
 
@@ -223,7 +225,9 @@ def test_int8(reader: nn.Module, config: dict[str, Any], caplog: pytest.LogCaptu
 
 
 @needs_int8
-def test_int8_that_disagrees(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_that_disagrees_is_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One warning tells what is used instead, and the layer that costs most; the network is optimised."""
     monkeypatch.setattr(quantisation, "AGREEMENT", 1.1)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
@@ -239,7 +243,7 @@ def test_int8_that_disagrees(caplog: pytest.LogCaptureFixture, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("has_bf16", "used"), [(True, "bf16"), (False, "fp32")])
-def test_what_is_used_instead_of_int8(
+def test_bf16_or_fp32_is_used_instead_of_int8(
     has_bf16: bool, used: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bf16 where the processor has it, fp32 elsewhere."""
@@ -258,7 +262,7 @@ def test_what_is_used_instead_of_int8(
         assert caplog.messages[0] == f"precision: int8 is not used, but {used}: the archive has none"
 
 
-def test_int8_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_stays_without_int8(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exported program is served as it is, not in bf16 either."""
     monkeypatch.setattr(readiness, "has", lambda _feature: True)
     program = torch.fx.symbolic_trace(Net())
@@ -269,7 +273,7 @@ def test_int8_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_int8
-def test_int8_with_rows_of_another_shape(reader: nn.Module) -> None:
+def test_shapes_of_another_calibration_set_are_named(reader: nn.Module) -> None:
     """Both shapes are told."""
     report = Report(torch.zeros(20, 1, 9, 9))
     in_int8(copy.deepcopy(reader), report)
@@ -281,7 +285,7 @@ def test_int8_with_rows_of_another_shape(reader: nn.Module) -> None:
     ("capability", "eager", "used"),
     [((9, 0), True, "bf16"), ((9, 0), False, "tf32"), ((7, 5), True, "fp32")],
 )
-def test_int8_on_a_gpu(
+def test_a_gpu_uses_the_next_best_of_int8(
     capability: tuple[int, int], eager: bool, used: str, reader: nn.Module, gpus: SimulatedGpus
 ) -> None:
     """It is for processors; a GPU computes in the next best that it has."""
@@ -297,7 +301,7 @@ def test_int8_on_a_gpu(
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)
 
 
-def test_int8_without_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_needs_the_instructions(reader: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor without AVX2 computes in float32, and a clear line says why."""
     monkeypatch.setattr(readiness, "is_able", lambda: False)
     monkeypatch.setattr(readiness, "has", lambda _feature: False)
@@ -346,7 +350,7 @@ def test_the_classifier_is_optimised(small_folder: Path, make_context: Any, begi
     assert handler.inference(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
 
 
-def test_an_initialize_of_ones_own(small_folder: Path, make_context: Any) -> None:
+def test_an_initialize_of_ones_own_is_left_alone(small_folder: Path, make_context: Any) -> None:
     """A class that may change the network after loading is left alone unless the archive asks for it."""
     careful, requested = Careful(), Careful()
     careful.initialize(context_of(small_folder, make_context))
@@ -357,7 +361,7 @@ def test_an_initialize_of_ones_own(small_folder: Path, make_context: Any) -> Non
     assert is_optimised(requested.model)
 
 
-def test_a_shape_from_the_configuration(small_folder: Path, make_context: Any) -> None:
+def test_a_shape_comes_from_the_configuration(small_folder: Path, make_context: Any) -> None:
     """A handler that knows nothing of its inputs is told by ``warmup: shape``."""
     plain, report = BaseHandler(), BaseHandler()
     plain.initialize(context_of(small_folder, make_context))
@@ -371,7 +375,7 @@ def test_a_shape_from_the_configuration(small_folder: Path, make_context: Any) -
 
 
 @needs_int8
-def test_a_classifier_in_int8(
+def test_a_classifier_runs_in_int8(
     small_folder: Path, make_context: Any, begin: Any, pictures: list[bytes], tmp_path: Path
 ) -> None:
     """Pictures of a folder in the archive are prepared as those of clients; what is used is told."""
@@ -395,7 +399,7 @@ def test_a_classifier_in_int8(
 
 
 @needs_int8
-def test_a_handler_that_names_no_set(small_folder: Path, make_context: Any) -> None:
+def test_a_missing_calibration_set_is_a_warning(small_folder: Path, make_context: Any) -> None:
     """The client that registers the model is warned, once, and told the key."""
     context = context_of(small_folder, make_context, {"precision": "int8"})
     BaseHandler().initialize(context)

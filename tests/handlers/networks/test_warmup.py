@@ -21,7 +21,7 @@ GPU = torch.device("cuda")
 @pytest.mark.parametrize(
     ("batch_size", "sizes"), [(1, [1]), (2, [2, 1]), (8, [8, 1, 4, 2]), (12, [12, 1, 8, 4, 2])]
 )
-def test_sizes(batch_size: int, sizes: list[int]) -> None:
+def test_largest_and_smallest_sizes_come_first(batch_size: int, sizes: list[int]) -> None:
     """The largest and the smallest first, then the powers of two between."""
     assert warmup.sizes(batch_size) == sizes
 
@@ -113,7 +113,7 @@ def test_too_large_batches_are_told(gpus: SimulatedGpus) -> None:
     assert gpus.calls.count("empty_cache") == 2
 
 
-def test_a_row_that_does_not_fit(gpus: SimulatedGpus) -> None:
+def test_a_row_that_does_not_fit_fails_the_load(gpus: SimulatedGpus) -> None:
     """The load fails, with torch's numbers; another process may have taken the memory for a while."""
     with pytest.raises(RuntimeError, match=r"batches of 1 failed .*Tried to allocate 90\.00 GiB") as caught:
         warmup.warm_up(taking(gpus, 90 * GIB, []), (2,), 4, GPU)

@@ -140,7 +140,7 @@ def test_networks_may_load_themselves(override: str, net: Net, rows: torch.Tenso
     assert same(loaded(rows), net(rows))
 
 
-def test_misfits_of_networks_that_load_themselves(tmp_path: Path) -> None:
+def test_misfits_of_own_loading_are_named(tmp_path: Path) -> None:
     """What an override hands on to torch and does not fit is told as ever (F40)."""
     (tmp_path / "model.py").write_text(f"import torch\n{MODEL}{OVERRIDES['takes one argument']}")
     torch.save({"old.weight": torch.zeros(2, 3)}, tmp_path / "net.pth")
@@ -149,7 +149,7 @@ def test_misfits_of_networks_that_load_themselves(tmp_path: Path) -> None:
         load_eager(tmp_path, "model.py", tmp_path / "net.pth")
 
 
-def test_old_format(net: Net, tmp_path: Path) -> None:
+def test_the_old_format_is_read(net: Net, tmp_path: Path) -> None:
     """Files of torch before 1.6 load too."""
     torch.save(net.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
 
@@ -178,7 +178,7 @@ def test_files_without_a_state_dict_are_refused(content: Any, message: str, tmp_
         read_state(tmp_path / "bad.pth")
 
 
-def test_misfit(folder: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     """Weights of another network are refused with the file's name and what is missing (F40)."""
     torch.save({"layer.weight": torch.zeros(2, 4)}, tmp_path / "other.pth")
 
@@ -186,7 +186,7 @@ def test_misfit(folder: Path, tmp_path: Path) -> None:
         load_eager(folder, "net_of_weights_test.py", tmp_path / "other.pth")
 
 
-def test_several_classes(tmp_path: Path) -> None:
+def test_several_classes_are_refused(tmp_path: Path) -> None:
     """A model file defines exactly one class (F40)."""
     (tmp_path / "two_nets_file.py").write_text("class A: pass\nclass B: pass")
 
@@ -194,7 +194,7 @@ def test_several_classes(tmp_path: Path) -> None:
         load_eager(tmp_path, "two_nets_file.py", None)
 
 
-def test_state_dict_for_torchscript(folder: Path) -> None:
+def test_a_state_dict_is_no_torchscript(folder: Path) -> None:
     """A state dict called .pt is explained (F40)."""
     (folder / "net.pth").rename(folder / "net.pt")
 
@@ -202,7 +202,7 @@ def test_state_dict_for_torchscript(folder: Path) -> None:
         load_torchscript(folder / "net.pt", CPU)
 
 
-def test_exported(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
+def test_exported_programs_take_any_batch(net: Net, rows: torch.Tensor, tmp_path: Path) -> None:
     """A torch.export program with a dynamic batch takes batches of any size."""
     size = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (rows,), dynamic_shapes=({0: size},))
@@ -283,7 +283,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, Path]:
 
 
 @pytest.mark.slow  # compiles a network
-def test_compiled_package(compiled: tuple[Net, Path], rows: torch.Tensor) -> None:
+def test_a_compiled_package_computes_the_same(compiled: tuple[Net, Path], rows: torch.Tensor) -> None:
     """A package that AOTInductor compiled is told from an exported program and computes the same."""
     network, folder = compiled
 
@@ -309,7 +309,9 @@ def test_a_worker_with_a_gpu_serves_a_package_for_processors(
 
 
 @pytest.mark.slow  # compiles, unless another test of this file has
-def test_compiled_library(compiled: tuple[Net, Path], rows: torch.Tensor, tmp_path: Path) -> None:
+def test_a_compiled_library_computes_the_same(
+    compiled: tuple[Net, Path], rows: torch.Tensor, tmp_path: Path
+) -> None:
     """A library that AOTInductor compiled, as archives for TorchServe hold it, computes the same."""
     network, folder = compiled
     library = tmp_path / "net.so"
@@ -387,7 +389,7 @@ def test_packages_that_a_gpu_can_run_are_loaded_there(
 
 
 @pytest.mark.parametrize("content", [b"nothing", b"PK\x05\x06" + bytes(18)])
-def test_no_program(content: bytes, tmp_path: Path) -> None:
+def test_other_files_are_no_programs(content: bytes, tmp_path: Path) -> None:
     """A .pt2 file of another kind is named (F40)."""
     (tmp_path / "bad.pt2").write_bytes(content)
 
@@ -395,7 +397,7 @@ def test_no_program(content: bytes, tmp_path: Path) -> None:
         load_exported(tmp_path / "bad.pt2", CPU)
 
 
-def test_a_torch_that_cannot_load_compiled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library or package that an older torch cannot load is refused in so many words (F40)."""
     monkeypatch.delattr("torch._export.aot_load", raising=False)
     (tmp_path / "net.so").write_bytes(b"")
@@ -405,7 +407,7 @@ def test_a_torch_that_cannot_load_compiled_ones(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("load", [load_torchscript, load_exported])
-def test_missing_files(load: Any, tmp_path: Path) -> None:
+def test_missing_files_are_named(load: Any, tmp_path: Path) -> None:
     """A missing file is named by every loader (F40)."""
     with pytest.raises(ModelLoadError, match=r"Missing the gone\.x file"):
         load(tmp_path / "gone.x", CPU)

@@ -51,7 +51,7 @@ def test_crops_are_torchvisions(
 
 
 @pytest.mark.parametrize("size", [(720, 720), (500, 375), (375, 500), (256, 256), (1024, 300), (224, 224)])
-def test_usual_sizes(size: tuple[int, int]) -> None:
+def test_usual_sizes_are_torchvisions(size: tuple[int, int]) -> None:
     """ImageNet's sizes too, among them pictures whose box Pillow can and cannot keep exactly."""
     processing = ClassicProcessing(256, 224, MEAN, STD)
     picture = noise(*size)
@@ -61,7 +61,7 @@ def test_usual_sizes(size: tuple[int, int]) -> None:
     assert torch.equal(pixels, reference(processing, picture))
 
 
-def test_exact_boxes() -> None:
+def test_boxes_are_exact_for_powers_of_two() -> None:
     """A side that is a power of two long after resizing needs no more than the crop; 341 is not one."""
     frame = Frame.of((500, 375), 256, 224)
 
@@ -88,7 +88,7 @@ def test_floats_are_torchvisions() -> None:
 
 
 @pytest.mark.parametrize(("mode", "size"), [("L", (300, 300)), ("RGB", (300, 200))])
-def test_what_is_left_to_torchvision(mode: str, size: tuple[int, int]) -> None:
+def test_other_modes_are_left_to_torchvision(mode: str, size: tuple[int, int]) -> None:
     """Other modes, and crops larger than the resized picture, have no quick way."""
     processing = ClassicProcessing(256 if mode == "L" else 100, 224, MEAN, STD)
 
@@ -99,7 +99,7 @@ def test_what_is_left_to_torchvision(mode: str, size: tuple[int, int]) -> None:
     "weights",
     [ResNet152_Weights.IMAGENET1K_V1, ResNet152_Weights.IMAGENET1K_V2, EfficientNet_B1_Weights.IMAGENET1K_V1],
 )
-def test_presets(weights: Any) -> None:
+def test_presets_are_taken_over(weights: Any) -> None:
     """The transforms of torchvision's weights are taken over with all their numbers."""
     preset = weights.transforms()
     processing = ClassicProcessing.of_preset(preset)
@@ -110,7 +110,7 @@ def test_presets(weights: Any) -> None:
     assert torch.equal(processing(picture), preset(picture))
 
 
-def test_other_presets() -> None:
+def test_other_presets_are_not_taken_over() -> None:
     """Transforms of another kind, or with a filter that there is no quick way for, are not taken over."""
     preset = ResNet152_Weights.IMAGENET1K_V1.transforms()
     preset.interpolation = InterpolationMode.NEAREST

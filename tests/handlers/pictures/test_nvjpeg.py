@@ -40,7 +40,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return received
 
 
-def test_crops(played: list[int], picture: Any, encode: Any) -> None:
+def test_crops_are_the_processors(played: list[int], picture: Any, encode: Any) -> None:
     """Files of several sizes are decoded in one call, and cropped as the processor would."""
     sizes = [(120, 80), (90, 90), (120, 80), (200, 64)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
@@ -53,7 +53,9 @@ def test_crops(played: list[int], picture: Any, encode: Any) -> None:
     )
 
 
-def test_few_at_a_time(played: list[int], monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+def test_few_at_a_time_are_decoded_the_same(
+    played: list[int], monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any
+) -> None:
     """Pictures that are too large to be decoded or resized together come out the same."""
     sizes = [(120, 80)] * 5 + [(240, 160), (60, 40)]
     files = [encode(picture(seed, size), "JPEG") for seed, size in enumerate(sizes)]
@@ -84,7 +86,7 @@ def test_the_decoder_waits_before_it_reuses_memory(
     assert streams == [0, 1, 2]
 
 
-def test_what_suits(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+def test_ordinary_jpegs_suit(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
     """Ordinary JPEGs that are neither too small for the crop nor too large for the memory (F17)."""
     decoder = JpegDecoder(DEVICE)
     file = encode(picture(1), "JPEG")
@@ -98,7 +100,7 @@ def test_what_suits(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) 
     assert not decoder.suits(file, PROCESSING)
 
 
-def test_another_size_than_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_size_than_announced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that gives less than the header promised is not believed."""
     monkeypatch.setattr(nvjpeg, "decode_on_gpu", lambda *_: [torch.zeros(3, 4, 300, dtype=torch.uint8)])
 
@@ -106,14 +108,14 @@ def test_another_size_than_announced(monkeypatch: pytest.MonkeyPatch) -> None:
         JpegDecoder(DEVICE).crops([b"x"], ClassicProcessing(8, 9, MEAN, STD))
 
 
-def test_starting(played: list[int]) -> None:
+def test_a_decoder_is_tried_first(played: list[int]) -> None:
     """A decoder is given out once it has decoded something."""
     assert start_decoder(DEVICE, PROCESSING) is not None
     assert played == [1]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not compiled with nvJPEG"), AttributeError("no operator")])
-def test_without_nvjpeg(
+def test_missing_nvjpeg_is_logged(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A torchvision that was built without it leaves pictures to the processor, and says so."""
@@ -128,7 +130,7 @@ def test_without_nvjpeg(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu(picture: Any, encode: Any) -> None:
+def test_a_gpus_pixels_are_close(picture: Any, encode: Any) -> None:
     """The real decoder's pixels are close to the processor's."""
     device = torch.device("cuda")
     decoder = start_decoder(device, PROCESSING)

@@ -40,18 +40,18 @@ TEXT = base64.b64encode(b"\xfb\xefpicture").decode()
         {"body": {"data": {"b64": TEXT}}},
     ],
 )
-def test_encoded_pictures(row: Any) -> None:
+def test_encoded_pictures_become_bytes(row: Any) -> None:
     """Bytes, base64 and data URLs come out as bytes, from every field that may hold them."""
     assert picture_input(row) == b"\xfb\xefpicture"
 
 
 @pytest.mark.parametrize("row", [[[1, 2], [3, 4]], ((1.0, 2.0), (3.0, 4.0)), {"data": [[1, 2], [3, 4]]}])
-def test_numbers(row: Any) -> None:
+def test_numbers_become_tensors(row: Any) -> None:
     """Lists of numbers are a float tensor as they are."""
     assert torch.equal(torch.as_tensor(picture_input(row)), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
 
 
-def test_tensors() -> None:
+def test_tensors_stay_what_they_are() -> None:
     """A tensor, from an envelope, stays what it is."""
     tensor = torch.zeros(3)
 
@@ -74,7 +74,7 @@ def test_tensors() -> None:
         (3, "made of a int"),
     ],
 )
-def test_no_picture(row: Any, message: str) -> None:
+def test_other_rows_are_refused(row: Any, message: str) -> None:
     """Anything else is refused with a sentence that says what was wrong (F2, F8)."""
     with pytest.raises(BadInput, match=message):
         picture_input(row)
@@ -122,7 +122,7 @@ def test_a_jpeg_may_be_decoded_smaller(picture: Any, encode: Any) -> None:
     assert open_picture(encode(large), "RGB", lambda _: (10, 10)).size == (400, 300)
 
 
-def test_palette_with_transparency(picture: Any, encode: Any) -> None:
+def test_transparent_palettes_are_converted(picture: Any, encode: Any) -> None:
     """A palette with transparent entries is converted without a complaint of Pillow's."""
     palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)
 
@@ -138,7 +138,7 @@ def test_animation_gives_its_first_frame(picture: Any, encode: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_truncated(form: str, picture: Any, encode: Any) -> None:
+def test_truncated_pictures_are_refused(form: str, picture: Any, encode: Any) -> None:
     """A truncated picture is refused, whatever its form (F17)."""
     file = encode(picture(1), form)
 
@@ -150,13 +150,13 @@ def test_truncated(form: str, picture: Any, encode: Any) -> None:
     ("content", "message"),
     [(b"", "empty"), (b"hello", "the 5 bytes are not a picture"), (bytes(1000), "not a picture")],
 )
-def test_other_bytes(content: bytes, message: str) -> None:
+def test_other_bytes_are_refused(content: bytes, message: str) -> None:
     """Bytes of another kind are refused."""
     with pytest.raises(BadInput, match=message):
         open_picture(content, "RGB")
 
 
-def test_broken_contents(picture: Any, encode: Any) -> None:
+def test_broken_contents_are_refused(picture: Any, encode: Any) -> None:
     """A damaged chunk inside a well begun file is refused (F17)."""
     file = bytearray(encode(picture(1)))
     middle = file.index(b"IDAT") + 40
@@ -187,7 +187,7 @@ def test_bombs_are_refused_unread(side: int, action: Literal["ignore", "error"])
             open_picture(_bomb(side), "RGB")
 
 
-def test_readers_that_fail_otherwise(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+def test_failing_readers_are_refusals(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
     """Whatever a reader raises for a broken file becomes a refusal; running out of memory does not."""
 
     def failing(error: BaseException) -> Callable[..., Any]:

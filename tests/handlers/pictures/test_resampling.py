@@ -113,7 +113,7 @@ def test_parts_of_weights_are_exact_in_tf32() -> None:
     assert (high * (1 << 12) + low).sum(dim=2).sub(1 << 22).abs().max() < 4
 
 
-def test_upright_pictures(picture: Any) -> None:
+def test_upright_pictures_differ_by_two_at_most(picture: Any) -> None:
     """Of an upright picture, no byte is further off than two."""
     upright = picture(1, (240, 400))
     frame = Frame.of(upright.size, 64, 56)

@@ -67,7 +67,7 @@ def test_a_batch_is_there_when_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
-def test_crops_made_on_the_device(there: list[int]) -> None:
+def test_crops_made_on_the_device_are_put_between(there: list[int]) -> None:
     """They are put between those that were copied."""
     landing = DeviceLanding(PROCESSING, 3, Played())
     landing.land_on_device(there, lambda: list(CROPS[there]))

@@ -72,7 +72,7 @@ def test_a_bad_row_fails_alone() -> None:
     assert bench.rejected == {1: (400, "a text is needed, got 3")}
 
 
-def test_only_bad_rows() -> None:
+def test_bad_rows_do_not_reach_predict() -> None:
     """Then predict is not called."""
 
     class Never(Texts):
@@ -118,7 +118,7 @@ class Whole(modelserver.Handler):
         return rows * 2
 
 
-def test_a_batch_in_one_piece() -> None:
+def test_a_tensor_alone_is_the_batch() -> None:
     """A tensor alone is the whole batch, and its rows are the answers; V2 rows are not copied."""
     bench = Bench(Whole)
     tensor = torch.ones(2, 3)
@@ -129,7 +129,7 @@ def test_a_batch_in_one_piece() -> None:
     assert bench.handler.seen.data_ptr() == tensor.data_ptr()
 
 
-def test_an_array_in_one_piece() -> None:
+def test_an_array_alone_is_the_batch() -> None:
     """The same for numpy, with rows of another kind left out."""
 
     class Arrays(modelserver.Handler):
@@ -282,7 +282,7 @@ class NoType(modelserver.Handler):
         (NoType, r"as NoType.predict is annotated: .*open.* is not supported; they can be str, bytes"),
     ],
 )
-def test_mistakes_are_told(handler: type[modelserver.Handler], message: str) -> None:
+def test_mistakes_are_named_at_load(handler: type[modelserver.Handler], message: str) -> None:
     """What cannot work is a TypeError when the model is loaded, which names the method and the remedy."""
     with pytest.raises(TypeError, match=message):
         Bench(handler)

@@ -75,7 +75,7 @@ def encoded(text: str) -> bytearray:
         (int | None, {"body": None}, None),
     ],
 )
-def test_values(annotation: Any, row: dict[str, Any], value: Any) -> None:
+def test_rows_become_the_annotated_type(annotation: Any, row: dict[str, Any], value: Any) -> None:
     """What the client sent, in any of the forms in which the server passes it on, becomes the type."""
     result = reader_of(annotation)(row)
 
@@ -96,7 +96,7 @@ def test_values(annotation: Any, row: dict[str, Any], value: Any) -> None:
         (numpy.typing.NDArray[Any], {"body": 3}, 3, "int64"),
     ],
 )
-def test_arrays(annotation: Any, row: dict[str, Any], values: Any, dtype: str) -> None:
+def test_rows_become_arrays(annotation: Any, row: dict[str, Any], values: Any, dtype: str) -> None:
     """JSON numbers, ``.npy`` files and V2 rows become arrays, of the datatype that is named."""
     array = reader_of(annotation)(row)
 
@@ -104,7 +104,7 @@ def test_arrays(annotation: Any, row: dict[str, Any], values: Any, dtype: str) -
     assert (array.tolist(), array.dtype.name) == (values, dtype)
 
 
-def test_tensors() -> None:
+def test_rows_become_tensors() -> None:
     """The same for torch: rows that are tensors already are not copied, and arrays become writeable."""
     read, row = reader_of(torch.Tensor), torch.ones(2)
     array = numpy.ones(2)
@@ -138,7 +138,7 @@ def test_tensors() -> None:
         (torch.Tensor, {"body": [[1], [1, 2]]}, "numbers are needed: "),
     ],
 )
-def test_refusals(annotation: Any, row: dict[str, Any], message: str) -> None:
+def test_unreadable_rows_are_refused(annotation: Any, row: dict[str, Any], message: str) -> None:
     """What cannot be read is refused in words for the client; a form that should have been JSON with the
     header to send.
     """

@@ -49,14 +49,16 @@ class Model(pydantic.BaseModel):
         (Outer, "BYTES", (-1,), JSON),
     ],
 )
-def test_tensors(annotation: Any, datatype: str, shape: tuple[int, ...], media: str) -> None:
+def test_annotations_are_one_tensor(
+    annotation: Any, datatype: str, shape: tuple[int, ...], media: str
+) -> None:
     """One tensor, whose first dimension is the rows, and the content type of a body."""
     side = described(annotation, "name")
 
     assert (side.tensors, side.media) == ((("name", datatype, shape),), media)
 
 
-def test_schemas() -> None:
+def test_schemas_have_names_of_their_own() -> None:
     """Structs and models refer to schemas by names that cannot be those of the server's own."""
     side, other = described(Outer, "x"), described(Model, "x")
 
@@ -88,7 +90,7 @@ def test_nothing_is_known(annotation: Any) -> None:
         (list[numpy.ndarray], numpy.ndarray, False),
     ],
 )
-def test_batches(annotation: Any, row: Any, whole: bool) -> None:
+def test_lists_have_rows_of_a_type(annotation: Any, row: Any, whole: bool) -> None:
     """A list has rows of a type; an array or tensor alone is the whole batch."""
     assert element_of(annotation) == (row, whole)
 

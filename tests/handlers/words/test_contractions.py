@@ -19,7 +19,7 @@ from modelserver_handlers.words.contractions import CONTRACTION_MAP, expand_cont
         ("'tis", "it is"),
     ],
 )
-def test_contractions(text: str, expanded: str) -> None:
+def test_contractions_are_written_out(text: str, expanded: str) -> None:
     """The longest that fits is written out; what is none stays."""
     assert expand_contractions(text) == expanded
 

@@ -7,7 +7,7 @@ import pytest
 from modelserver_handlers.words.tokenizer import get_tokenizer, ngrams_iterator
 
 
-def test_basic_english() -> None:
+def test_basic_english_is_torchserves() -> None:
     """Lower case, punctuation apart, quotation marks and colons gone: TorchServe's words for the text."""
     text = 'You can now, install <br /> TorchText; using pip! it\'s (a) "b". x:y?'
     words = "you can now , install torchtext using pip ! it ' s ( a ) b . x y ?"
@@ -15,7 +15,7 @@ def test_basic_english() -> None:
     assert get_tokenizer("basic_english")(text) == words.split()
 
 
-def test_other_tokenizers() -> None:
+def test_other_tokenizers_are_refused() -> None:
     """None splits at blanks, a callable is itself, any other name or language is refused."""
     assert get_tokenizer(None)("a B  c") == ["a", "B", "c"]
     assert get_tokenizer(len) is len
@@ -33,6 +33,6 @@ def test_other_tokenizers() -> None:
         (3, ["here", "we", "are", "here we", "we are", "here we are"]),
     ],
 )
-def test_ngrams(size: int, expected: list[str]) -> None:
+def test_ngrams_follow_the_words(size: int, expected: list[str]) -> None:
     """The words first, then runs of two, then of three."""
     assert list(ngrams_iterator(["here", "we", "are"], size)) == expected

@@ -237,7 +237,7 @@ def test_instances_have_no_part_headers() -> None:
 
 
 @pytest.mark.parametrize("value", [1, {"body": 2}, [None]])
-def test_instances_on_their_way_to_an_envelope(value: Any) -> None:
+def test_instances_stay_what_they_are_for_an_envelope(value: Any) -> None:
     """They stay what they are, so that the envelope can tell them from bodies."""
     body = json.dumps(value).encode()
     result = decode_row(Row("id", len(body), INSTANCE), memoryview(body), decode=True, enveloped=True)

@@ -196,7 +196,7 @@ def test_one_text_or_blob_a_row() -> None:
     assert texts == [{"data": "a"}, {"data": "ü"}]
 
 
-def test_mixed_inputs() -> None:
+def test_bytes_beside_others_are_lists() -> None:
     """BYTES beside others, or several in a row, are lists; numbers beside them are tensors all the same."""
     rows = got(
         tensor("t", "BYTES", (2,), [b"a", b"b"], text=True),
@@ -209,7 +209,7 @@ def test_mixed_inputs() -> None:
     assert rows[1]["n"].item() == 2
 
 
-def test_what_else_the_request_said() -> None:
+def test_parameters_of_a_request_reach_the_handler() -> None:
     """Is what ``context.get_request_parameters`` tells; without anything it is empty."""
     rows, _ = sent(
         tensor("x", "INT8", (1,), [1], parameters={"a": 1}),
@@ -268,12 +268,12 @@ def joined(value: Any, specs: list[OutputSpec] | None = None, **fields: Any) -> 
     ],
     ids=repr,
 )
-def test_what_is_one_output(value: Any, expected: tuple[str, tuple[int, ...], list[Any]]) -> None:
+def test_values_become_one_output(value: Any, expected: tuple[str, tuple[int, ...], list[Any]]) -> None:
     """Tensors keep their datatype; Python's numbers are read as numpy reads them; the rest is JSON."""
     assert joined(value) == {"output_0": expected}
 
 
-def test_several_outputs() -> None:
+def test_dicts_and_tuples_are_several_outputs() -> None:
     """A dict or a tuple of tensors; a dict of other things only where the signature has its keys."""
     one, two = torch.tensor([1]), numpy.array([2], "i2")
     specs = [OutputSpec("p", "FP32", (-1,)), OutputSpec("q", "BYTES", (-1, -1))]
@@ -307,7 +307,7 @@ def test_a_signature_says_the_datatype(
     assert joined(value, [OutputSpec("p", *spec)]) == {"p": expected}
 
 
-def test_what_has_no_form() -> None:
+def test_values_without_a_form_are_refused() -> None:
     """The message names the output and what it is."""
     for value, what in (
         (torch.tensor([1j]), "output 'output_0': tensors of torch.complex64"),
@@ -349,7 +349,7 @@ def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, byte
 FOUR = tensor("x", "FP32", (4,), [1, 2, 3, 4])
 
 
-def test_a_batch_that_this_torch_has_no_type_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_a_type_unknown_to_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its requests is told so, the handler is not called, and the worker lives on."""
     monkeypatch.delattr(torch, "uint16")
     answers = run(lambda _data, _context: pytest.fail("called"), tensor("x", "UINT16", (2,), [1, 2]))
@@ -409,7 +409,7 @@ def test_failures_are_told_as_kserve_does() -> None:
 
 
 @pytest.mark.parametrize("specs", [[], [OutputSpec("sum", "FP32", [-1])]])
-def test_a_row_of_several_inputs_given_back(specs: list[OutputSpec]) -> None:
+def test_a_returned_row_is_as_many_outputs(specs: list[OutputSpec]) -> None:
     """It is as many outputs, of whatever kind they are, with and without a signature."""
     rows, tail = sent(
         tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
@@ -424,7 +424,7 @@ def test_a_row_of_several_inputs_given_back(specs: list[OutputSpec]) -> None:
     assert outputs["text"][0] == "BYTES"
 
 
-def test_nothing_in_nothing_out() -> None:
+def test_a_request_without_rows_has_no_answers() -> None:
     """A request without rows has an empty answer or none: what a handler makes of nothing is no row of it."""
     (row,), _ = sent(tensor("x", "FP32", (0, 3), []))
     empty = join_answers([encode_output(numpy.zeros((0, 2), "f4"), row, [])], whole=True)

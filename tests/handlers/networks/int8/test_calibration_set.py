@@ -63,7 +63,7 @@ def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list
     assert rows[:, 0, 0].tolist() == shades
 
 
-def test_a_broken_picture_among_many(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is left out and named, and the others count."""
     (archive / "samples" / "0.png").write_bytes(picture(0)[:40])
     (archive / "samples" / "more").mkdir()
@@ -72,7 +72,7 @@ def test_a_broken_picture_among_many(archive: Path, caplog: pytest.LogCaptureFix
     assert caplog.messages[0].startswith("Left out of the calibration set: 0.png: ")
 
 
-def test_arrays(archive: Path) -> None:
+def test_rows_of_arrays_are_inputs(archive: Path) -> None:
     """Each row of a .npy file is an input as it is, in float32."""
     numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
     rows = calibration_rows(archive, "rows.npy", prepare)
@@ -81,14 +81,14 @@ def test_arrays(archive: Path) -> None:
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_json(archive: Path) -> None:
+def test_elements_of_json_are_prepared(archive: Path) -> None:
     """Each element of a list in a .json file is prepared like a request."""
     (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
 
     assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
 
 
-def test_no_more_than_enough(archive: Path) -> None:
+def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
     """Loading does not take for ever: the first rows are enough."""
     numpy.save(archive / "a.npy", numpy.zeros((MOST_ROWS - 1, 2)))
     numpy.save(archive / "b.npy", numpy.ones((1_000, 2)))
@@ -120,7 +120,7 @@ def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str
     assert reason.format(name) in why_not(archive, name)
 
 
-def test_different_shapes(archive: Path) -> None:
+def test_different_shapes_are_refused(archive: Path) -> None:
     """Rows of one set have one shape."""
     (archive / "samples" / "3.png").write_bytes(picture(0, side=5))
 
@@ -128,14 +128,14 @@ def test_different_shapes(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
-def test_nothing_that_can_be_read(archive: Path, content: bytes) -> None:
+def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
     """A set all of whose files are broken is none."""
     (archive / "rows.json").write_bytes(content)
 
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 
-def test_what_cannot_be_prepared(archive: Path) -> None:
+def test_files_that_cannot_be_prepared_are_left_out(archive: Path) -> None:
     """A handler that rejects a file, or makes no tensor of it, leaves it out."""
     for made in (torch.empty(0), [1, 2]):
         with pytest.raises(NotInt8Error, match="no file that can be read"):

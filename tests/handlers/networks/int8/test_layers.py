@@ -85,12 +85,12 @@ def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
     assert steps_off(actual, values, scale) <= 1.0
 
 
-def test_a_scale_of_zeros() -> None:
+def test_a_scale_of_zeros_has_a_step() -> None:
     """A value that is always zero has some step."""
     assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
 
 
-def test_beyond_the_range() -> None:
+def test_values_beyond_the_range_are_clamped() -> None:
     """What the calibration set did not have becomes the smallest or largest value, in the input's layout."""
     actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
 
@@ -100,7 +100,9 @@ def test_beyond_the_range() -> None:
 
 @pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
 @pytest.mark.usefixtures("_fresh_top")
-def test_bits_of_activations(has_dot_products: bool, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_have_7_bits_without_vnni(
+    has_dot_products: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without VNNI, sums of products in 16 bits leave room for 7."""
     monkeypatch.setattr(layers, "has_dot_products", lambda: has_dot_products)
 
@@ -108,7 +110,7 @@ def test_bits_of_activations(has_dot_products: bool, largest: int, monkeypatch: 
 
 
 @pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
-def test_able_processors(capability: str, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_need_avx2(capability: str, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """AVX2 is the least."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 
@@ -128,7 +130,7 @@ def test_weights_have_a_scale_for_each_output() -> None:
 @pytest.mark.parametrize("activation", [NONE, RELU, ("hardtanh", (0.0, 6.0)), SILU, ("hardswish", ())])
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("out", [None, Scale.of(-6.0, 6.0)])
-def test_a_convolution(activation: Any, groups: int, out: Scale | None) -> None:
+def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: Scale | None) -> None:
     """Convolutions, depthwise ones too, with their activation, to float32 and to 8 bits."""
     plain = plain_convolution(activation, groups)
     rows = numbers(2, 8, 5, 5)
@@ -139,7 +141,7 @@ def test_a_convolution(activation: Any, groups: int, out: Scale | None) -> None:
 @needs_int8
 @pytest.mark.parametrize("activation", [NONE, RELU])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_convolution_with_a_sum(activation: Activation, in_place: bool) -> None:
+def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
     """A second term is added, and overwritten only where that is allowed."""
     plain = plain_convolution(activation, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
@@ -158,7 +160,7 @@ def test_a_convolution_with_a_sum(activation: Activation, in_place: bool) -> Non
 
 
 @needs_int8
-def test_a_sum_in_another_layout() -> None:
+def test_a_second_term_may_have_any_layout() -> None:
     """A second term may have any layout, as other operators make it."""
     plain = plain_convolution(RELU, adds=True)
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
@@ -172,7 +174,7 @@ def test_a_sum_in_another_layout() -> None:
 @needs_int8
 @pytest.mark.parametrize("shape", [(3, 16), (2, 5, 16), (2, 3, 4, 16)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_linear_layer(shape: tuple[int, ...], biased: bool) -> None:
+def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bool) -> None:
     """Inputs of any number of dimensions, with and without a bias."""
     plain = nn.Linear(16, 6, bias=biased).requires_grad_(False)
     plain.weight.copy_(numbers(6, 16, seed=4))
@@ -188,7 +190,7 @@ def test_a_linear_layer(shape: tuple[int, ...], biased: bool) -> None:
 @pytest.mark.parametrize(
     "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 1), ceil_mode=True)]
 )
-def test_a_pool(pool: nn.MaxPool2d) -> None:
+def test_pools_match_their_plain_ones(pool: nn.MaxPool2d) -> None:
     """The largest value is the same in 8 bits."""
     values = Quantise(INTO)(numbers(2, 8, 7, 7))
     expected = pool(values.float()).to(torch.uint8)

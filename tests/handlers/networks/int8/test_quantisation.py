@@ -48,14 +48,14 @@ def close(model: nn.Module, rows: torch.Tensor) -> bool:
 # How good it is
 
 
-def test_accuracy(reader: nn.Module) -> None:
+def test_accuracy_stays_within_a_percent(reader: nn.Module) -> None:
     """Digits that the network never saw are read as well as before, within 1 %."""
     assert accuracy(reader, held_out()) > 0.9
     assert abs(accuracy(in_int8(reader), held_out()) - accuracy(reader, held_out())) < 0.01
 
 
 @pytest.mark.parametrize("size", [1, 8, 20])
-def test_batch_sizes(reader: nn.Module, size: int) -> None:
+def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None:
     """Each row is answered as it is alone, in batches of any size."""
     fast = in_int8(reader)
     rows = held_out().pictures[:size]
@@ -65,7 +65,7 @@ def test_batch_sizes(reader: nn.Module, size: int) -> None:
     assert deviation(alone, outputs(reader, rows)) < 0.1
 
 
-def test_what_is_told(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
     """One line of the log tells agreement, the largest difference, and 7 bits where there are no more."""
     caplog.set_level("INFO")
     words = quantise(copy.deepcopy(reader), calibration_set(), 8)
@@ -179,7 +179,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize(("network", "written"), [(Kept, [False]), (Chain, [True, True])])
-def test_sums(network: type[nn.Module], written: list[bool]) -> None:
+def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], written: list[bool]) -> None:
     """A sum is written over its second term only where nothing uses that afterwards."""
     torch.manual_seed(0)
     model = network().eval()
@@ -194,7 +194,7 @@ def test_sums(network: type[nn.Module], written: list[bool]) -> None:
 
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("network", [Words, Double])
-def test_unusual_layers(network: type[nn.Module]) -> None:
+def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
     """Layers used twice, or on several vectors of a row; those of other types stay as they are."""
     torch.manual_seed(0)
 
@@ -202,12 +202,12 @@ def test_unusual_layers(network: type[nn.Module]) -> None:
 
 
 @pytest.mark.usefixtures("lenient")
-def test_a_block_with_groups() -> None:
+def test_a_block_with_groups_keeps_its_numbers() -> None:
     """A sum after a convolution with groups is done apart from it."""
     assert close(settled(Block()), pictures(16))
 
 
-def test_outputs_in_dicts_and_tuples() -> None:
+def test_outputs_keep_their_form() -> None:
     """Outputs keep their form, and every pixel's class counts."""
     torch.manual_seed(0)
     model = Several().eval()
@@ -249,7 +249,7 @@ def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
     assert caught.value.__context__ is None
 
 
-def test_a_batch_that_cannot_be_computed_in_8_bits(
+def test_a_failed_batch_is_computed_by_the_own_layers(
     reader: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is computed by the network's own layers, and the log says so."""
@@ -268,7 +268,7 @@ def test_a_batch_that_cannot_be_computed_in_8_bits(
 # Refusals
 
 
-def test_random_weights(caplog: pytest.LogCaptureFixture) -> None:
+def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Where classes disagree it is refused, and the layer that costs most is named as in the network."""
     torch.manual_seed(3)
     model = Residual().eval()
@@ -316,7 +316,7 @@ def test_other_networks_are_left_alone(reader: nn.Module) -> None:
         (torch.zeros(4, 7, 8, 8), "quantising it failed"),
     ],
 )
-def test_bad_calibration_sets(reader: nn.Module, rows: torch.Tensor, reason: str) -> None:
+def test_bad_calibration_sets_are_refused(reader: nn.Module, rows: torch.Tensor, reason: str) -> None:
     """Rows that the network cannot take say why."""
     assert reason in refused(copy.deepcopy(reader), rows)
 
