@@ -42,13 +42,13 @@ _FOUND = {
         "tests/e2e/test_builtin_handlers.py::test_numbers_for_base_handler"
     ),
     "Detectors and subclasses of `ObjectDetector` (YOLO) were given a list of pictures, not a tensor": (
-        "tests/handlers/test_object_detector.py::test_pictures_of_one_size_are_one_tensor"
+        "tests/handlers/test_object_detector.py::test_subclasses_get_what_torchserve_hands_them"
     ),
     "A handler sets `TS_DECODE_INPUT_REQUEST` while it is imported": (
         "tests/engine/worker/test_service.py::test_a_handler_may_turn_decoding_off"
     ),
     "The envelope `kservev2` did not take what TorchServe's samples send": (
-        "tests/handlers/envelopes/test_kservev2.py::test_shapes_and_texts_of_torchserves_samples"
+        "tests/handlers/envelopes/test_kservev2.py::test_shapes_of_torchserves_samples_are_read"
     ),
     'A handler reads `body["instances"]` itself, where bodies are split': (
         "tests/e2e/test_errors_told.py::test_a_handler_that_reads_the_whole_body"

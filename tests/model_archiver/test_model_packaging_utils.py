@@ -275,29 +275,15 @@ def test_the_file_system_may_be_replaced(received: str | None, archive_format: s
 
 def test_a_manifest_needs_no_files() -> None:
     """It is made of names alone, as test suites do."""
+    names = {"model_name": "my-model", "model_file": "my-model/", "serialized_file": "my-model/"}
     args = argparse.Namespace(
-        model_name="my-model",
-        model_file="my-model/",
-        serialized_file="my-model/",
-        handler="a.py::my-awesome-func",
-        runtime="python",
-        version="1.0",
-        source_vocab=None,
-        extra_files=None,
-        export_path="/home/user/",
-        archive_format="tar",
-        convert=False,
-        force=False,
-        requirements_file="requirements.txt",
-        config_file=None,
+        **names, handler="a.py::my-awesome-func", runtime="python", version="1.0", requirements_file="r.txt"
     )
-    with (
-        mock.patch("modelserver.model_archiver.model_packaging.ModelExportUtils") as steps,
-        mock.patch("shutil.rmtree"),
-    ):
-        package_model(args, ModelExportUtils.generate_manifest_json(args))
+    for name in ("source_vocab", "extra_files", "config_file", "export_path", "archive_format"):
+        setattr(args, name, None)
 
-    assert json.loads(steps.archive.call_args.args[3])["model"]["handler"] == "a.py::my-awesome-func"
+    manifest = json.loads(ModelExportUtils.generate_manifest_json(args))
+    assert manifest["model"]["handler"] == "a.py::my-awesome-func"
 
 
 def test_nothing_is_left_behind(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
