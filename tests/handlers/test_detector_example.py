@@ -16,7 +16,7 @@ from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.networks.modules import import_file
 from modelserver_handlers.object_detector import ObjectDetector
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # trains a network
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "detector"
 

@@ -48,7 +48,7 @@ def loaded(path: Path) -> Tabular:
     return handler
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a worker with scikit-learn
 @pytest.mark.parametrize("file", ["iris.joblib", "iris.skops"])
 def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: Path) -> None:
     """As docs/serve.md says: lists of numbers and V2 tensors of both precisions get its labels; a row of
@@ -74,7 +74,7 @@ def test_a_pipeline_answers_every_protocol(file: str, pipeline: Any, tmp_path: P
         assert (declared.datatype, list(declared.shape)) == ("FP64", [-1, 4])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts a worker with scikit-learn
 def test_a_pickle_needs_trust(pipeline: Any, tmp_path: Path) -> None:
     """Without it, the reason and what to do are told, and nothing is loaded."""
     joblib.dump(pipeline, tmp_path / "iris.joblib")

@@ -64,7 +64,7 @@ def test_the_command_of_another_length_is_left_alone() -> None:
     assert run("", inside) == "True"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # imports torch in a new process
 def test_torch_is_as_fresh_in_a_fork() -> None:
     """Random numbers differ from one fork to the next; threads are as many as they should be."""
     before = "import torch, numpy.random as n"

@@ -140,7 +140,7 @@ print(torch.version.cuda, len(imports), len(calls()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # imports all that handlers do in a new process
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_imports_leave_the_gpu_alone(tmp_path: Path) -> None:
     """Those of torch, torchvision and all built-in handlers start no thread, hold no descriptor and make no

@@ -169,23 +169,6 @@ def test_a_call_that_has_sent_parts_is_not_tried_again() -> None:
     assert bench.calls == 8
 
 
-def test_cancelled_rows_get_no_parts() -> None:
-    """Those whose clients are gone are passed over, and the handler may ask who they are."""
-
-    def handle(data: list[Any], context: Context) -> Any:
-        before = context.is_cancelled(1)
-        bench.arriving.append(Cancelled(7, [1]))
-        send(context, "a", "b")
-        bench.seen = [before, context.is_cancelled(0), context.is_cancelled(1)]  # type: ignore[attr-defined]
-        return ["", ""]
-
-    bench = Bench(handle)
-    bench.run(2)
-
-    assert bench.parts() == {0: [b"a"]}
-    assert bench.seen == [False, False, True]  # type: ignore[attr-defined]
-
-
 def test_a_call_for_nobody_is_left() -> None:
     """When all clients are gone the call ends through its finally blocks, past `except Exception`."""
     passed: list[str] = []
