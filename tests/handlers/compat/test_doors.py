@@ -231,6 +231,7 @@ def test_activation_refuses_to_come_too_late(tmp_path: Path) -> None:
     assert "Another package ts is in use already" in done.stderr
 
 
+@pytest.mark.slow  # runs pytest in a new process
 def test_handler_tests_run_with_the_plugin(tmp_path: Path) -> None:
     """A test of a handler with MockContext passes under pytest with the activation as a plugin. So does
     one with a context of its own that has what MockContext has; the network of TorchServe's tests is there;

@@ -21,7 +21,14 @@ from modelserver_handlers.networks.optimize import FastForward, deviation
 from modelserver_handlers.networks.readiness import Batches, make_ready
 
 SHAPE = (3, 16, 16)
-FAST = {"options": {"aot_inductor.compile_wrapper_opt_level": "O0"}}
+# Settings of the compiler that make it quick; headers would be compiled for each cache.
+FAST = {
+    "options": {
+        "aot_inductor.compile_wrapper_opt_level": "O0",
+        "cpp_cache_precompile_headers": False,
+        "aot_inductor.precompile_headers": False,
+    }
+}
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 
 

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
 
 CPU = torch.device("cpu")
-FAST = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+FAST = {
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.precompile_headers": False,
+}
 MODEL = """
 from torch import nn
 
