@@ -185,17 +185,17 @@ def test_a_compiled_network_that_fails_is_not_used(
 
 
 class Report:
-    """A calibration set, and what was told of the precision."""
+    """A calibration set, and what was reported of the precision."""
 
     def __init__(self, rows: torch.Tensor | None = None) -> None:
-        self.result = rows
+        self.calibration = rows
         self.precision: tuple[str, str] = ("", "")
 
     def rows(self) -> torch.Tensor:
         """The set, if there is one."""
-        if self.result is None:
+        if self.calibration is None:
             raise NotInt8Error("the archive has none")
-        return self.result
+        return self.calibration
 
     def tell(self, used: str, why: str) -> None:
         """Remember it."""

@@ -25,7 +25,7 @@ class Played:
     device = torch.device("cpu")
 
     def __init__(self) -> None:
-        self.message: list[str] = []
+        self.calls: list[str] = []
 
     def pinned(self, *shape: int) -> torch.Tensor:
         """Bytes."""
@@ -34,13 +34,13 @@ class Played:
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Says when it begins and ends."""
-        self.message.append("begin")
+        self.calls.append("begin")
         yield
-        self.message.append("done")
+        self.calls.append("done")
 
     def hand_over(self, batch: torch.Tensor) -> None:
         """Says so."""
-        self.message.append(f"hand over {len(batch)}")
+        self.calls.append(f"hand over {len(batch)}")
 
 
 @pytest.fixture(params=["host", "device"])
@@ -63,7 +63,7 @@ def test_a_batch_is_there_when_it_is_given() -> None:
     stream = Played()
     DeviceLanding(PROCESSING, 3, stream).finish([0, 1, 2])
 
-    assert stream.message == ["begin", "done", "hand over 3"]
+    assert stream.calls == ["begin", "done", "hand over 3"]
 
 
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
