@@ -236,7 +236,7 @@ def test_take_waits_only_if_it_is_to(ends: tuple[socket.socket, socket.socket]) 
 
     assert [m for m, _ in channel.take(wait=True)] == [Predict(1, []), Predict(2, [])]
     assert list(channel.take(wait=False)) == []
-    threading.Timer(0.05, server_end.sendall, [frames(Stop())]).start()
+    threading.Thread(target=server_end.sendall, args=[frames(Stop())]).start()
     assert [m for m, _ in channel.take(wait=True)] == [Stop()]
     server_end.sendall(frames(Ping()))
     assert channel.look() == [Ping()]
@@ -257,7 +257,7 @@ def test_one_proceed_ends_the_wait(ends: tuple[socket.socket, socket.socket]) ->
     channel.await_proceed()
     assert channel.look() == [Cancelled(1, [0]), Ping(), Proceed(1)]
     channel.await_proceed()
-    threading.Timer(0.05, server_end.close).start()
+    threading.Thread(target=server_end.close).start()
     channel.await_proceed()
 
     assert [message for message, _ in messages] == [Cancelled(1, [0]), Ping()]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -320,19 +319,23 @@ def test_unreadable_bodies_are_refused(bench: Any) -> None:
 def test_pings_are_answered_between_calls(bench: Any) -> None:
     """Pings are answered between calls; the end of the connection is the end."""
     turn = counting({"a": 10**9})
+    answered, closed = threading.Event(), threading.Event()
 
-    def unhurried(data: list[Any], context: Context) -> Any:
-        # Nobody reads the parts after the pong: they must not fill the socket before the end is seen.
-        time.sleep(0.01)
+    def handle(data: list[Any], context: Context) -> Any:
+        # Nobody reads the parts after the pong: they must not fill the socket.
+        if answered.is_set():
+            assert closed.wait(PATIENCE)
         return turn(data, context)
 
-    made = bench(unhurried)
+    made = bench(handle)
     made.ask(0, "a")
     made.send(Ping())
     made.start()
     while made.receive()[0] != Pong():
         pass
+    answered.set()
     made.server.shutdown(socket.SHUT_WR)
+    closed.set()
     made.thread.join(PATIENCE)
 
     assert not made.thread.is_alive()
