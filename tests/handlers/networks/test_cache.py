@@ -135,10 +135,10 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
 
 
 def test_locks_are_held_one_at_a_time(tmp_path: Path) -> None:
-    """Who comes second waits until the first has left."""
+    """Nobody else gets a lock, not even a shared one, until the first has left."""
     path = tmp_path / "a.lock"
     with cache.locked(path), path.open() as second, pytest.raises(BlockingIOError):
-        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB)
     with cache.locked(path):
         assert path.exists()
 
