@@ -89,35 +89,35 @@ def test_hostile_json_is_a_value_error(text: bytes) -> None:
 # -- bodies (reference 7.1, 7.2)
 
 
-def test_no_body_is_an_empty_bytearray() -> None:
-    """The key is there for every request that is no form (F1)."""
-    value = body_of(b"")
-
-    assert value == bytearray()
-    assert type(value) is bytearray
+OBJECT = b'{"a": [1, 2.5]}'
 
 
 @pytest.mark.parametrize(
-    "content_type", ["", "application/octet-stream", "image/jpeg", "Application/JSON", "a/b/c;;"]
+    ("body", "content_type", "on", "value"),
+    [
+        (b"", "", True, bytearray()),
+        (OBJECT, "", True, bytearray(OBJECT)),
+        (OBJECT, "application/octet-stream", True, bytearray(OBJECT)),
+        (OBJECT, "image/jpeg", True, bytearray(OBJECT)),
+        (OBJECT, "Application/JSON", True, bytearray(OBJECT)),
+        (OBJECT, "a/b/c;;", True, bytearray(OBJECT)),
+        (OBJECT, "application/json", True, {"a": [1, 2.5]}),
+        (OBJECT, "application/json; charset=utf-8", True, {"a": [1, 2.5]}),
+        ("grün".encode(), "text/plain", True, "grün"),
+        ("grün".encode(), "text/html; charset=utf-8", True, "grün"),
+        ("grün".encode(), "text", True, "grün"),
+        (b"1", "application/json", False, bytearray(b"1")),
+        (b"1", "text/plain", False, bytearray(b"1")),
+    ],
 )
-def test_unknown_types_are_bytearrays(content_type: str) -> None:
-    """What is neither exactly JSON nor text reaches the handler as a bytearray (F8)."""
-    value = body_of(b'{"a": 1}', content_type)
+def test_bodies_are_decoded_by_their_type(body: bytes, content_type: str, on: bool, value: Any) -> None:
+    """JSON is decoded, with or without parameters on its type; what begins with text is a string; all else
+    is a bytearray, which is there without a body too. With decode_input_request=false every body is one.
+    """
+    result = body_of(body, content_type, on=on)
 
-    assert type(value) is bytearray
-    assert value == b'{"a": 1}'
-
-
-@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
-def test_json_bodies_are_decoded(content_type: str) -> None:
-    """JSON is decoded, with parameters on its type or without."""
-    assert body_of(b'{"a": [1, 2.5]}', content_type) == {"a": [1, 2.5]}
-
-
-@pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=utf-8", "text"])
-def test_text_bodies_are_strings(content_type: str) -> None:
-    """Anything that begins with text is a string."""
-    assert body_of("grün".encode(), content_type) == "grün"
+    assert result == value
+    assert type(result) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,6 @@ def test_undecodable_bodies_are_bytearrays_with_a_warning(
     assert type(value) is bytearray
     assert value == body
     assert content_type in caplog.text
-
-
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-def test_decoding_can_be_turned_off(content_type: str) -> None:
-    """With decode_input_request=false every body is a bytearray."""
-    assert body_of(b"1", content_type, on=False) == bytearray(b"1")
 
 
 def test_bodies_do_not_point_into_the_frame() -> None:
