@@ -123,8 +123,9 @@ def test_configuration_alone_names_a_network(
     begin(handler.context, 2)
     answers = handler.handle(rows, handler.context)
     names = ShuffleNet_V2_X0_5_Weights.DEFAULT.meta["categories"]
+    network, prepared = random_network("shufflenet_v2_x0_5", 0), handler.preprocess(rows)
     with torch.inference_mode():
-        scores = random_network("shufflenet_v2_x0_5", 0)(handler.preprocess(rows)).softmax(dim=1)
+        scores = network(prepared).softmax(dim=1)
 
     best = scores.topk(5)
     expected = [

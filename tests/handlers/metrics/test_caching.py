@@ -54,3 +54,14 @@ def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest
 
     assert seen == [Emission("n", 4, "ms", "gauge", (("q", "r"),), "id")]
     assert "Overriding existing dimensions" in caplog.text
+
+
+def test_negative_counters_are_not_reported(
+    cache: MetricsCache, seen: list[Emission], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A counter never goes down: the attempt is logged."""
+    cache.add_counter("n", -1)
+    cache.add_counter("n", 0)
+
+    assert [emission.value for emission in seen] == [0]
+    assert "below 0" in caplog.text
