@@ -119,8 +119,9 @@ def test_bf16_is_refused_for_a_program() -> None:
         ready(program, {"precision": "bf16"})
 
 
-def test_nothing_is_compiled_once_a_network_is_ready() -> None:
-    """Code that is not made ahead of time is torch.compile's, and gives the same numbers."""
+def test_nothing_is_compiled_once_a_network_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache torch.compile is used, and gives the same numbers."""
+    monkeypatch.setenv("MODELSERVER_CACHE", "off")
     torch._dynamo.reset()
     net, plain = Net(), Net()
     compiled = ready(net, {"pt2": {"compile": {"enable": True, "backend": "eager"}}})
