@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from modelserver_handlers.densenet_handler import DenseNetHandler
 from modelserver_handlers.errors import ModelLoadError, PredictionException
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.networks.device import give_back_memory
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.text_classifier import TextClassifier
 
@@ -171,6 +173,23 @@ def test_archives_without_a_model_are_refused(
         BaseHandler().initialize(make_context(tmp_path, config, **model))
     with pytest.raises(ModelLoadError, match="No model weights could be loaded"):
         BaseHandler().initialize(Context("m", str(tmp_path), None, 1, None, "0.12.0"))
+
+
+class Node:
+    """Refers to itself, so that only the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.mark.usefixtures("collects_nothing")
+def test_loading_gives_memory_back(folder: Path, make_context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading has left behind is collected before the first batch."""
+    monkeypatch.setattr("modelserver_handlers.base.give_back_memory", give_back_memory)
+    remains = weakref.ref(Node())
+    BaseHandler().initialize(make_context(folder, modelFile="double_model_file.py"))
+
+    assert remains() is None
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])

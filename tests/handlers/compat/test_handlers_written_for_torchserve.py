@@ -57,8 +57,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     monkeypatch.syspath_prepend(PATH)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    # Half a second in a process that has imported as much as this one.
-    monkeypatch.setattr("modelserver_handlers.base.give_back_memory", lambda: None)
     before = set(sys.modules)
 
     def load_and_call(source: str, data: list[Any], *, config: Any = None, **properties: str) -> Any:
