@@ -592,10 +592,10 @@ async def test_no_more_is_read_behind_a_waiting_request(busy: Wire, size: int) -
 
 
 @BOTH_WAYS
-async def test_thousands_of_requests_in_one_piece_are_answered_in_order(busy: Wire, path: str) -> None:
+async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire, path: str) -> None:
     """They are parsed a few at a time, between those of others."""
-    count = 3000
-    busy.send(*pieces(b"".join(post(b"%04d" % number, path) for number in range(count)), 100_000))
+    count = 1000
+    busy.send(*pieces(b"".join(post(b"%04d" % number, path) for number in range(count)), 30_000))
     assert len(busy.protocol._pipeline) < 500
     assert not busy.transport.reading
 

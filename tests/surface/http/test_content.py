@@ -141,7 +141,7 @@ def test_endless_form_is_not_searched_to_its_end() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("body", [b"&" * 6_000_000, b"name=" + b"%41" * 2_000_000, b"&name=" * 1_000_000])
+@pytest.mark.parametrize("body", [b"&" * 2_000_000, b"name=" + b"%41" * 1_000_000, b"&name=" * 500_000])
 def test_large_form_is_searched_in_little_time(body: bytes) -> None:
     """What it has in it is not decoded: that alone would take longer."""
     started = time.process_time()
