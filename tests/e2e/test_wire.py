@@ -233,16 +233,15 @@ OTHER_ROUTES = {
 def test_a_client_that_leaves_in_mid_body(either, role):
     """Nobody is told of an error that is none, on any route."""
     before, logged = either.metric("Requests5XX"), len(either.home.log())
-    sockets = set()
-    for route in (b"POST /predictions/echo", *OTHER_ROUTES[role]):
-        method, path = route.split()
-        whole = post(path, b"{}" + b" " * 97, JSON).replace(b"POST", method, 1)
-        for reset in (False, True):
-            with connect(either.port_of(role)) as connection:
-                connection.sendall(whole[:-98])
-                sockets |= either.sockets_to([connection])
-                if reset:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for route in (b"POST /predictions/echo", *OTHER_ROUTES[role]) * 2:
+            method, path = route.split()
+            clients.append(stack.enter_context(connect(either.port_of(role))))
+            clients[-1].sendall(post(path, b"{}" + b" " * 97, JSON).replace(b"POST", method, 1)[:-98])
+        sockets = either.sockets_to(clients)
+        for client in clients[: len(clients) // 2]:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wait_until(lambda: not sockets & either.sockets(), "they are gone")
 
     assert either.metric("Requests5XX") == before
