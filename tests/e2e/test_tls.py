@@ -1,4 +1,4 @@
-"""TLS over real sockets: one process and front ends."""
+"""TLS over real sockets: at the server's ports, at those of its front ends, and at those of gRPC."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import httpx
 import pytest
+from tests.e2e.grpc_client import grpc_settings, stub
 from tests.e2e.raw import connect, converse
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+
+from modelserver.ext.grpc.messages import message
 
 pytest.importorskip("cryptography")
 
@@ -47,6 +51,8 @@ def server(
         "load_models": "echo.mar",
         "default_workers_per_model": 1,
         "frontend_processes": 2,
+        "enable_grpc_ssl": "true",
+        **grpc_settings(),
     }
     with serving(Server(Home(tmp_path_factory.mktemp("tls")), model_store, settings=settings)) as started:
         yield started
@@ -63,14 +69,32 @@ def address(server: Server, name: str) -> str:
     return str(server.settings[f"{name}_address"])
 
 
-def test_every_listener_speaks_it(server: Server, client: httpx.Client) -> None:
-    """Predictions, management and metrics; small and large bodies; connections are kept."""
+def ping(server: Server, credentials: grpc.ChannelCredentials | None, side: str = "inference") -> str:
+    """The code of a call of gRPC, which may wait until its channel is ready."""
+    target = f"127.0.0.1:{server.settings[f'grpc_{side}_port']}"
+    with grpc.secure_channel(target, credentials) if credentials else grpc.insecure_channel(target) as to:
+        check = message("grpc.health.v1.HealthCheckRequest")()
+        call = stub(to, "grpc.health.v1.Health").Check.future(check, timeout=10)
+        return str(call.code().name)
+
+
+@pytest.fixture
+def trusting(authority: Authority) -> grpc.ChannelCredentials:
+    """Of clients of gRPC that trust the authority."""
+    return grpc.ssl_channel_credentials(authority.file.read_bytes())
+
+
+def test_every_listener_speaks_it(
+    server: Server, client: httpx.Client, trusting: grpc.ChannelCredentials
+) -> None:
+    """Predictions, management, metrics and gRPC; small and large bodies; connections are kept."""
     url = address(server, "inference") + "/predictions/echo"
     wait_until(lambda: client.post(url, content=b"x").status_code == 200, "the model is ready")
     for body in (b"x", BODY, b"y"):
         assert client.post(url, content=body).content == body
     assert client.get(address(server, "management") + "/models").json()["models"]
     assert "Requests2XX" in client.get(address(server, "metrics") + "/metrics").text
+    assert [ping(server, trusting, side) for side in ("inference", "management")] == ["OK"] * 2
 
 
 def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
@@ -78,6 +102,7 @@ def test_the_clear_is_refused(server: Server, client: httpx.Client) -> None:
     for _ in range(3):
         answer = converse(server.port_of("inference"), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP/1.1" not in answer
+    assert ping(server, None) == "UNAVAILABLE"
     assert client.get(address(server, "inference") + "/ping").status_code == 200
 
 
@@ -121,15 +146,22 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
     wait_until(
         lambda: serial("inference") == serial("management") == serial("metrics"), "front ends hear of it"
     )
+    for side in ("inference", "management"):
+        port = int(str(server.settings[f"grpc_{side}_port"]))
+        assert ssl.get_server_certificate(("127.0.0.1", port)) in new_chain.read_text()
     assert server.home.output().count("keeping the current certificate") == 1
 
 
-def test_keystore_and_client_certificates(start_server: Any, authority: Authority) -> None:
-    """A PKCS12 keystore serves, and only clients with a certificate are heard (F66)."""
+def test_keystore_and_client_certificates(
+    start_server: Any, authority: Authority, trusting: grpc.ChannelCredentials
+) -> None:
+    """A PKCS12 keystore serves, and only clients with a certificate are heard, over gRPC too (F66)."""
     server = start_server(
         inference_address=f"https://127.0.0.1:{free_port()}",
         keystore=authority.keystore("mutual"),
         tls_client_ca_file=authority.file,
+        enable_grpc_ssl="true",
+        **grpc_settings(),
     )
     url = address(server, "inference") + "/ping"
     context = ssl.create_default_context(cafile=str(authority.file))
@@ -139,6 +171,8 @@ def test_keystore_and_client_certificates(start_server: Any, authority: Authorit
     context.load_cert_chain(chain, key)
     assert httpx.get(url, verify=context, trust_env=False).status_code == 200
     assert server.management.get("/models").status_code == 200
+    known = grpc.ssl_channel_credentials(authority.file.read_bytes(), key.read_bytes(), chain.read_bytes())
+    assert (ping(server, known), ping(server, trusting)) == ("OK", "UNAVAILABLE")
 
 
 def test_wrong_files_stop_the_start(home: Home, model_store: Path, authority: Authority) -> None:

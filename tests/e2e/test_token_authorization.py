@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 import pytest
+from tests.e2e.grpc_client import (
+    INFERENCE,
+    MANAGEMENT,
+    channel,
+    ending,
+    grpc_settings,
+    manage,
+    predict,
+    stub,
+)
 from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+
+from modelserver.ext.grpc.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Any) -> Iterat
         "default_workers_per_model": 1,
         "frontend_processes": 2,
         "cors_allowed_origin": "https://page.example",
+        **grpc_settings(),
     }
     home = Home(tmp_path_factory.mktemp("tokens"))
     with serving(Server(home, model_store, settings=settings)) as started:
@@ -78,6 +91,26 @@ def test_management_needs_its_token(server: Server) -> None:
     assert server.management.post("/models?url=x.mar").status_code == 400
     good = bearer(tokens["management"])
     assert server.management.get("/models", headers=good).json()["models"]
+
+
+def test_calls_need_the_token_of_their_port(server: Server) -> None:
+    """Without it a call of gRPC is PERMISSION_DENIED, whatever it is; health is told to all."""
+    metadata = {scope: (("authorization", f"Bearer {token}"),) for scope, token in server.tokens().items()}
+    prediction, models = predict("echo", data=b"x"), manage("ListModels")
+    denied = ("PERMISSION_DENIED", FAILED["message"])
+    with channel(server, "inference") as one, channel(server, "management") as other:
+        inference = stub(one, f"{INFERENCE}InferenceAPIsService")
+        management = stub(other, f"{MANAGEMENT}ManagementAPIsService")
+        assert inference.Predictions(prediction, metadata=metadata["inference"]).prediction == b"x"
+        assert "echo" in management.ListModels(models, metadata=metadata["management"]).msg
+        for wrong in (None, metadata["management"], (("authorization", "Bearer x"),)):
+            assert ending(lambda wrong=wrong: inference.Predictions(prediction, metadata=wrong)) == denied
+        assert ending(lambda: management.ListModels(models, metadata=metadata["inference"])) == denied
+        assert ending(lambda: list(inference.StreamPredictions(prediction))) == denied
+        check = message("grpc.health.v1.HealthCheckRequest")()
+        assert stub(one, "grpc.health.v1.Health").Check(check).status == 1
+        ready = message("inference.ServerReadyRequest")()
+        assert stub(one, "inference.GRPCInferenceService").ServerReady(ready).ready
 
 
 def test_preflights_need_none(server: Server) -> None:

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # starts a server with each file
 
-# As its page on configuration shows.
-KEYSTORE = """
-inference_address=https://127.0.0.1:8443
-management_address=https://127.0.0.1:8444
-metrics_address=https://127.0.0.1:8445
-keystore=keystore.p12
-keystore_pass=changeit
-keystore_type=PKCS12
-"""
 METRICS = "ts_metrics:\n  counter:\n    - {name: Requests2XX, unit: Count, dimensions: []}\n"
 SERVER_TESTS = "frontend/server/src/test/resources"
 
@@ -116,20 +107,6 @@ def test_tls_a_unix_socket_and_absent_models(
 
         assert (answer.status_code, answer.content) == (200, b"x")
         assert counts(server.describe("vgg16")) == [1, 1, 8, 100, 120, 1]
-
-
-def test_a_keystore(home: Home, authority: Authority, client: httpx.Client) -> None:
-    """All addresses speak TLS with it."""
-    authority.keystore("keystore").rename(home.path / "keystore.p12")
-    settings = {**here(KEYSTORE, home.path), "load_models": "m.mar", "default_workers_per_model": 1}
-
-    with serving(Server(home, store_of(home.path / "store", "m"), settings=settings)):
-        inference, management, metrics = (
-            settings[f"{name}_address"] for name in ("inference", "management", "metrics")
-        )
-        assert client.post(f"{inference}/predictions/m", content=b"x").content == b"x"
-        assert client.get(f"{management}/models").json()["models"][0]["modelName"] == "m"
-        assert "Requests2XX" in client.get(f"{metrics}/metrics").text
 
 
 def test_models_over_several_lines(home: Home) -> None:
