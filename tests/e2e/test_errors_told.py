@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -146,79 +146,6 @@ def packed(name: str, code: str, folder: Path, store: Path) -> str:
     file.write_text(code)
     build_archive(ArchiveConfig(name, str(file), "1.0", export_path=store))
     return f"{name}.mar"
-
-
-READS_JSON = """
-def handle(data, context):
-    return data and [row["body"]["size"] for row in data]
-"""
-READS_A_FILE = """
-import io
-
-def handle(data, context):
-    return data and [len(io.BytesIO(row["body"]).getvalue()) for row in data]
-"""
-
-
-@pytest.mark.slow
-def test_a_wrong_content_type(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
-    """The answer says what the handler was given, and how clients send what it reads."""
-    for name, code in (("reads_json", READS_JSON), ("reads_a_file", READS_A_FILE)):
-        shared_server.registered(packed(name, code, tmp_path, model_store))
-
-    def hint(model: str, **body: Any) -> str:
-        answer = shared_server.inference.post(f"/predictions/{model}", **body)
-        assert answer.status_code == 503
-        return str(answer.json()["message"]).partition(". Hint: ")[2]
-
-    def typed(kind: str) -> dict[str, Any]:
-        return {"content": b'{"size": 3}', "headers": {"content-type": kind}}
-
-    assert shared_server.predict("reads_json", {"size": 3}).text == "3"
-    assert "clients send JSON with `Content-Type: application/json`" in hint("reads_json", content=b"{}")
-    assert "`Content-Type: text/plain`: JSON is sent as application/json" in hint(
-        "reads_json", **typed("text/plain")
-    )
-    assert "a form (`Content-Type: application/x-www-form-urlencoded`)" in hint(
-        "reads_json", data={"size": 3}
-    )
-    assert shared_server.predict("reads_a_file", b"abc").text == "3"
-    assert "decoded the JSON of the body already" in hint("reads_a_file", json={"size": 3})
-    assert "files as application/octet-stream" in hint("reads_a_file", **typed("text/csv"))
-    assert "`Content-Type: multipart/form-data`" in hint("reads_a_file", files={"picture": b"abc"})
-
-
-OWN_INITIALIZE = """
-import torch
-from ts.torch_handler.base_handler import BaseHandler
-
-class Forgets(BaseHandler):
-    def initialize(self, context):
-        self.labels = ["cat"]
-
-    def preprocess(self, rows):
-        return torch.ones(len(rows), 2)
-"""
-
-
-@pytest.mark.slow
-def test_an_initialize_without_that_of_the_base(
-    shared_server: Server, model_store: Path, tmp_path: Path
-) -> None:
-    """The answer says what was left out, to the request that misses the network or to the registration."""
-    hint = "Hint: if the handler has its own initialize, it must call super().initialize(context)"
-    loads = OWN_INITIALIZE.replace('self.labels = ["cat"]', "self.model.eval()")
-    shared_server.registered(packed("forgets", OWN_INITIALIZE, tmp_path, model_store))
-    predicted = shared_server.predict("forgets", b"1")
-    registered = shared_server.register(packed("forgets_early", loads, tmp_path, model_store))
-
-    assert (predicted.status_code, registered.status_code) == (503, 500)
-    assert "'NoneType' object is not callable" in predicted.json()["message"]
-    assert predicted.json()["message"].endswith(hint)
-    assert (
-        "has no attribute 'eval' (forgets_early.py, line 7, in initialize). " + hint
-        in (registered.json()["message"])
-    )
 
 
 WHOLE_MODEL = """
