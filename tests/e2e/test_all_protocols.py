@@ -29,8 +29,8 @@ BATCH = 8
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
-    """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row; ``odd`` takes
-    nothing but rows.
+    """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row, and ``odd``
+    takes nothing but rows.
     """
     with serving(grpc_server(tmp_path_factory.mktemp("all"), model_store)) as started:
         for name in ("left", "right"):
