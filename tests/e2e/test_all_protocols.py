@@ -29,13 +29,13 @@ BATCH = 8
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Iterator[Server]:
-    """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row, and ``odd``
-    takes nothing but rows.
+    """``left`` and ``right`` gather for a moment, ``texts`` until each protocol has brought a row,
+    ``odd`` takes nothing but rows.
     """
     with serving(grpc_server(tmp_path_factory.mktemp("all"), model_store)) as started:
         for name in ("left", "right"):
             started.registered("witness.mar", model_name=name, batch_size=BATCH, max_batch_delay=50)
-        started.registered("witness.mar", model_name="texts", batch_size=len(TEXTS), max_batch_delay=30_000)
+        started.registered("witness.mar", model_name="texts", batch_size=len(TEXTS), max_batch_delay=10_000)
         started.registered("witness.mar", model_name="odd", split_instances=True)
         yield started
 
