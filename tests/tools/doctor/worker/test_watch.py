@@ -91,5 +91,5 @@ def test_places() -> None:
     assert here == Place("test_watch.py", line() - 2, "test_places")
     assert place_of_caller("/elsewhere") is None
     assert place_of_code(line.__code__, str(Path(_HERE).parent)) == Place(
-        "probe/test_watch.py", line.__code__.co_firstlineno, "line"
+        "worker/test_watch.py", line.__code__.co_firstlineno, "line"
     )

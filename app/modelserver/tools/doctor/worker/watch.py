@@ -23,7 +23,7 @@ _WRITING: Final = os.O_WRONLY | os.O_RDWR
 # Of each kind in one call.
 _MOST: Final = 50
 # Between the code that imports and the import itself.
-_IMPORT_MACHINERY: Final = ("<frozen importlib", "importlib/__init__.py", "/modelserver/probe/")
+_IMPORT_MACHINERY: Final = ("<frozen importlib", "importlib/__init__.py", os.path.dirname(__file__))
 
 
 class CallWatch:
