@@ -76,7 +76,6 @@ WITHIN = 1.1
 IDLE = 0.001  # seconds that another worker may be idle
 STALL_MS = 100.0  # for which a machine may keep a process from running; a long request lasts longer
 OURS, TORCHSERVE = "modelserver", "TorchServe"
-_PROBES = [b"0.001"]
 
 
 def bimodal(count: int, chance: Random) -> list[float]:
@@ -262,7 +261,7 @@ def measure(name: str, server: ModelServer, case: Case, seconds: float, seed: in
     arrivals = poisson(case.rate, seconds, chance)
     durations = KINDS[case.kind](len(arrivals), chance)
     load = Load(server.url(PATH), b"", "application/octet-stream", 64, seconds)
-    lone = run_open_loop(load, [place * 0.03 for place in range(20)], _PROBES)
+    lone = run_open_loop(load, [place * 0.03 for place in range(20)], [b"0.001"])
     seen = run_open_loop(load, arrivals, [b"%.6f" % each for each in durations])
     if not seen.answers or not lone.answers:
         raise BenchmarkError(f"nothing was answered: {seen.failures or lone.failures}")

@@ -19,25 +19,31 @@ from modelserver.surface.auth.policy import wants_tokens
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
 
-def test_the_page_is_current() -> None:
+@pytest.fixture(scope="module")
+def guide() -> str:
+    """The page as it is made now."""
+    return migrating.guide()
+
+
+def test_the_page_is_current(guide: str) -> None:
     """``python -m docs.migrating > docs/migrating.md`` was run after the last change."""
-    assert PAGE.read_text(encoding="utf-8") == migrating.guide()
+    assert PAGE.read_text(encoding="utf-8") == guide
 
 
-def test_the_counts_add_up() -> None:
+def test_the_counts_add_up(guide: str) -> None:
     """Every compared request is the same, nearly so, or different, and more than 200 were compared."""
     counted = migrating.count()
     requests, alike, nearly = counted.total()
 
-    assert f"{requests} requests were sent" in migrating.guide()
+    assert f"{requests} requests were sent" in guide
     assert requests > 200
     assert 0 < alike < alike + nearly < requests
     assert sum(counted.by_rule.values()) >= requests - alike
 
 
-def test_the_tests_that_it_names_are_there() -> None:
+def test_the_tests_that_it_names_are_there(guide: str) -> None:
     """Each is a function of that file."""
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", migrating.guide())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guide)
 
     assert len(named) > 10
     for file, name in named:
@@ -45,9 +51,9 @@ def test_the_tests_that_it_names_are_there() -> None:
         assert re.search(rf"(?m)^(async )?def {name}\(", text), f"{file}::{name}"
 
 
-def test_keys_without_effect_are_not_called_same() -> None:
+def test_keys_without_effect_are_not_called_same(guide: str) -> None:
     """The table tells what is not built yet, and what is only for a Java server."""
-    rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", migrating.guide()))
+    rows = dict(re.findall(r"(?m)^\| `([a-z_]+)` \| ([a-z ]+) \|", guide))
 
     silent = {name for name in rows if name in NOT_YET or KEYS[name].category == "N"}
     assert [name for name in silent if rows[name] in {"same", "better"}] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import subprocess
@@ -263,10 +264,17 @@ def test_curl_asks_for_what_there_is(command: Command) -> None:
     if role == "inference" and parse_route(parts.path) is not None:
         return
 
-    operation = find_operation(describe_listener(role, "0")["paths"], method_of(command), parts.path)
+    operation = find_operation(paths_of(role), method_of(command), parts.path)
     assert operation is not None
     known = {parameter["name"] for parameter in operation.get("parameters", ())}
     assert {name for name, _ in parse_qsl(parts.query)} <= known
+
+
+@functools.cache
+def paths_of(role: str) -> dict[str, Any]:
+    """What the listener of this role describes."""
+    paths: dict[str, Any] = describe_listener(role, "0")["paths"]
+    return paths
 
 
 def method_of(command: Command) -> str:

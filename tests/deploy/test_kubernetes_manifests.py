@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -130,6 +131,7 @@ def test_the_variant_for_openshift_fixes_no_user() -> None:
     assert container(pod())["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup"})
 
 
+@functools.cache
 def overlay(folder: str) -> dict[str, Any]:
     """A variant of deploy/kubernetes, as kustomize makes it; its resources by kind."""
     command = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
