@@ -32,15 +32,6 @@ def number(body: bytes) -> int:
     return int(body)
 
 
-def test_a_good_handler(rows: list[Sample]) -> None:
-    """Nothing is found in one that rejects bad rows by itself."""
-
-    def handle(bodies: list[bytes]) -> list[Any]:
-        return [int(body) if body.isdigit() else ValueError("no number") for body in bodies]
-
-    assert found(handle, rows) == {}
-
-
 def test_answers_of_batches(rows: list[Sample]) -> None:
     """One that depends on the batch is told with row, answer and tolerance."""
 

@@ -62,13 +62,6 @@ def test_growth(rows: list[Sample], changed: dict[str, Callable[[int], Any]], se
     assert [each.seen for each in endured(rows, **changed).findings] == ([seen] if seen else [])
 
 
-def test_too_few_calls(rows: list[Sample]) -> None:
-    """They say nothing, and that is said."""
-    assert endured(rows, 40).left_out == {
-        "memory, threads and processes": "40 calls were made, 200 calls are needed"
-    }
-
-
 def test_single_calls() -> None:
     """Files that are read and networks that are built in every call, gradients and the mode of networks are
     found once each.

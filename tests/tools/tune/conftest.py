@@ -22,7 +22,7 @@ def result() -> Result:
     return Tuner(FakeBench(), parse_goal("p99<=70ms"), Bounds(), 300.0, Notes()).run()
 
 
-A_MS, B_MS, LIMIT_MS = 30, 10, 200
+A_MS, B_MS, LIMIT_MS = 15, 5, 100
 HANDLER = f"""
 import time
 

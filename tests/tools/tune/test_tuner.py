@@ -108,14 +108,6 @@ def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried() -
     assert result.choice.setting.batch_size in (2, 3, 4)
 
 
-def test_no_batch_is_larger_than_allowed() -> None:
-    """Not even where the limit would allow it."""
-    bench = FakeBench()
-    tuned("p99<=70ms", bench, Bounds(max_batch=12))
-
-    assert max(setting.batch_size for setting in bench.served) == 12
-
-
 def test_a_limit_below_the_cost_of_one_is_not_met() -> None:
     """The result says so and names what came closest."""
     result = tuned("p99<=10ms")
