@@ -14,10 +14,8 @@ import sys
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import STARTED, Home, free_port, wait_until, worker_processes
+from tests.e2e.serving import STARTED, free_port, wait_until, worker_processes
 from tests.waiting import is_alive
-
-from modelserver import __version__
 
 ALREADY = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
@@ -91,35 +89,6 @@ def test_stop_without_waiting(home, detached):
     wait_until(lambda: not is_alive(pid), "the server ends")
 
 
-def test_nothing_to_stop(home):
-    """--stop without a server says so, cleans a stale pid file up and succeeds."""
-    home.pid_file.write_text("999999999")
-    done = home.run("--stop")
-
-    assert (done.returncode, done.stdout.strip()) == (0, "modelserver is not currently running.")
-    assert not home.pid_file.exists()
-
-
-def test_orphan_pid_file(home, detached):
-    """A pid file of a process that is gone does not stop a start."""
-    home.pid_file.write_text("999999999")
-    done, _ = detached()
-
-    assert done.returncode == 0
-    assert "Removing orphan pid file." in done.stdout.splitlines()
-
-
-def test_pid_of_another_process(home, detached):
-    """A pid file that names a process that is no server does not stop a start, and that
-    process is left alone.
-    """
-    home.pid_file.write_text(str(os.getpid()))
-
-    assert home.run("--stop").stdout.strip() == "modelserver is not currently running."
-    home.pid_file.write_text(str(os.getpid()))
-    assert detached()[0].returncode == 0
-
-
 def test_port_in_use(home, detached):
     """A port in use ends the start with the reason: which setting, which address, why."""
     with socket.socket() as taken:
@@ -134,33 +103,13 @@ def test_port_in_use(home, detached):
     assert home.workdirs() == []
 
 
-def test_two_servers_on_one_port(tmp_path, detached, home, model_store):
-    """A second server for the same ports fails and the first one goes on."""
-    _, chosen = detached()
-    other = Home(tmp_path / "other")
-    done = other.run("--start", "--ts-config", other.write_config(chosen))
-
-    assert done.returncode == 1
-    assert "Address already in use" in done.stdout
-    assert httpx.get(f"{chosen['inference_address']}/ping", timeout=10, trust_env=False).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("flags", "line", "message"),
     [
         ([], None, "Missing mandatory parameter --model-store"),
-        (["--model-store", "/nowhere"], None, "--model-store directory not found: /nowhere"),
         (["--ts-config", "no.properties"], None, "--ts-config file not found: no.properties"),
         (["--log-config", "no.yaml"], None, "--log-config file not found: {cwd}/no.yaml"),
         (["--model-store", "."], "job_queue_size=many", "Invalid configuration: job_queue_size=many: "),
-        (["--model-store", "."], "batch_policy=clever", "Invalid configuration: batch_policy=clever: "),
-        (
-            ["--model-store", "."],
-            "inference_address=ftp://x",
-            "Invalid configuration: inference_address=ftp://x: ",
-        ),
-        (["--model-store", "."], "blacklist_env_vars=[", "Invalid configuration: blacklist_env_vars=[: "),
-        (["--model-store", "."], "model_store=$$E2E_UNSET$$", "Invalid Environment Variable E2E_UNSET"),
         (
             ["--model-store", "."],
             "certificate_file=bad.properties\ninference_address=https://127.0.0.1:0",
@@ -182,26 +131,6 @@ def test_refused_start(home, flags, line, message):
     assert not home.pid_file.exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_config(home, model_store):
-    """A configuration file that may not be read stops the start and is named."""
-    config = home.write_config(settings(model_store))
-    config.chmod(0)
-    done = home.run("--start", "--ts-config", config)
-
-    assert done.returncode == 1
-    assert str(config) in done.stdout
-
-
-def test_config_that_is_a_directory(home, model_store):
-    """A directory as configuration file stops the start and is named."""
-    done = home.run("--start", "--model-store", model_store, "--ts-config", home.path)
-
-    assert done.returncode == 1
-    assert str(home.path) in done.stdout
-    assert len(done.stdout.splitlines()) == 1
-
-
 def test_management_off_loopback(home, detached):
     """Management that others can reach asks for tokens; the start says where they are (F63)."""
     port = free_port()
@@ -216,73 +145,27 @@ def test_management_off_loopback(home, detached):
     assert httpx.get(url, headers=headers, timeout=10, trust_env=False).status_code == 200
 
 
-def test_management_off_loopback_allowed(detached):
-    """--disable-token-auth opens management to others."""
-    port = free_port()
-    done, _ = detached("--disable-token-auth", management_address=f"http://0.0.0.0:{port}")
-
-    assert done.returncode == 0, done.stdout
-    assert httpx.get(f"http://127.0.0.1:{port}/models", timeout=10, trust_env=False).status_code == 200
-
-
-def test_flags_without_meaning(detached):
-    """TorchServe's flags that mean nothing here are accepted with one warning each, whatever they name."""
-    done, _ = detached(
-        "--ncs",
-        "--ppath",
-        "/plugins",
-        "--cpp-log-config",
-        "/no/cpp.cfg",
-        "--enable-model-api",
+def test_a_start_says_what_has_no_effect(home, detached):
+    """One warning for each of TorchServe's flags and keys that mean nothing here, and for each unknown key;
+    --print-settings lists values and sources; a logging configuration of one's own replaces the server's.
+    """
+    (home.path / "log.yaml").write_text(
+        "version: 1\n"
+        "disable_existing_loggers: false\n"
+        "handlers: {file: {class: logging.FileHandler, filename: own.log}}\n"
+        "root: {level: INFO, handlers: [file]}\n"
     )
-    warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning: ")]
+    flags = ["--ppath", "/plugins", "--cpp-log-config", "/no/cpp.cfg", "--log-config", "log.yaml"]
+    done, _ = detached(*flags, "--print-settings", job_que_size=3, netty_client_threads=8, max_request_size=7)
+    lines = done.stdout.splitlines()
+    warnings = [line for line in lines if line.startswith("Warning: ")]
 
     assert done.returncode == 0, done.stdout
-    for word in ("--cpp-log-config", "--plugins-path"):
+    for word in ("--cpp-log-config", "--plugins-path", "job_que_size", "netty_client_threads"):
         assert sum(word in line for line in warnings) == 1, word
-
-
-def test_warnings_of_the_configuration(detached):
-    """Unknown keys and keys of the Java server are accepted with one warning each."""
-    done, _ = detached(job_que_size=3, netty_client_threads=8, vmargs="-Xmx1g")
-
-    assert done.returncode == 0
-    for word in ("job_que_size", "netty_client_threads", "vmargs"):
-        assert sum(word in line for line in done.stdout.splitlines() if line.startswith("Warning: ")) == 1, (
-            word
-        )
-    assert "job_queue_size" in done.stdout
-
-
-def test_print_settings(detached):
-    """--print-settings lists each setting with its value and where it came from."""
-    done, _ = detached("--print-settings", job_queue_size=7)
-    lines = done.stdout.splitlines()
-
-    assert any(line.startswith("job_queue_size = 7 (") and "server.properties" in line for line in lines)
-    assert "max_request_size = 6553500 (default)" in lines
-
-
-def test_version(home):
-    """--version prints the version and leaves."""
-    done = home.run("--version")
-
-    assert (done.returncode, done.stdout) == (0, f"modelserver Version is {__version__}\n")
-
-
-@pytest.mark.parametrize("flags", [["--start", "--stop"], ["--nonsense"], ["--models"]])
-def test_usage(home, flags):
-    """Flags that make no sense end with status 2."""
-    done = home.run(*flags)
-
-    assert done.returncode == 2
-    assert "usage: modelserver" in done.stderr
-
-
-def test_abbreviations_and_aliases(home, model_store):
-    """Long options may be shortened as argparse allows."""
-    assert home.run("--vers").returncode == 0
-    assert "--ts-config file not found" in home.run("--star", "--ts-conf", "none", "--dt").stdout
+    assert any(line.startswith("max_request_size = 7 (") and "server.properties" in line for line in lines)
+    assert "job_queue_size = 100 (default)" in lines
+    wait_until(lambda: STARTED in (home.path / "own.log").read_text(), "the start is in the log")
 
 
 def test_foreground_status(start_server):
@@ -318,20 +201,6 @@ def test_closed_terminal(home, detached, model_store):
 
     assert home.pid() is not None
     assert is_alive(home.pid())
-
-
-def test_log_config(home, detached):
-    """A logging configuration of one's own replaces the server's."""
-    (home.path / "log.yaml").write_text(
-        "version: 1\n"
-        "disable_existing_loggers: false\n"
-        "handlers: {file: {class: logging.FileHandler, filename: own.log}}\n"
-        "root: {level: INFO, handlers: [file]}\n"
-    )
-    done, _ = detached("--log-config", "log.yaml")
-
-    assert done.returncode == 0, done.stdout
-    wait_until(lambda: STARTED in (home.path / "own.log").read_text(), "the start is in the log")
 
 
 def test_models_that_cannot_be_loaded(detached):

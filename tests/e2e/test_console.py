@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -19,6 +17,7 @@ from modelserver.tools.archiver import ArchiveConfig, build_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -411,7 +410,7 @@ def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), [("predictions", "a picture"), ("v1", "a picture"), ("v2", "a picture"), ("v1", "JSON")]
+    ("kind", "size"), [("predictions", "a picture"), ("v2", "a picture"), ("v1", "JSON")]
 )
 def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
     """A picture or JSON, over each protocol: the answer, its batch and its times."""
@@ -441,20 +440,6 @@ def test_requests_can_be_tried(page: Page, kind: str, size: str) -> None:
     assert int(cells[3]) >= 1
     assert all(cell.endswith("s") for cell in (cells[1], cells[4], cells[5]))
     assert {"predictions": "got", "v1": "predictions", "v2": "outputs"}[kind] in answer
-
-
-def test_several_at_once_share_batches(page: Page, server: Server) -> None:
-    """Five requests are sent together; fewer batches answer them."""
-    server.management.put(
-        "/models/steady", params={"batch_size": 8, "batch_policy": "window", "max_batch_delay": 100}
-    )
-    select(page, "steady")
-    panel = page.get_by_role("region", name="Try a request")
-    panel.get_by_role("button", name="Send 5 at once").click()
-    panel.locator(".answer tbody tr").nth(4).wait_for()
-    batches = {row.locator("td").nth(2).inner_text() for row in panel.locator(".answer tbody tr").all()}
-
-    assert 1 <= len(batches) < 5
 
 
 def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
@@ -494,17 +479,6 @@ def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
     assert stalls == before
 
 
-def test_settings_of_the_server_have_sources(page: Page, server: Server) -> None:
-    """All are there, and can be filtered."""
-    page.get_by_role("button", name="Settings of the server").click()
-    page.get_by_label("Filter").fill("model_store")
-    row = page.locator("tbody tr:visible")
-    row.wait_for()
-
-    assert str(server.settings["model_store"]) in row.inner_text()
-    assert "server.properties" in row.inner_text()
-
-
 def test_the_keyboard_reaches_everything(page: Page) -> None:
     """Tab goes from the top down, Enter chooses a model, and every control has a label."""
     page.reload()
@@ -538,34 +512,6 @@ def test_it_is_light_or_dark_as_the_system_is(page: Page) -> None:
 
     wait_for(page, "!document.querySelector('.plot canvas[data-old]')")
     assert (light, dark) == ("rgb(245, 246, 248)", "rgb(18, 21, 26)")
-
-
-def test_it_is_not_at_the_inference_address(server: Server) -> None:
-    """Nor is any of its parts; front ends and shared addresses have none either."""
-    for path in ("/console", "/console/static/main.js", "/console/events", "/console/settings"):
-        assert server.inference.get(path).status_code == 404
-    assert server.inference.post("/console/try/predictions/steady").status_code == 404
-
-
-def test_looking_costs_less_than_a_hundredth_of_a_core(server: Server) -> None:
-    """Processor time of the whole server, while one looks."""
-
-    def spent() -> float:
-        threads = Path(f"/proc/{server.pid}/task").glob("*/schedstat")
-        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
-
-    with server.management.stream("GET", "/console/events") as events:
-        chunks = events.iter_bytes()
-        next(chunks)
-        began, before = time.monotonic(), spent()
-        seen = 0
-        while time.monotonic() < began + 3:
-            next(chunks)
-            seen += 1
-        seconds, cost = time.monotonic() - began, spent() - before
-
-    assert cost / seconds < 0.01
-    assert seen <= 2 * seconds + 1
 
 
 class TestTokens:
@@ -619,13 +565,10 @@ class TestTokens:
         page.keyboard.press("Enter")
 
 
-@pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("side", ["inference", "management", "metrics"])
-def test_names_on_the_documentation_are_not_broken(
-    watched: Watched, server: Server, side: str, width: int
-) -> None:
+def test_names_on_the_documentation_are_not_broken(watched: Watched, server: Server, side: str) -> None:
     """Each parameter of an operation is on one line of its own, in a small window, too."""
-    watched.page.set_viewport_size({"width": width, "height": 900})
+    watched.page.set_viewport_size({"width": 400, "height": 900})
     watched.page.goto(f"{server.settings[f'{side}_address']}/docs")
     lines: dict[str, int] = watched.page.evaluate(
         """() => {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -146,18 +145,6 @@ def test_tokens(torchserve: Detached, modelserver: Detached) -> None:
     assert not (modelserver.home.path / "key_file.json").exists()
 
 
-def test_the_file_of_tokens(torchserve: Detached) -> None:
-    """For its owner only, three scopes; all but the API's expire after 60 minutes (reference 16.1)."""
-    keys = torchserve.keys()
-    assert sorted(keys) == ["API", "inference", "management"]
-    assert "expiration time" not in keys["API"]
-    assert (torchserve.home.path / "key_file.json").stat().st_mode & 0o777 == 0o600
-    for scope in ("inference", "management"):
-        expires = datetime.fromisoformat(keys[scope]["expiration time"].replace("Z", "+00:00"))
-        left = expires - datetime.now(timezone.utc)
-        assert timedelta(minutes=58) < left <= timedelta(minutes=60)
-
-
 def test_model_api_control(torchserve: Detached, modelserver: Detached) -> None:
     """TorchServe's: registering and unregistering are 405, after the token; scaling is not (reference 16)."""
     for method, path in (("POST", "/models?url=rows.mar"), ("DELETE", "/models/echo")):
@@ -284,25 +271,6 @@ def test_metrics_go_to_the_log(torchserve: Detached, modelserver: Detached) -> N
         r"requestID:[^,]*,timestamp:\d+$",
         of_models,
     )
-
-
-def test_log_files(torchserve: Detached) -> None:
-    """The five files of TorchServe, with its lines (reference 15.5)."""
-    logs = torchserve.home.path / "logs"
-    files = {"access_log.log", "ts_log.log", "model_log.log", "ts_metrics.log", "model_metrics.log"}
-    assert files <= {path.name for path in logs.iterdir()}
-    torchserve.ask("inference", "GET", "/ping?logged=1", "inference")
-    access = wait_until(
-        lambda: next(
-            (li for li in torchserve.home.log("access_log.log").splitlines() if "logged" in li), None
-        ),
-        "the request is logged",
-    )
-
-    assert re.fullmatch(rf'{STAMP} - /127\.0\.0\.1:\d+ "GET /ping\?logged=1 HTTP/1\.1" 200 \d+', access)
-    server = torchserve.home.log().splitlines()
-    assert [line for line in server if not re.match(rf"{STAMP} \[[A-Z ]{{5}}\] \S+ \S+ - ", line)] == []
-    assert any(line.endswith(f" - {STARTED}") for line in server)
 
 
 @pytest.mark.slow

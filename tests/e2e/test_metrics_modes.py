@@ -122,14 +122,3 @@ def test_legacy_mode(tmp_path: Path, store: Path) -> None:
         "ts_queue_latency_microseconds",
     }
     assert "Requests2XX.Count:1.0" in (home.path / "logs" / "ts_metrics.log").read_text()
-
-
-def test_list_that_is_none(tmp_path: Path, store: Path) -> None:
-    """A list that cannot be read stops the start, and says why."""
-    home = Home(tmp_path / "home")
-    (tmp_path / "bad.yaml").write_text("ts_metrics: {timer: []}")
-    config = home.write_config({"metrics_config": tmp_path / "bad.yaml"})
-    done = home.run("--start", "--foreground", "--ncs", "--model-store", store, "--ts-config", config)
-
-    assert done.returncode == 1
-    assert "ts_metrics.timer: one of counter, gauge, histogram is needed" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
@@ -131,23 +130,6 @@ def test_one_request(server, at):
     assert not any(span.is_failed for span in spans)
 
 
-def test_a_batch_of_several(server, at):
-    """The batch's spans are in the trace of its first request, linked to all; the others are linked to it."""
-    ids = [f"{number:032x}" for number in range(1, 4)]
-    with ThreadPoolExecutor(3) as several:
-        asked = [several.submit(server.predict, "spans", {}, headers=parent(each)) for each in ids]
-        assert [each.result().json()["rows"] for each in asked] == [3, 3, 3]
-    requests = {each: named(at.trace(each, "queue", "answer", _REST), _REST) for each in ids}
-
-    at.wait(lambda: [s for each in ids for s in at.of(each) if s.name == "batch"], "the batch")
-    (batch,) = [span for each in ids for span in at.of(each) if span.name == "batch"]
-    assert set(batch.links) == {(each, requests[each].span_id) for each in ids}
-    assert batch.attributes["modelserver.batch.requests"] == 3
-    others = [each for each in ids if each != batch.trace_id]
-    assert [requests[each].links for each in others] == [[(batch.trace_id, batch.span_id)]] * 2
-    assert requests[batch.trace_id].links == []
-
-
 _REST = "POST /predictions/{name}"
 
 
@@ -171,42 +153,6 @@ def test_what_handlers_and_sinks_get(server, at, sink):
     assert seen["traceparent"] == unsampled["traceparent"]
     assert {event.heads["traceparent"] for event in sink.wait(2, id="two")} == {seen["traceparent"]}
     assert at.of("b" * 32) == []
-
-
-NO_PARENTS = {
-    "empty": "",
-    "a word": "none",
-    "no trace": f"00-{'0' * 32}-00f067aa0ba902b7-01",
-    "no span": f"00-{TRACE}-{'0' * 16}-01",
-    "capitals": f"00-{'A' * 32}-00f067aa0ba902b7-01",
-    "a version that is none": f"ff-{TRACE}-00f067aa0ba902b7-01",
-    "long": "ff" * 4000,
-    "bytes": "\xff" * 55,
-}
-
-
-@pytest.mark.parametrize("given", NO_PARENTS.values(), ids=NO_PARENTS)
-def test_what_is_no_traceparent(server, at, given):
-    """It counts as none: the request is answered, in a trace of its own."""
-    answer = server.predict("headers", b"", headers={b"traceparent": given.encode("latin-1")})
-    trace_id = answer.json()["traceparent"].split("-")[1]
-    assert len(trace_id) == 32
-    assert trace_id not in {"0" * 32, TRACE}
-    request = named(at.trace(trace_id, _REST), _REST)
-    assert request.parent_id == ""
-
-
-def test_streams(server, at):
-    """The span of an answer in parts lasts until its end, and names the first part."""
-    trace_id = "c" * 32
-    with server.inference.stream(
-        "POST", "/predictions/parts", json={"parts": ["a", "b"], "last": "c"}, headers=parent(trace_id)
-    ) as answer:
-        assert "".join(answer.iter_text()) == "abc"
-    spans = at.trace(trace_id, _REST, "answer", "handler", "queue")
-    request, reply = named(spans, _REST), named(spans, "answer")
-    assert request.events == ["first part"]
-    assert request.start < reply.start < named(spans, "handler").end <= reply.end == request.end
 
 
 def test_failures(server, at):
@@ -281,15 +227,6 @@ def test_grpc(server, at):
         at.trace("2d" * 16, name)
         rows.ServerLive(oip("ServerLiveRequest"), metadata=tuple(parent("2e" * 16).items()))
     assert at.of("2b" * 16) == at.of("2e" * 16) == []
-
-
-def test_a_client_that_leaves(server, at):
-    """Its span ends then, and what waited for a handler with it."""
-    trace_id = "3a" * 16
-    with pytest.raises(Exception, match="timed out"):
-        server.predict("spans", {}, headers=parent(trace_id), timeout=0.1)
-    spans = at.trace(trace_id, _REST, "queue")
-    assert named(spans, _REST).message == "The client disconnected."
 
 
 def test_logs(server):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
-from tests.e2e.serving import PATIENCE, Home, Server, serving, wait_until
+from tests.e2e.serving import PATIENCE, serving, wait_until
 
 from modelserver.ext.recording import requests_of
 from modelserver.ext.recording.entries import code_of
@@ -122,42 +121,6 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
     assert "0 of 15 answers differ." in done.stdout
     assert re.search(r"latency p99 ms +[\d.]+ +[\d.]+\n", done.stdout)
     assert "<svg" in plot.read_text()
-
-
-def test_a_recording_that_cannot_be_read_whole(server, traffic, tmp_path):
-    """One that was cut off is sent up to there, with a remark; one of another format is refused."""
-    content = traffic.read_bytes()
-    cut, other = tmp_path / "cut.msr", tmp_path / "other.msr"
-    cut.write_bytes(content[:-3])
-    other.write_bytes(content[:8] + b"\x63" + content[9:])
-    to = ("--to", f"http://127.0.0.1:{server.port}", "--speed", "max")
-    of_cut, of_other = (server.home.run("replay", path, *to) for path in (cut, other))
-
-    assert of_cut.returncode == 0, of_cut.stderr
-    assert "cut off in the middle" in of_cut.stdout + of_cut.stderr
-    assert re.search(r"requests +\d+ +\d+\n", of_cut.stdout)
-    assert of_other.returncode == 2
-    assert "has version 99 of the format, 1 is supported" in of_other.stderr
-
-
-def test_a_server_that_refuses_half(server, tmp_path, model_store):
-    """Each refusal is told with both statuses, the other half is as recorded, and the exit status is 1."""
-    out = tmp_path / "two.msr"
-    with recording(server, out):
-        for number in range(6):
-            assert ask(server, number).status_code == 200
-            assert server.predict("mirror", b"%d" % number).status_code == 200
-        wait_until(lambda: len(read(out).calls) == 12, "all is in the file")
-    with serving(Server(Home(tmp_path / "other"), model_store)) as other:
-        other.registered("rows.mar", batch_size=4, synchronous=True)
-        done = server.home.run(
-            "replay", out, "--to", f"http://127.0.0.1:{other.port}", "--speed", "max", "--compare"
-        )
-
-    assert done.returncode == 1
-    assert "6 of 12 answers differ." in done.stdout
-    assert done.stdout.count("/predictions/mirror: status 200 became 404") == 6
-    assert re.search(r"requests +12 +12\nerrors +0 +6\n", done.stdout)
 
 
 def test_a_failure_of_one_batch_shows_again(server, tmp_path):
@@ -356,48 +319,9 @@ def test_only_one_records_at_a_time(server, tmp_path):
     wait_until(again, "the server noticed")
 
 
-def test_a_full_disk(server, tmp_path):
-    """The command says so, and what was written before stays readable; the server goes on."""
-    out = tmp_path / "full.msr"
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
-        "from modelserver.__main__ import main; sys.exit(main())"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "record", "--out", str(out), *at(server), "mirror"],
-        cwd=server.home.path,
-        env=server.home.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(out.exists, "it records")
-    while process.poll() is None:
-        # Noise, which cannot be compressed.
-        assert server.predict("mirror", os.urandom(2000)).status_code == 200
-        time.sleep(0.02)
-    _, said = process.communicate(timeout=PATIENCE)
-
-    assert process.returncode == 1
-    assert "cannot be written: File too large" in said
-    assert read(out).calls
-    assert read(out).fault == ""
-
-
 def test_recording_is_off_unless_allowed(shared_server, tmp_path):
     """A server without the setting has no such route, and the command names the setting."""
     done = shared_server.home.run("record", "--out", tmp_path / "none.msr", *at(shared_server))
 
     assert done.returncode == 1
     assert "allow_recording=true" in done.stderr
-
-
-def test_the_management_token_is_needed(tmp_path_factory, model_store, tmp_path):
-    """Without it the server refuses, with it (from the key file beside) it does not."""
-    settings = {"allow_recording": "true", "token_authorization": "always"}
-    with serving(Server(Home(tmp_path_factory.mktemp("tokens")), model_store, (), settings)) as server:
-        refused = server.management.post("/recording")
-        taken = server.home.run("record", "--out", tmp_path / "a.msr", "--seconds", 0.1, *at(server))
-
-    assert refused.status_code in (400, 401)
-    assert taken.returncode == 0, taken.stderr

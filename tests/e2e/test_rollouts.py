@@ -219,29 +219,6 @@ def test_a_version_without_a_ready_worker_gets_nothing(server: Server) -> None:
     server.management.put("/models/m/1.0?min_worker=1&synchronous=true")
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"1.0": 90, "2.0": 20}, "add up to 110"),
-        ({"1.0": 90, "3.0": 10}, "version 3.0 is not registered"),
-        ({"shadow": {"3.0": {"percent": 1}}}, "version 3.0 is not registered"),
-        ({"weights": {"1.0": "all"}}, "weights"),
-        ([1], "JSON object"),
-    ],
-)
-def test_bad_input_changes_nothing(server: Server, document: Any, message: str) -> None:
-    """It is 400 with what is wrong; an unknown model is 404."""
-    put(server, {"1.0": 60, "2.0": 40})
-    answer = server.management.put("/models/m/traffic", json=document)
-
-    assert answer.status_code == 400
-    assert message in answer.json()["message"]
-    assert show(server)["weights"] == {"1.0": 60, "2.0": 40}
-    assert server.management.put("/models/m/traffic", content=b"{").status_code == 400
-    for method in ("GET", "PUT", "DELETE"):
-        assert server.management.request(method, "/models/none/traffic", json={"1.0": 100}).status_code == 404
-
-
 def test_the_default_gets_everything_when_it_is_set(server: Server) -> None:
     """As it always did; the weights are gone, and the traffic says so."""
     put(server, {"1.0": 50, "2.0": 50})
@@ -269,50 +246,6 @@ def test_a_shadow_gets_copies(server: Server) -> None:
     assert bodies == {"primary": "1.0", "shadow": "2.0"}
     assert difference["reason"] == "bodies of 3 and 3 bytes differ"
     assert server.metric("modelserver_shadow_copies_total", outcome="agreed") == 3
-
-
-def test_answers_are_compared_as_asked_for(server: Server) -> None:
-    """Numbers within a tolerance agree; another shape does not, and neither does a failure."""
-    put(server, {"shadow": {"2.0": {"percent": 100, "tolerance": 0.001}}})
-    for order in (b"close", b"shape", b"fail"):
-        assert server.predict("m", order).status_code == 200
-    wait_until(lambda: sum(outcomes(server).values()) == 3, "all copies have ended")
-
-    assert outcomes(server) == {"agreed": 1, "differed": 2}
-    told = show(server, "shadow")["shadows"]["2.0"]
-    assert told["failed"] == 1
-    assert {each["status"]["shadow"] for each in told["differences"]} == {200, 503}
-    for each in (told, *told["differences"]):
-        assert min(each["batchSize"].values()) >= 1
-    for each in told["differences"]:
-        assert min(each["latency"].values()) > 0
-    assert min(told["latency"]["primary"].values()) > 0
-    assert min(told["latency"]["shadow"].values()) > 0
-
-
-def test_only_the_best_class_is_compared(server: Server) -> None:
-    """With ``top1``, whatever the scores are."""
-    for compare, outcome in (("top1", "agreed"), ("numeric", "differed")):
-        put(server, {"shadow": {"2.0": {"percent": 100, "compare": compare}}})
-        assert server.predict("m", b"scores").json()["cat"] == 0.9
-        wait_until(lambda: sum(outcomes(server).values()) == 1, "the copy has ended")
-
-        assert outcomes(server) == {outcome: 1}
-
-
-def test_a_slow_shadow_delays_nobody(server: Server) -> None:
-    """Copies wait beside the queue of its clients, not in it."""
-    put(server, {"shadow": {"2.0": {"percent": 100}}})
-    began = time.monotonic()
-    with ThreadPoolExecutor(8) as clients:
-        answers = list(clients.map(lambda _: server.predict("m", b"nap").text, range(40)))
-    took = time.monotonic() - began
-
-    assert answers == ["1.0"] * 40
-    # Twenty seconds of naps.
-    assert took < 10
-    assert server.describe("m")["jobQueueStatus"]["pendingRequests"] == 0
-    assert server.inference.post("/predictions/m/2.0", content=b"x").text == "2.0"
 
 
 def test_a_dead_shadow_fails_nobody(server: Server) -> None:
@@ -379,67 +312,6 @@ def test_a_dry_run_changes_nothing(server: Server) -> None:
 
     assert told["promotion"]["reason"].startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
     assert told["weights"] == {"1.0": 50, "2.0": 50}
-
-
-BROKEN: dict[str, tuple[dict[str, Any], bytes, str]] = {
-    "p99_ratio": (
-        {"weights": {"1.0": 90, "2.0": 10}, "promote": {"after": 300, "p99_ratio": 2}},
-        b"nap",
-        "slower than 2 times the 99th percentile of the other version: ",
-    ),
-    "agreement": (
-        {
-            "weights": {"1.0": 50, "2.0": 50},
-            "shadow": {"2.0": {"percent": 100}},
-            "promote": {"after": 100, "agreement": 0.9},
-        },
-        b"x",
-        "differed: ",
-    ),
-}
-
-
-def described_as(server: Server, told: dict[str, Any]) -> dict[str, Any]:
-    """The traffic as ``told``; nothing if the version's description has another reason by now."""
-    (described,) = server.management.get("/models/m/2.0").json()
-    return told if described["traffic"]["promotion"]["reason"] == told["promotion"]["reason"] else {}
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("bound", BROKEN)
-def test_a_version_that_breaks_a_bound_is_taken_back(server: Server, bound: str, dry_run: bool) -> None:
-    """One that is slow, and one whose answers to copies differ: traffic, description, log and metrics name
-    the bound. A dry run says the same, and the version keeps its weight.
-    """
-    document, order, broken = BROKEN[bound]
-    promote = {**document["promote"], "dry_run": dry_run}
-    logged = len(server.home.log())
-    put(server, {**document, "promote": promote})
-    if bound == "p99_ratio":  # the other version's is known after a hundred of its answers
-        with ThreadPoolExecutor(8) as clients:
-            list(clients.map(lambda _: server.predict("m", b"x"), range(130)))
-    ask_until(server, order, lambda: "reason" in show(server)["promotion"])
-    # A dry run goes on, and says the same again of later answers.
-    told = wait_until(lambda: described_as(server, show(server)), "traffic and description agree")
-
-    given = document["weights"]
-    text = f"2.0 goes from {given['2.0']} % to 0 %: {broken}"
-    said = told["promotion"]["reason"]
-    assert said.startswith(f"dry run, nothing is changed: {text}" if dry_run else text)
-    assert told["promotion"]["state"] == ("watching" if dry_run else "rolled back")
-    assert told["weights"] == (given if dry_run else {"1.0": 100, "2.0": 0})
-    line = f"Model m: dry run: {text}" if dry_run else f"Model m: {text}"
-    why = {"model_name": "m", "direction": "back", "reason": bound}
-    wait_until(
-        lambda: (
-            0
-            < server.home.log()[logged:].count(line)
-            == server.metric("modelserver_promotion_steps_total", **why)
-        ),
-        line,
-    )
-    if not dry_run:
-        assert server.home.log()[logged:].count(line) == 1
 
 
 def test_a_file_sets_the_traffic(server: Server) -> None:

@@ -453,21 +453,3 @@ def test_scripts_that_cannot_be_served(home: Home) -> None:
     assert "['First', 'Second']: name the one to serve, as in two.py:First" in output
     assert told.returncode == 1
     assert told.stdout.startswith(f"Port {port}, for inference, is in use by another program")
-
-
-def test_tokens(home: Home) -> None:
-    """Where the configuration asks for tokens, the command that is shown has one."""
-    (home.path / "length.py").write_text(_FUNCTION)
-    home.write_config({"token_authorization": "always"}, "mine.properties")
-    (home.path / "input.txt").write_text("abcd")
-    arguments = ("length.py", "--ts-config", "mine.properties", "--input", "input.txt")
-    with serve(home, *arguments) as served:
-        output = served.await_text("input.txt → 200")
-        assert served.client.post("/predictions/length", content=b"abc").status_code == 400
-        command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
-        told = subprocess.run(
-            ["bash", "-c", f"{command} -s"],
-            cwd=home.path, env=os.environ, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert told.stdout == "4"
-        served.end()

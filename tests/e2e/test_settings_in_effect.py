@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from tests.e2e.serving import STARTED, Home, Server, free_port, serving, wait_until
+from tests.e2e.serving import Home, Server, serving
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 
@@ -179,13 +178,6 @@ def test_split_instances(tuned):
     assert answer.json()["values"] == {"body": '{"instances":[1,2]}'}
 
 
-def test_metric_time_interval(tuned):
-    """System metrics are read again after ``metric_time_interval`` seconds."""
-    assert tuned.metric("MemoryUsed") > 0
-    first = tuned.metric("MemoryAvailable")
-    wait_until(lambda: tuned.metric("MemoryAvailable") != first, "another reading", 10)
-
-
 def test_environment_needs_permission(tuned):
     """Without ``enable_envvars_config`` the variables ``TS_*`` mean nothing."""
     assert tuned.describe("tell")["jobQueueStatus"]["remainingCapacity"] == 7
@@ -287,17 +279,6 @@ def test_variable_in_a_value(other):
     assert other.predict("rows", b"x" * 501).status_code == 413
 
 
-def test_isolation_off(start_server):
-    """With ``isolate_failures=false`` a failing instance fails its whole batch, as in TorchServe."""
-    server = start_server(isolate_failures="false").registered("rows.mar", batch_size=2, max_batch_delay=1000)
-    with ThreadPoolExecutor(2) as pool:
-        good = pool.submit(server.v1, "rows", [1])
-        bad = pool.submit(server.v1, "rows", [{"raise": "poison"}])
-
-    assert [good.result(10).status_code, bad.result(10).status_code] == [500, 500]
-    assert good.result().headers["x-batch-size"] == "2"
-
-
 def test_default_service_handler(start_server, tmp_path):
     """``default_service_handler`` serves archives whose manifest names none; without it they are refused."""
     folder = tmp_path / "store" / "bare"
@@ -310,30 +291,6 @@ def test_default_service_handler(start_server, tmp_path):
     )
 
     assert server.predict("bare").text == "ran"
-
-
-def test_shared_address(start_server):
-    """Equal addresses share one listener, which plays all roles (reference 1)."""
-    address = f"http://127.0.0.1:{free_port()}"
-    server = start_server(inference_address=address, management_address=address).registered("echo.mar")
-
-    assert server.predict("echo", b"x").content == b"x"
-    assert server.inference.get("/models/echo/1.0").json()[0]["modelName"] == "echo"
-    assert "ts_inference_requests_total" in server.inference.get("/metrics").text
-    assert server.inference.get("/v1/models/echo").json() == {"name": "echo", "ready": True}
-
-
-def test_allowed_urls(start_server, model_store, tmp_path):
-    """``allowed_urls`` set by an operator permits what it matches, and of the rest only
-    what the store holds.
-    """
-    (tmp_path / "empty").mkdir()
-    server = start_server(allowed_urls=f"file://{model_store}/echo.*", model_store=tmp_path / "empty")
-    refused = server.register(f"file://{model_store}/tell.mar")
-
-    assert server.register(f"file://{model_store}/echo.mar").status_code == 200
-    assert refused.status_code == 404
-    assert "does not match any allowed URL(s)" in refused.json()["message"]
 
 
 @pytest.fixture
@@ -379,54 +336,3 @@ def test_registration_by_http(start_server, archive_url, tmp_path):
     assert (missing.status_code, missing.json()["type"]) == (400, "DownloadArchiveException")
     server.unregister("echo")
     assert list(store.iterdir()) == []
-
-
-def test_loopback_is_no_public_address(start_server, archive_url):
-    """Without an ``allowed_urls`` of the operator's, private addresses are not asked for archives (F62)."""
-    refused = start_server().register(f"{archive_url}/absent.mar")
-
-    assert refused.status_code == 404
-    assert "does not match any allowed URL(s)" in refused.json()["message"]
-
-
-def test_system_metrics_off(start_server):
-    """With ``disable_system_metrics=true`` the host is not read."""
-    server = start_server(disable_system_metrics="true")
-
-    assert "MemoryUsed{" not in server.metrics.get("/metrics").text
-
-
-def test_found_configuration(home, model_store):
-    """./config.properties is found by itself; TS_CONFIG_FILE beats --ts-config."""
-    home.write_config({"job_queue_size": "one"}, "config.properties")
-    home.write_config({"job_queue_size": "two"}, "flag.properties")
-    home.write_config({"job_queue_size": "three"}, "variable.properties")
-
-    assert "job_queue_size=one:" in home.run("--model-store", model_store).stdout
-    assert (
-        "job_queue_size=two:"
-        in home.run("--model-store", model_store, "--ts-config", "flag.properties").stdout
-    )
-    home.environment["TS_CONFIG_FILE"] = str(home.path / "variable.properties")
-    assert "job_queue_size=three:" in home.run("--ts-config", "flag.properties").stdout
-
-
-def test_java_syntax(home, model_store):
-    """The file is read as Java reads it: continuations, escapes, three kinds of separators."""
-    ports = [free_port() for _ in range(3)]
-    (home.path / "java.properties").write_text(
-        f"! a comment\ninference_address: http\\://127.0.0.1:{ports[0]}\n"
-        f"management_address http://127.0.0.1:{ports[1]}\nmetrics_address=http://127.0.0.1:{ports[2]}\n"
-        f"model_store={model_store}\nload_models=echo.mar,\\\n    own\\=tell.mar\n"
-        "default_workers_per_model=1\nenable_grpc_api=false\n"
-    )
-    done = home.run("--start", "--ts-config", "java.properties")
-    try:
-        listed = httpx.get(f"http://127.0.0.1:{ports[1]}/models", timeout=10, trust_env=False).json()[
-            "models"
-        ]
-
-        assert STARTED in done.stdout
-        assert [model["modelName"] for model in listed] == ["echo", "own"]
-    finally:
-        home.run("--stop", "--foreground")
