@@ -4,6 +4,8 @@ document of one model.
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -22,7 +24,7 @@ from modelserver.surface.api.routes import model_operations, set_default
 from modelserver.surface.http.answers import JSON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from modelserver.engine.tensors.tensor import TensorSpec
     from modelserver.engine.wire.messages import Annotations, Side
@@ -168,12 +170,8 @@ def describe_model(
     segment = _segment(name)
     path = f"/predictions/{segment}" + (f"/{_segment(version)}" if version else "")
     v2 = f"/v2/models/{segment}" + (f"/versions/{_segment(version)}" if version else "")
-    operations = (
-        predict(path, "predictions", "Predict with this model."),
-        predict_v1(f"/v1/models/{segment}:predict", "v1_predict", "predict"),
-        predict_v2(f"{v2}/infer", "v2_infer", "infer"),
-    )
-    document = document_of(operations, title=f"RESTful API for: {name}", version="1.0.0")
+    paths = (path, f"/v1/models/{segment}:predict", f"{v2}/infer")
+    document = _at(paths, f"RESTful API for: {name}", _of_any_model())
     own, of_v1, of_v2 = (item["post"] for item in document["paths"].values())
     if annotations is not None:
         _type_by_annotations(own, of_v1, annotations)
@@ -204,10 +202,35 @@ def _type_by_annotations(own: Document, of_v1: Document, annotations: Annotation
 def describe_model_management(name: str, version: str | None = None) -> Document:
     """The document of one model's management API, the answer to OPTIONS (reference 5.1)."""
     path = f"/models/{_segment(name)}" + (f"/{_segment(version)}" if version else "")
-    operations = [*model_operations(path, "version_" if version else "")]
-    if version:
-        operations.append(set_default(path))
-    return document_of(operations, title=f"RESTful Management API for: {name}", version="1.0.0")
+    document = _management_of_any_model(is_version=bool(version))
+    return _at((path, f"{path}/set-default"), f"RESTful Management API for: {name}", document)
+
+
+# Generated once: browsers ask for the document of a model before each request to another origin.
+@cache
+def _of_any_model() -> Document:
+    operations = (
+        predict("/own", "predictions", "Predict with this model."),
+        predict_v1("/v1", "v1_predict", "predict"),
+        predict_v2("/v2", "v2_infer", "infer"),
+    )
+    return document_of(operations, title="", version="1.0.0")
+
+
+@cache
+def _management_of_any_model(*, is_version: bool) -> Document:
+    operations = [*model_operations("/own", "version_" if is_version else "")]
+    if is_version:
+        operations.append(set_default("/own"))
+    return document_of(operations, title="", version="1.0.0")
+
+
+def _at(paths: Iterable[str], title: str, document: Document) -> Document:
+    """The document of a model, with its actual paths."""
+    own = copy.deepcopy(document)
+    own["info"]["title"] = title
+    own["paths"] = dict(zip(paths, own["paths"].values(), strict=False))
+    return own
 
 
 def _segment(name: str) -> str:
