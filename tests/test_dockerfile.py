@@ -457,7 +457,11 @@ def test_commands_are_well_formed(command: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # builds the wheel and an environment
+@pytest.mark.skipif(
+    not os.environ.get("MODELSERVER_LONG_TESTS"),
+    reason="builds for half a minute, as the test of the image does: only with MODELSERVER_LONG_TESTS=1",
+)
 @pytest.mark.timeout(300)
 def test_commands_of_the_stages_make_the_environment(tmp_path: Path) -> None:
     """With the files that are copied, and nothing else, they build the wheel and install the command, and

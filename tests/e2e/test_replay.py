@@ -233,25 +233,6 @@ def test_what_is_not_sent_is_told(server, calls, tmp_path):
     assert "Requests that are not sent without --to-grpc: 13." in none.stderr
 
 
-def test_a_batch_of_both_protocols_shows_again(server, tmp_path):
-    """A request over REST and one over gRPC that share a batch do so again."""
-    out = tmp_path / "mixed.msr"
-    options = {"batch_size": 2, "batch_policy": "window", "max_batch_delay": 10_000}
-    server.registered("neighbours.mar", model_name="mixed", synchronous=True, **options)
-    with recording(server, out, "mixed"), channel(server, "inference") as to, ThreadPoolExecutor(1) as pool:
-        theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
-        rest = pool.submit(server.predict, "mixed", b"7", headers=JSON)
-        assert theirs.Predictions(predict("mixed", data=b"-7"), timeout=PATIENCE).prediction == b"0"
-        assert rest.result().text == "0"
-        wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
-    server.unregister("mixed")
-    models = ("--models", "mixed=neighbours.mar", "--model-store", server.settings["model_store"])
-    exact = server.home.run("replay", out, "--compare", "--exact", *models)
-
-    assert exact.returncode == 0, exact.stdout + exact.stderr
-    assert "0 of 2 answers differ.\n1 of 1 batches are the recorded ones." in exact.stdout
-
-
 def test_limits_and_samples(server, tmp_path):
     """The server ends the recording after so many requests, and records only the models that were named; of
     these, about the share that was asked for.

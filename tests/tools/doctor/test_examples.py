@@ -59,8 +59,8 @@ _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "dete
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"workers-differ"}}
 # The others take minutes: only with MODELSERVER_LONG_TESTS=1.
 _ALWAYS = {"mnist", "rollouts", "streaming", "tabular"}
-# Two hundred calls take long: memory is watched in a script, and in a handler of pictures.
-_WATCHED = {"mnist", "rollouts"}
+# Two hundred calls take long, so that memory is watched in one of them.
+_WATCHED = {"rollouts"}
 _NUMBERS = [Sample("a", b"[1.0, 2.0]", JSON), Sample("b", b"[0.5, -1.0]", JSON)]
 _WORDS = [Sample("a", b'{"words": 5, "seed": 3}', JSON), Sample("b", b'{"words": 9, "seed": 4}', JSON)]
 _TEXTS = [Sample("a", b"a great dog", TEXT), Sample("b", b"an awful cat", TEXT)]
