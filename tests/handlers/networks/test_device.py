@@ -161,15 +161,18 @@ print(faults())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's behaviour")
 @pytest.mark.slow  # imports torch in new processes
-@pytest.mark.parametrize(("setting", "reused"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "65536"}, False)])
-def test_memory_is_reused(setting: dict[str, str], reused: bool) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's behaviour")
+def test_memory_is_reused() -> None:
     """Tensors of 24 MB are put where the last one was, unless the user has decided otherwise."""
-    environment = {"PYTHONPATH": ":".join(sys.path), "THP_MEM_ALLOC_ENABLE": "0", **setting}
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=False
-    )
+    environment = {"PYTHONPATH": ":".join(sys.path), "THP_MEM_ALLOC_ENABLE": "0"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAULTS], env=environment | setting, stdout=subprocess.PIPE, text=True
+        )
+        for setting in ({}, {"MALLOC_MMAP_THRESHOLD_": "65536"})
+    ]
+    faults = [process.communicate()[0] for process in processes]
 
-    assert done.returncode == 0, done.stderr
-    assert (int(done.stdout) < 6000) is reused
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [int(count) < 6000 for count in faults] == [True, False]
