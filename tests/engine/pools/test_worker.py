@@ -484,9 +484,10 @@ async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> 
     process.load()
     worker.send(batch())
     await stage.enter(2)
+    process.say(*part(0, b"late"))
     process.answer()
 
-    assert owner.answered == []
+    assert (owner.streamed, owner.answered) == ([], [])
 
 
 async def test_silent_process_is_replaced(make: Any, stage: Any) -> None:

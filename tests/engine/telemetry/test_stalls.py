@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class Loop:
 
     def call_later(self, pause: float, callback: Callable[[], None]) -> Any:
         self.due, self.fire = self.now + pause, callback
-        return SimpleNamespace(cancel=lambda: None)
+        return SimpleNamespace(cancel=lambda: setattr(self, "due", math.inf))
 
     def hold(self, seconds: float, used: float = 0.0, since_timer: float = 0.0) -> None:
         """Is held from so long before the timer is due, and computes for a part of it; then looks."""
@@ -81,10 +82,12 @@ def test_a_short_stall_is_seen_wherever_it_begins(loop: Loop, since_timer: float
 def test_waiting_is_no_stall(loop: Loop) -> None:
     """A timer that comes late because the machine is busy with others is no stall of ours."""
     metrics = ServerMetrics(hostname="h")
-    LoopWatch(metrics.stalled)
+    watch = LoopWatch(metrics.stalled)
     loop.hold(0.3)
+    watch.close()
 
     assert seen(metrics) == (0, 0)
+    assert loop.due == math.inf
 
 
 def test_what_is_due_each_second_needs_no_timer_of_its_own(loop: Loop) -> None:
