@@ -36,7 +36,7 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"stores", "rollout"}
+ALWAYS = {"stores", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -112,7 +112,8 @@ def test_extension_that_is_off_is_not_imported() -> None:
         "from modelserver.models.settings.settings import Settings\n"
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
-        "host = SimpleNamespace(settings=settings, fetch=lambda _: None, routes=lambda *_: None)\n"
+        "nothing = lambda *_: None\n"
+        "host = SimpleNamespace(settings=settings, fetch=nothing, routes=nothing, answer=nothing)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )

@@ -21,7 +21,7 @@ EXTENSIONS: Final[Mapping[str, Row]] = {
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None
     ),
     "recording": Row("modelserver.ext.recording.extension", lambda settings: settings.allow_recording),
-    "workflows": Row("modelserver.ext.workflows.extension", lambda settings: settings.enable_workflows),
+    "workflows": Row("modelserver.ext.workflows.extension", lambda _: True),
     "rollout": Row("modelserver.ext.rollout.extension", lambda _: True),
     "triton": Row("modelserver.ext.triton.extension", lambda settings: settings.ts_open_inference_protocol),
     "console": Row("modelserver.ext.console.extension", lambda settings: settings.has_console),

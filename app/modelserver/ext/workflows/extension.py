@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.ext.workflows.workflows import Workflows
+from modelserver.errors import WorkflowNotFound
 from modelserver.surface.inference.routes import WORKFLOW
 
 if TYPE_CHECKING:
+    from modelserver.ext.workflows.workflows import Workflows
     from modelserver.extension import Host
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
+    from modelserver.surface.http.exchange import Exchange
 
 
 class Extension:
-    """On unless ``enable_workflows=false``."""
+    """With ``enable_workflows=false`` its routes answer that there are no workflows, as TorchServe's do."""
 
     async def open(self, host: Host) -> None:
-        services = host.services
-        workflows = Workflows(host.registry, host.settings, services.aside, host.workdir)
+        workflows = _make(host) if host.settings.enable_workflows else None
 
         def manage(app: Application, services: Services) -> None:
-            from modelserver.ext.workflows import routes  # noqa: PLC0415 - with FastAPI
+            from modelserver.ext.workflows import routes  # noqa: PLC0415 - with the application
 
             routes.add_workflow_management(app, workflows, model_api=services.settings.enable_model_api)
 
         def infer(app: Application, _: Services) -> None:
-            from modelserver.ext.workflows import routes  # noqa: PLC0415 - with FastAPI
+            from modelserver.ext.workflows import routes  # noqa: PLC0415 - with the application
 
             routes.add_workflow_inference(app, workflows)
+
+        host.routes("management", manage)
+        host.routes("inference", infer)
+        if workflows is None:
+            host.answer(WORKFLOW, _refuse)
+            return
 
         async def settle(grace: float) -> None:
             # Between two of its nodes, a request waits at none of them.
@@ -36,10 +43,18 @@ class Extension:
             workflows.close()
 
         host.answer(WORKFLOW, workflows.serve)
-        host.routes("management", manage)
-        host.routes("inference", infer)
         host.restore(lambda: workflows.restore(host.notice))
         host.settle(settle)
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
+
+
+def _make(host: Host) -> Workflows:
+    from modelserver.ext.workflows.workflows import Workflows  # noqa: PLC0415 - where they are on
+
+    return Workflows(host.registry, host.settings, host.services.aside, host.workdir)
+
+
+def _refuse(exchange: Exchange) -> None:
+    exchange.fail(WorkflowNotFound.named(exchange.target.route.model))
