@@ -412,6 +412,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     commands = {
         "modelserver": "-m modelserver",
         "modelserver-archive": "-m modelserver.tools.archiver",
+        "modelserver-aliases": "-m modelserver.tools.aliases",
         "python": "",
     }
     for name, module in commands.items():

@@ -30,11 +30,11 @@ class Stores:
     def __init__(self) -> None:
         self._listings: dict[str, Listing] = {}
 
-    async def fetch(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+    async def fetch(self, url: str, source: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
         from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above
         from modelserver.ext.stores.place import parse_place  # noqa: PLC0415
 
-        return await fetch(url, parse_place(url), workdir, transfer)
+        return await fetch(url, parse_place(source), workdir, transfer)
 
     async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
         from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above

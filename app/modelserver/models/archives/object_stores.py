@@ -18,8 +18,11 @@ class ObjectStores(Protocol):
     not of the plain form.
     """
 
-    async def fetch(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
-        """The archive at a URL of a store; ``workdir`` has the cache where the user has none."""
+    async def fetch(self, url: str, source: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
+        """The archive at ``source``, the URL of an object or folder; errors name it by ``url``.
+
+        ``workdir`` has the cache where the user has none.
+        """
         ...
 
     async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:

@@ -111,13 +111,13 @@ async def _from_object_store(
         policy.check(url)
     if stores is None:
         raise _not_found(url, "this server has no object stores")
-    full = url
+    source = url
     if scheme(url) is None:
         name = os.path.basename(url.rstrip("/"))
         if not name or name == ".":
             raise _not_found(url)
-        full = f"{str(store).rstrip('/')}/{name}"
-    path, held = await stores.fetch(full, workdir, transfer)
+        source = f"{str(store).rstrip('/')}/{name}"
+    path, held = await stores.fetch(url, source, workdir, transfer)
     return Located(url, path, held=held)
 
 
