@@ -462,7 +462,8 @@ def test_batches_of_many_keys_cost_as_much_as_of_few(policy: Policy) -> None:
 
         return opcodes_of(some)
 
-    assert serve(2000) <= serve(20)
+    # Ids are made in blocks: one of two runs may have made a block.
+    assert min(serve(2000), serve(2000)) <= min(serve(20), serve(20))
 
 
 @pytest.mark.parametrize("which", [0, -1])
