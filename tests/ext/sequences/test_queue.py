@@ -422,7 +422,8 @@ def test_many_keys_cost_as_much_as_few() -> None:
 
         return opcodes_of(some)
 
-    assert serve(2000) <= serve(20)
+    # Ids are made in blocks: one of two runs may have made a block.
+    assert min(serve(2000), serve(2000)) <= min(serve(20), serve(20))
 
 
 def test_many_end_without_being_compared(monkeypatch: pytest.MonkeyPatch) -> None:
