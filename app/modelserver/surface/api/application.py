@@ -8,6 +8,7 @@ endpoint reads the request itself, or is served before the application; an :clas
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -197,8 +198,17 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
+# FastAPI and pydantic complete types while a document is made: one thread at a time may do so.
+_ONE_AT_A_TIME = threading.Lock()
+
+
 def document_of(operations: Iterable[Operation], **info: Any) -> Document:
-    """The OpenAPI 3.0.1 document of these operations (reference 4.5)."""
+    """The OpenAPI 3.0.1 document of these operations (reference 4.5); for any thread."""
+    with _ONE_AT_A_TIME:
+        return _document_of(operations, **info)
+
+
+def _document_of(operations: Iterable[Operation], **info: Any) -> Document:
     by_line = {operation.line: operation for operation in operations}
     routes = [(operation, operation.route()) for operation in by_line.values()]
     document = get_openapi(**info, openapi_version="3.0.1", routes=[route for _, route in routes])
