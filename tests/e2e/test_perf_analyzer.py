@@ -46,7 +46,7 @@ maxWorkers: 1
 CONFIGS = {
     "plain": f"{SIGNATURE}batchSize: 8\nmaxBatchDelay: 2\n",
     "steps": f"{SIGNATURE}batchSize: 4\nsequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
-    "maxNumSequence: 64\nmaxSequenceJobQueueSize: 8\n",
+    "maxNumSequence: 64\nmaxSequenceJobQueueSize: 1000\n",
 }
 VERSIONS = {"plain": "1.0", "steps": "1"}
 HANDLER = """
