@@ -39,7 +39,7 @@ from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Load, Predict, Result
 from modelserver.ext.otel.requests import watch_with
 from modelserver.ext.otel.spans import Tracing
-from modelserver.ext.recording.recorder import Recorder, Wanted
+from modelserver.ext.recording.recorder import Recorder, RecordingOptions
 from modelserver.ext.rollout.plan import Plan
 from modelserver.ext.rollout.traffic import Traffic
 from modelserver.models.options.resolve import ModelOptions
@@ -212,7 +212,7 @@ class Server:
             watches.append(watch_with(Tracing(provider, SpanProcessor(), lambda *_: None)))
         if recorded:
             recorder = Recorder()
-            self._client = asyncio.create_task(_take(recorder.start(Wanted())))
+            self._client = asyncio.create_task(_take(recorder.start(RecordingOptions())))
             watches.append(recorder.watch)
         registry: Any = _OneModel(version)
         hot = InferenceApi(registry, 1 << 20, watch=joined(watches))

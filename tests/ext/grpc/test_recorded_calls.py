@@ -14,7 +14,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import tell_prediction
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
-from modelserver.ext.recording.recorder import Recorder, Recording, Wanted
+from modelserver.ext.recording.recorder import Recorder, Recording, RecordingOptions
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 REQUEST: Any = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
@@ -46,7 +46,7 @@ async def taken(recording: Recording) -> list[Any]:
 
 async def test_a_call(recorder: Recorder) -> None:
     """With its message, the headers that are recorded, its code, batch and times."""
-    recording = recorder.start(Wanted(headers=("x-mark",)))
+    recording = recorder.start(RecordingOptions(headers=("x-mark",)))
     metadata = (("x-mark", "1"), ("authorization", "secret"))
     with begin(recorder, metadata=metadata, timeout=2.0) as watched:
         watched.queued(REQUEST, None)
@@ -65,7 +65,7 @@ async def test_a_call(recorder: Recorder) -> None:
 
 async def test_ends_of_all_kinds(recorder: Recorder) -> None:
     """Parts, failures before and after the first one, and a client that leaves."""
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     part = _Answer(prediction=b"p")
     with begin(recorder, "StreamPredictions2") as watched:
         watched.part(part)
@@ -93,7 +93,7 @@ async def test_ends_of_all_kinds(recorder: Recorder) -> None:
 async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Toward what may wait, until their answer ends, however it does; those beyond it are not kept."""
     monkeypatch.setattr("modelserver.ext.recording.recorder.MOST_BYTES", 2000)
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     part = _Answer(prediction=b"p" * 300)
     streams = [begin(recorder, "StreamPredictions") for _ in range(8)]
     for each in streams:
@@ -113,13 +113,13 @@ async def test_parts_that_are_kept_count(recorder: Recorder, monkeypatch: pytest
     assert recording._bytes == 0
 
 
-async def test_what_is_not_wanted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_models_are_not_recorded(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing while nobody records, of other models, or of a size that is not kept."""
     monkeypatch.setattr("modelserver.ext.recording.recorder.LARGEST", 10)
     part = _Answer(prediction=b"p" * 20)
     with begin(recorder) as watched:
         watched.answered(part, REQUEST)
-    recording = recorder.start(Wanted(models=frozenset({"m"})))
+    recording = recorder.start(RecordingOptions(models=frozenset({"m"})))
     with begin(recorder, model="other") as watched:
         watched.answered(part, REQUEST)
     with begin(recorder) as watched:

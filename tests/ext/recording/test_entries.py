@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from modelserver.ext.recording.entries import (
-    Began,
+    Beginning,
     Ended,
     Frames,
     Lost,
@@ -20,12 +20,12 @@ from modelserver.ext.recording.entries import (
 
 def test_entries_come_back(make_call) -> None:
     """All kinds survive their encoding."""
-    entries = [Began(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
+    entries = [Beginning(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
 
     assert unpack(pack(entries)) == entries
 
 
-def test_what_the_answers_lines_tell(make_call) -> None:
+def test_batch_and_timing_are_read_from_lines(make_call) -> None:
     """Batch, size and timing are read where they are there; an answer in parts has no handler time yet."""
     call = make_call()
     bare = make_call(lines=b"")
@@ -36,21 +36,21 @@ def test_what_the_answers_lines_tell(make_call) -> None:
     assert parts.timing == (3.0, 0.0)
 
 
-def test_frames_are_found_in_any_pieces() -> None:
+def test_frames_are_split_from_any_pieces() -> None:
     """Wherever the stream is cut, the same frames come out."""
     stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
     for size in (1, 3, 7, len(stream)):
         frames = Frames()
-        found = [
+        contents = [
             each
             for start in range(0, len(stream), size)
             for each in frames.feed(stream[start : start + size])
         ]
 
-        assert found == [b"one", b"", b"three" * 100]
+        assert contents == [b"one", b"", b"three" * 100]
 
 
-def test_losses_are_told_in_words() -> None:
+def test_losses_are_written_in_words() -> None:
     """Only what was lost is mentioned."""
     assert str(Lost()) == ""
     assert str(Lost(large=2)) == "2 were too large"

@@ -11,7 +11,7 @@ import zstandard
 
 from modelserver.errors import ConfigError
 from modelserver.ext.recording import requests_of
-from modelserver.ext.recording.entries import Began, Ended, Lost, pack
+from modelserver.ext.recording.entries import Beginning, Ended, Lost, pack
 from modelserver.ext.recording.file import Writer, read
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ def written(path: Path, *frames) -> Path:
 
 def test_a_recording_comes_back(tmp_path, make_call) -> None:
     """Calls are sorted by arrival, of the losses the last counts."""
-    began, ended = Began(5.0, "1.0", [], [], 1.0), Ended("interrupted")
+    began, ended = Beginning(5.0, "1.0", [], [], 1.0), Ended("interrupted")
     late, early = make_call(at=9, number=1), make_call(at=2, number=2)
-    found = read(written(tmp_path / "a.msr", [began], [late, Lost(1)], [early, Lost(1, 1), ended]))
+    recording = read(written(tmp_path / "a.msr", [began], [late, Lost(1)], [early, Lost(1, 1), ended]))
 
-    assert (found.began, found.calls, found.lost, found.ended) == (
+    assert (recording.began, recording.calls, recording.lost, recording.ended) == (
         began,
         [early, late],
         Lost(1, 1),
         "interrupted",
     )
-    assert found.fault == ""
+    assert recording.fault == ""
 
 
-def test_requests_of_a_recording(tmp_path, make_call) -> None:
+def test_other_commands_read_requests(tmp_path, make_call) -> None:
     """Other commands get time in seconds, method, path, headers as text, and body."""
     path = written(tmp_path / "a.msr", [make_call(at=1_500_000_000)])
 
@@ -59,14 +59,14 @@ def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call
     cut = tmp_path / "cut.msr"
     for length in {*ends, *range(ends[0], len(whole), 5)}:
         cut.write_bytes(whole[:length])
-        found = read(cut)
+        recording = read(cut)
 
-        assert len(found.calls) == max(n for n, end in enumerate(ends) if end <= length)
-        assert found.fault == ("" if length in ends else "it was cut off in the middle")
+        assert len(recording.calls) == max(n for n, end in enumerate(ends) if end <= length)
+        assert recording.fault == ("" if length in ends else "it was cut off in the middle")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "not a recording"),
         (b"MSRECORD\x01", "not a recording"),
@@ -74,17 +74,17 @@ def test_a_file_cut_anywhere_is_read_to_its_last_whole_frame(tmp_path, make_call
         (b"MSRECORD\x02\0\0\0", "version 2 of the format, 1 is supported"),
     ],
 )
-def test_what_is_no_recording(tmp_path, content, said) -> None:
+def test_other_files_and_versions_are_refused(tmp_path, content, message) -> None:
     """Other files and versions are refused with what they are; so is a file that is not there."""
     path = tmp_path / "b.msr"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read(path)
     with pytest.raises(ConfigError, match="No such file"):
         read(tmp_path / "none.msr")
 
 
-def test_damage_is_found(tmp_path, make_call) -> None:
+def test_damage_ends_the_recording_before_it(tmp_path, make_call) -> None:
     """A changed byte ends the recording at the frame before it; a frame that would fill the memory is not
     unpacked, and one that is no list of entries is told.
     """

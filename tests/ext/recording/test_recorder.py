@@ -11,14 +11,14 @@ import pytest
 from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording import recorder as module
 from modelserver.ext.recording.entries import Call, Ended, Frames, Lost, unpack
-from modelserver.ext.recording.recorder import Recorder, Wanted
+from modelserver.ext.recording.recorder import Recorder, RecordingOptions
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.inference.routes import Route
 
 HEADERS = [(b"Content-Type", b"text/plain"), (b"Authorization", b"Bearer x"), (b"X-Mark", b"7")]
-TOLD = b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=1.0, inference;dur=2.0"
-EXTRA = TOLD + b"\r\nset-cookie: secret\r\n"
+TIMING_LINES = b"x-batch-id: b\r\nx-batch-size: 1\r\nserver-timing: queue;dur=1.0, inference;dur=2.0"
+EXTRA = TIMING_LINES + b"\r\nset-cookie: secret\r\n"
 
 
 def inner(model: str = "m", body: bytes = b"question") -> Any:
@@ -53,16 +53,16 @@ class Routes:
 
 
 def test_without_a_recording_nothing_is_watched() -> None:
-    """Nor is a request for a model that is not recorded."""
+    """A request for a model that is not recorded is not watched either."""
     recorder = Recorder()
     before = recorder.watch(inner())
-    recorder.start(Wanted(models=frozenset({"other"})))
+    recorder.start(RecordingOptions(models=frozenset({"other"})))
 
     assert (before, recorder.watch(inner())) == (None, None)
 
 
 async def test_an_answer_is_recorded() -> None:
-    """With the chosen headers, the bodies as sent, and of the answer's lines those of batch and timing."""
+    """The entry has the chosen headers, the bodies as sent, and the response's lines about batch and timing."""
     ticks = iter([0, 1000, 5000])
     recorder = Recorder(lambda: next(ticks))
 
@@ -71,26 +71,26 @@ async def test_an_answer_is_recorded() -> None:
         exchange.watcher.queued(None, None)
         exchange.watcher.replied(200, b"answer", "text/plain", EXTRA)
 
-    recording = recorder.start(Wanted(headers=("x-mark",), requests=1))
+    recording = recorder.start(RecordingOptions(headers=("x-mark",), requests=1))
     hot = Routes(recorder, serve)
     hot.serve(inner())
-    assert not recording.wants("m")
+    assert not recording.accepts("m")
     began, call, ended = await taken(recording)
 
     assert began.models == []
     assert "x-mark" in began.headers
     assert call == Call(
         1, 1000, 4000, b"POST", "/predictions/m", "m", None, [HEADERS[0], HEADERS[2]], b"question", 200,
-        "text/plain", TOLD, b"answer", 0, True,
+        "text/plain", TIMING_LINES, b"answer", 0, True,
     )  # fmt: skip
     assert ended == Ended("the limit of 1 was reached")
 
 
-async def test_a_request_whose_path_names_no_model() -> None:
-    """Is recorded with the one that it was queued for; there is none if it was refused before."""
+async def test_request_without_a_model_in_its_path_is_recorded() -> None:
+    """The entry names the model that it was queued for, and none if it was refused before."""
     recorder = Recorder()
     exchanges: list[Any] = []
-    recording = recorder.start(Wanted(requests=2))
+    recording = recorder.start(RecordingOptions(requests=2))
     hot = Routes(recorder, exchanges.append)
     for _ in range(2):
         hot.serve(inner(""))
@@ -102,10 +102,10 @@ async def test_a_request_whose_path_names_no_model() -> None:
     assert [call.model for call in calls] == ["only", None]
 
 
-async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
+async def test_streams_failures_and_clients_that_leave_are_recorded() -> None:
     """Parts are joined; one that broke off, and a client that left, are told as such; each counts once."""
     recorder = Recorder()
-    recording = recorder.start(Wanted(requests=5))
+    recording = recorder.start(RecordingOptions(requests=5))
     exchanges: list[Any] = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(5):
@@ -130,15 +130,15 @@ async def test_answers_in_parts_failures_and_clients_that_leave() -> None:
 
 
 async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be most of a request."""
+    """Headers count toward the limit: they may be most of a request."""
     monkeypatch.setattr(module, "MOST_BYTES", 10_000)
     recorder = Recorder()
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
     for _ in range(20):
-        asked = inner()
-        asked.headers = [(b"content-type", b"x" * 1000)]
-        hot.serve(asked)
+        request = inner()
+        request.headers = [(b"content-type", b"x" * 1000)]
+        hot.serve(request)
     recorder.close()
     _, lost, *calls, _ = await taken(recording)
 
@@ -147,11 +147,11 @@ async def test_headers_and_queries_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is counted, and so are bodies that are too large."""
+    """Calls that do not fit are counted, and so are bodies that are too large."""
     monkeypatch.setattr(module, "MOST_CALLS", 2)
     monkeypatch.setattr(module, "LARGEST", 100)
     recorder = Recorder()
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a", "", b""))
     for _ in range(5):
         hot.serve(inner())
@@ -170,20 +170,20 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
     assert ended == Ended("the server stopped")
 
 
-async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Toward what may wait, until their answer ends or is too large; answers beyond it are lost."""
+async def test_held_parts_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts count toward the limit until their response ends or is too large; responses beyond it are lost."""
     monkeypatch.setattr(module, "MOST_BYTES", 2000)
     monkeypatch.setattr(module, "LARGEST", 800)
     recorder = Recorder()
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     exchanges: list[Any] = []
     hot = Routes(recorder, exchanges.append)
     for _ in range(6):
         hot.serve(inner(body=b""))
-    large, kept, broken, *others = (exchange.watcher for exchange in exchanges)
-    for each in (large, kept, broken, *others):
+    large, small, broken, *others = (exchange.watcher for exchange in exchanges)
+    for each in (large, small, broken, *others):
         each.started(200, "", b"")
-    for each in (large, kept, broken):
+    for each in (large, small, broken):
         each.part(b"x" * 500)
     assert recording._bytes == 1500
     for each in others:
@@ -193,7 +193,7 @@ async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> Non
     large.part(b"x" * 500)
     assert recording._bytes == 1000
 
-    kept.ended(True)
+    small.ended(True)
     for each in (large, broken, *others):
         each.left()
     recorder.close()
@@ -203,10 +203,10 @@ async def test_parts_that_are_kept_count(monkeypatch: pytest.MonkeyPatch) -> Non
     assert recording._bytes == 0
 
 
-async def test_parts_are_not_kept_for_nobody() -> None:
-    """Answers that outlast the recording's client are dropped with their next part."""
+async def test_parts_are_dropped_after_the_recording() -> None:
+    """A response that outlasts the recording's client is dropped with its next part."""
     recorder = Recorder()
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     exchanges: list[Any] = []
     Routes(recorder, exchanges.append).serve(inner())
     watcher = exchanges[0].watcher
@@ -224,7 +224,7 @@ async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPat
     """No frame is much larger than a piece, so that the event loop is not held up; none is lost."""
     monkeypatch.setattr(module, "_PIECE", 1000)
     recorder = Recorder()
-    recording = recorder.start(Wanted(requests=20))
+    recording = recorder.start(RecordingOptions(requests=20))
     hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
     for _ in range(20):
         hot.serve(inner())
@@ -235,9 +235,9 @@ async def test_many_requests_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_recording_ends_in_time() -> None:
-    """After its seconds it waits for the answers to what it has begun."""
+    """After its seconds it waits for the responses to the requests that it has begun to record."""
     recorder = Recorder()
-    recording = recorder.start(Wanted(seconds=0.01))
+    recording = recorder.start(RecordingOptions(seconds=0.01))
     exchanges: list[Any] = []
     Routes(recorder, exchanges.append).serve(inner())
     taking = asyncio.create_task(taken(recording))
@@ -250,22 +250,22 @@ async def test_a_recording_ends_in_time() -> None:
     assert ended == Ended("0.01 seconds are over")
 
 
-def test_one_client_records() -> None:
-    """Until its recording is closed."""
+def test_only_one_client_records() -> None:
+    """Another one gets a conflict until the recording is closed."""
     recorder = Recorder()
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     with pytest.raises(Conflict):
-        recorder.start(Wanted())
+        recorder.start(RecordingOptions())
     recording.close()
 
-    assert recorder.start(Wanted()) is recorder.now
+    assert recorder.start(RecordingOptions()) is recorder.now
 
 
 def test_a_sample_is_a_share() -> None:
-    """About so many requests are taken."""
-    recording = Recorder().start(Wanted(sample=0.2))
+    """About that share of requests is recorded."""
+    recording = Recorder().start(RecordingOptions(sample=0.2))
 
-    assert 100 < sum(recording.wants("m") for _ in range(1000)) < 300
+    assert 100 < sum(recording.accepts("m") for _ in range(1000)) < 300
 
 
 @pytest.mark.parametrize(
@@ -273,17 +273,17 @@ def test_a_sample_is_a_share() -> None:
     [{"sample": 0}, {"sample": float("nan")}, {"seconds": -1}, {"requests": 0}, {"headers": ("cookie",)},
      {"headers": ("x-api-key",)}, {"headers": ("a b",)}],
 )  # fmt: skip
-def test_what_cannot_be_wanted(wrong) -> None:
+def test_wrong_options_are_refused(wrong) -> None:
     """Values out of bounds and headers with credentials are refused."""
     with pytest.raises(BadRequest):
-        Wanted(**wrong)
+        RecordingOptions(**wrong)
 
 
 async def test_a_recording_counts_as_outgoing() -> None:
-    """What waits for its client, of which there may be a quarter of all; nothing after its end."""
+    """Bytes that wait for its client count, at most a quarter of all; none do after its end."""
     outgoing = Outgoing(4000)
     recorder = Recorder(outgoing=outgoing)
-    recording = recorder.start(Wanted())
+    recording = recorder.start(RecordingOptions())
     hot = Routes(recorder, lambda exchange: exchange.watcher.replied(200, b"a" * 300, "", b""))
     for _ in range(5):
         hot.serve(inner())

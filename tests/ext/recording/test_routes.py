@@ -37,7 +37,7 @@ def client(recorder: Recorder) -> httpx.AsyncClient:
 
 
 async def test_a_recording_is_streamed(client, recorder) -> None:
-    """What was asked for is in the first frame; afterwards nobody records."""
+    """The first frame has the options; after the last one nobody records."""
     answer = await client.post("/recording?model=m&model=w&header=X-Mark&sample=0.5&seconds=0.01")
     began, ended = (entry for content in Frames().feed(answer.content) for entry in unpack(content))
 
@@ -61,15 +61,15 @@ async def test_a_recording_is_ended(client, recorder) -> None:
 
 
 @pytest.mark.parametrize("query", ["sample=x", "sample=2", "header=cookie", "requests=0"])
-async def test_a_wrong_parameter(client, recorder, query) -> None:
-    """Is refused before anything is recorded."""
+async def test_wrong_parameter_is_refused(client, recorder, query) -> None:
+    """The route answers 400 before anything is recorded."""
     with pytest.raises(BadRequest):
         await client.post(f"/recording?{query}")
 
     assert recorder.now is None
 
 
-async def test_an_unknown_model(client) -> None:
-    """Is refused rather than waited for."""
+async def test_unknown_model_is_refused(client) -> None:
+    """The route answers 404; it does not wait for the model."""
     with pytest.raises(ModelNotFound):
         await client.post("/recording?model=other")

@@ -1,4 +1,4 @@
-"""Recorded traffic: what the server copies while somebody records, and the file that keeps it."""
+"""Recorded traffic: what the server sends to the one client that records, and the file that holds it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from modelserver.ext.recording.file import Asked
+    from modelserver.ext.recording.file import RecordedRequest
 
 
-def requests_of(path: Path) -> Iterator[Asked]:
+def requests_of(path: Path) -> Iterator[RecordedRequest]:
     """The requests of a recording, in the order in which they arrived; see :func:`file.requests_of`."""
     from modelserver.ext.recording.file import requests_of as read  # noqa: PLC0415
 

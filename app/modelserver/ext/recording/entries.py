@@ -1,6 +1,6 @@
-"""What a recording consists of, on its way from the server and in the file.
+"""The entries of a recording, as the server sends them and as the file holds them.
 
-Entries are arrays in msgpack whose first item is the kind. They are kept in frames, each with a list of
+Entries are arrays in msgpack whose first item is the kind. They travel in frames, each with a list of
 entries: the length of its content as four bytes, little-endian, then the content.
 """
 
@@ -20,7 +20,7 @@ _CODE: Final = re.compile(rb"grpc-status: (\d+)")
 _BATCH: Final = re.compile(rb"x-batch-id: ([!-~]*)\r\nx-batch-size: (\d+)")
 
 
-class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
+class Beginning(msgspec.Struct, tag="began", array_like=True, frozen=True):
     """The first entry. ``wall``: seconds since 1970; ``models``: empty for all; ``sample``: the share."""
 
     wall: float
@@ -81,26 +81,26 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag="lost", array_like=True, frozen=True):
-    """What is missing so far: ``full``: the client read too slowly; ``large``: it was too large."""
+    """Calls that are missing so far: ``full``: the client read too slowly; ``large``: the call was too large."""
 
     full: int = 0
     large: int = 0
 
     def __str__(self) -> str:
-        told = {
+        counts = {
             "found the buffer full, as the recording was read too slowly": self.full,
             "were too large": self.large,
         }
-        return ", ".join(f"{count} {what}" for what, count in told.items() if count)
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
-    """The last entry of a recording that was not cut off; ``reason`` says why it ended."""
+    """The last entry of a recording that was not cut off; ``reason``: why it ended."""
 
     reason: str
 
 
-Entry: TypeAlias = Began | Call | Lost | Ended
+Entry: TypeAlias = Beginning | Call | Lost | Ended
 
 pack = msgspec.msgpack.Encoder().encode
 """The content of a frame with these entries."""
@@ -123,28 +123,30 @@ def unpack_others(content: bytes) -> tuple[int, list[Entry]]:
 
 
 def timing_of(lines: bytes) -> tuple[float, float]:
-    """Milliseconds in the queue and in the handler that header lines of an answer tell, 0 where not told."""
-    found = _TIMING.search(lines)
-    return (float(found[1]), float(found[2] or 0)) if found else (0.0, 0.0)
+    """Milliseconds in the queue and in the handler, from header lines of a response; 0 where they are
+    missing.
+    """
+    match = _TIMING.search(lines)
+    return (float(match[1]), float(match[2] or 0)) if match else (0.0, 0.0)
 
 
 def code_of(lines: bytes) -> int | None:
     """The code of a call over gRPC, None for other requests."""
-    found = _CODE.search(lines)
-    return int(found[1]) if found else None
+    match = _CODE.search(lines)
+    return int(match[1]) if match else None
 
 
 def lines_of_call(code: int, others: str = "") -> bytes:
-    """What is kept of a call's head and trailers; ``others`` are the lines about batch and timing."""
+    """The recorded lines of a call's head and trailers; ``others`` are those about batch and timing."""
     return f"grpc-status: {code}\r\n{others}".encode("latin-1")
 
 
 def batch_of(lines: bytes) -> tuple[str, int]:
-    """Id and instances of the batch that header lines of an answer tell, the first one if it was cut; an
-    empty id and 0 where not told.
+    """Id and size of the batch, from header lines of a response; of the first one if it was cut, an empty id
+    and 0 if they are missing.
     """
-    found = _BATCH.search(lines)
-    return (found[1].decode("ascii"), int(found[2])) if found else ("", 0)
+    match = _BATCH.search(lines)
+    return (match[1].decode("ascii"), int(match[2])) if match else ("", 0)
 
 
 def framed(content: bytes) -> bytes:
@@ -160,22 +162,22 @@ def framed_list(entries: Sequence[bytes]) -> bytes:
 
 
 class Frames:
-    """Finds the frames in what is received."""
+    """Splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Adds bytes; returns the content of each frame that is whole now."""
+        """Adds bytes; returns the content of each frame that they complete."""
         received = self._received
         received += data
-        found: list[bytes] = []
+        frames: list[bytes] = []
         start = 0
         while len(received) - start >= _LENGTH:
             end = start + _LENGTH + int.from_bytes(received[start : start + _LENGTH], "little")
             if end > len(received):
                 break
-            found.append(bytes(received[start + _LENGTH : end]))
+            frames.append(bytes(received[start + _LENGTH : end]))
             start = end
         del received[:start]
-        return found
+        return frames

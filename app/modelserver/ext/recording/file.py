@@ -18,7 +18,7 @@ import msgspec
 import zstandard
 
 from modelserver.errors import ConfigError
-from modelserver.ext.recording.entries import Began, Call, Ended, Entry, Lost, unpack
+from modelserver.ext.recording.entries import Beginning, Call, Ended, Entry, Lost, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _FRAME: Final = struct.Struct("<II")
 _LARGEST: Final = 1 << 30
 
 
-class Output(Protocol):
+class _Output(Protocol):
     """An unbuffered file."""
 
     def write(self, data: bytes, /) -> int | None: ...
@@ -43,7 +43,7 @@ class Output(Protocol):
 class Writer:
     """Appends frames to a new file; after an OSError the file ends with its last whole frame."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: _Output) -> None:
         self._output = output
         # The fastest: the command often shares its processors with the server that it records.
         self._compress = zstandard.ZstdCompressor(level=1).compress
@@ -70,15 +70,17 @@ class Writer:
 class Recording:
     """A whole recording: ``calls`` by the time of their arrival. ``fault`` says why the file ends early."""
 
-    began: Began | None
+    began: Beginning | None
     calls: list[Call]
     lost: Lost
     ended: str
     fault: str
 
 
-class Asked(NamedTuple):
-    """A request. ``time``: its arrival, in seconds since the recording began; ``path``: with its query."""
+class RecordedRequest(NamedTuple):
+    """A request of a recording. ``time``: its arrival, in seconds since the recording began; ``path``: with
+    its query.
+    """
 
     time: float
     method: str
@@ -87,15 +89,15 @@ class Asked(NamedTuple):
     body: bytes
 
 
-def requests_of(path: Path) -> Iterator[Asked]:
+def requests_of(path: Path) -> Iterator[RecordedRequest]:
     """The requests of a recording, by the time of their arrival. Raises ConfigError as :func:`read` does."""
-    yield from map(asked, read(path).calls)
+    yield from map(request_of, read(path).calls)
 
 
-def asked(call: Call) -> Asked:
+def request_of(call: Call) -> RecordedRequest:
     """The request of a recorded call."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
-    return Asked(call.at / 1e9, call.method.decode("latin-1"), call.target, headers, call.body)
+    return RecordedRequest(call.at / 1e9, call.method.decode("latin-1"), call.target, headers, call.body)
 
 
 def read(path: Path) -> Recording:
@@ -103,7 +105,7 @@ def read(path: Path) -> Recording:
 
     Raises ConfigError if the file cannot be read, is no recording, or has another version of the format.
     """
-    began: Began | None = None
+    began: Beginning | None = None
     calls: list[Call] = []
     lost, ended = Lost(), ""
     frames = _Frames(path)

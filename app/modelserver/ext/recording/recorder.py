@@ -1,7 +1,7 @@
-"""The server's side of a recording: copies requests and answers for the one client that records.
+"""The server's side of a recording: it copies requests and responses for the one client that records.
 
-Each call is encoded when it ends, and a few times a second the client gets what was collected. What it does
-not read in time is dropped and counted, so that memory is bounded and no request waits.
+Each call is encoded when it ends, and a few times a second the server sends the client what it has collected.
+Calls that the client does not read in time are dropped and counted: memory is bounded, and no request waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
-from modelserver.ext.recording.entries import CALL, Began, Ended, Lost, framed, framed_list, pack
+from modelserver.ext.recording.entries import CALL, Beginning, Ended, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import holds_credentials, is_header_name
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import GRPC, Watcher
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Entry
     from modelserver.surface.watching import Watched
 
-# Of requests: what decides how a body is read and an answer is written.
+# Headers of requests that decide how a body is read and a response is written.
 HEADERS: Final = (
     "accept",
     "content-encoding",
@@ -36,8 +36,8 @@ HEADERS: Final = (
     "x-envoy-expected-rq-timeout-ms",
     "x-request-timeout-ms",
 )
-# Bytes of requests with their answers, and requests, that wait for the client; parts of answers that have
-# not ended are among the bytes. They count as outgoing, of which they may be this share.
+# Bytes of calls, and calls, that wait for the client; parts of responses that have not ended are among the
+# bytes. They count as outgoing bytes, of which they may be this share.
 MOST_BYTES: Final = 1 << 26
 SHARE: Final = 4
 MOST_CALLS: Final = 20_000
@@ -48,10 +48,10 @@ _PIECE: Final = 1 << 20
 # Bytes of a frame that are written at once.
 _PART: Final = 1 << 18
 _PAUSE: Final = 0.2
-_NAMES_KEPT: Final = 1000
+_MOST_NAMES: Final = 1000
 
 _encode = msgspec.msgpack.Encoder().encode
-# Seconds without anything to tell after which an empty frame shows whether the client is still there.
+# Seconds without a frame after which an empty one shows whether the client is still there.
 _SIGN_OF_LIFE: Final = 0.3
 # Seconds that a recording waits for the answers to requests it has begun.
 _GRACE: Final = 10.0
@@ -60,8 +60,8 @@ _BATCH: Final = b"x-batch-id: "
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to record.
+class RecordingOptions:
+    """What a client wants to record.
 
     ``models``: their names, empty for all. ``headers``: of requests, besides :data:`HEADERS`, in lower case.
     ``sample``: the share of requests. ``seconds`` and ``requests`` are limits.
@@ -100,17 +100,17 @@ class Recorder:
         self._outgoing = outgoing or Outgoing(SHARE * MOST_BYTES)
         self._closed = False
 
-    def start(self, wanted: Wanted) -> Recording:
+    def start(self, options: RecordingOptions) -> Recording:
         """Starts to record. Raises Conflict if somebody else records."""
         if self.now is not None or self._closed:
             raise Conflict("Another client is recording; its recording must end first.")
-        self.now = Recording(wanted, self._clock, self._forget, self._outgoing)
+        self.now = Recording(options, self._clock, self._forget, self._outgoing)
         return self.now
 
     def watch(self, watched: Watched) -> Recorded | None:
         """Records the request if somebody records those of its model."""
         recording = self.now
-        if recording is None or not recording.wants(watched.target.route.model):
+        if recording is None or not recording.accepts(watched.target.route.model):
             return None
         return Recorded(watched, recording)
 
@@ -124,21 +124,22 @@ class Recorder:
 
 
 class Recording:
-    """What one client records.
-
-    ``headers`` says which of a request are kept.
-    """
+    """What one client records; ``headers`` says which headers of a request."""
 
     def __init__(
-        self, wanted: Wanted, clock: Callable[[], int], forget: Callable[[], None], outgoing: Outgoing
+        self,
+        options: RecordingOptions,
+        clock: Callable[[], int],
+        forget: Callable[[], None],
+        outgoing: Outgoing,
     ) -> None:
         self.clock = clock
         self.began = clock()
-        self._wanted = wanted
+        self._options = options
         self._forget = forget
         self._outgoing = outgoing
         self._most = min(MOST_BYTES, outgoing.limit // SHARE)
-        self.headers = KeptNames({*HEADERS, *wanted.headers})
+        self.headers = RecordedHeaders({*HEADERS, *options.headers})
         self._chance = Random()  # noqa: S311 - a sample, no secret
         self._pieces = [_Piece()]
         self._calls = self._bytes = 0
@@ -147,21 +148,21 @@ class Recording:
         self._full = self._large = 0
         self._reason = ""
         self._deadline = 0.0
-        self._told = Lost()
+        self._reported_loss = Lost()
         self._urgent = asyncio.Event()
         self._closed = False
 
-    def wants(self, model: str) -> bool:
+    def accepts(self, model: str) -> bool:
         """Whether a request for the model, which has just arrived, is recorded."""
-        wanted = self._wanted
-        if self._reason or (wanted.models and model not in wanted.models):
+        options = self._options
+        if self._reason or (options.models and model not in options.models):
             return False
-        if wanted.sample < 1 and self._chance.random() >= wanted.sample:
+        if options.sample < 1 and self._chance.random() >= options.sample:
             return False
         self._pending += 1
         self._taken += 1
-        if self._taken == wanted.requests:
-            self.finish(f"the limit of {wanted.requests} was reached")
+        if self._taken == options.requests:
+            self.finish(f"the limit of {options.requests} was reached")
         return True
 
     def queued(self) -> int:
@@ -177,7 +178,7 @@ class Recording:
         return True
 
     def release(self, nbytes: int) -> None:
-        """These bytes are not held any more."""
+        """Counts these bytes no longer."""
         self._count(-nbytes)
 
     def _count(self, nbytes: int) -> None:
@@ -201,13 +202,14 @@ class Recording:
         elif self._calls >= MOST_CALLS or self._bytes + nbytes > self._most:
             self._full += 1
         else:
-            # At once, while all of it is in the processor's cache, and so that nothing else is kept.
+            # Encoded at once, while all of it is in the processor's cache; nothing else of the call stays in
+            # memory.
             piece = self._pieces[-1]
             content = _encode(fields)
             piece.calls.append(content)
             piece.size += len(content)
             self._calls += 1
-            # With the headers and the query, which may be most of it.
+            # It includes the headers and the query, which may be most of it.
             self._count(len(content))
             if piece.size > _PIECE:
                 self._pieces.append(_Piece())
@@ -221,34 +223,36 @@ class Recording:
             self._urgent.set()
 
     def close(self) -> None:
-        """Stops recording, as nobody takes it any more."""
+        """Stops recording, as the client has left."""
         self._count(-self._bytes)
         self._closed = True
         self._forget()
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything that is recorded, until its end."""
-        wanted, started = self._wanted, time.monotonic()
-        began = Began(time.time(), __version__, sorted(wanted.models), self.headers.names, wanted.sample)
+        options, started = self._options, time.monotonic()
+        began = Beginning(
+            time.time(), __version__, sorted(options.models), self.headers.names, options.sample
+        )
         yield framed(pack([began]))
-        said = started
+        sent_at = started
         while True:
-            # Before the rest is taken, so that nothing is left.
+            # Computed before the last calls are collected, so that none is left behind.
             over = bool(self._reason) and (not self._pending or time.monotonic() >= self._deadline)
             entries = list(self._news())
-            if entries or time.monotonic() - said > _SIGN_OF_LIFE:
-                said = time.monotonic()
+            if entries or time.monotonic() - sent_at > _SIGN_OF_LIFE:
+                sent_at = time.monotonic()
                 yield framed(pack(entries))
             for frame in self._collected():
                 for at in range(0, len(frame), _PART):
-                    # Large bodies are copied again when they are written: others get their turn in between.
+                    # Large bodies are copied again when they are written: other tasks run in between.
                     await asyncio.sleep(0)
                     yield frame[at : at + _PART]
             if over:
                 yield framed(pack([Ended(self._reason)]))
                 return
-            if wanted.seconds is not None and time.monotonic() - started >= wanted.seconds:
-                self.finish(f"{wanted.seconds:g} seconds are over")
+            if options.seconds is not None and time.monotonic() - started >= options.seconds:
+                self.finish(f"{options.seconds:g} seconds are over")
             await self._pause()
 
     async def _pause(self) -> None:
@@ -260,12 +264,12 @@ class Recording:
 
     def _news(self) -> Iterator[Entry]:
         lost = Lost(self._full, self._large)
-        if lost != self._told:
-            self._told = lost
+        if lost != self._reported_loss:
+            self._reported_loss = lost
             yield lost
 
     def _collected(self) -> Iterator[bytes]:
-        """What was collected, as frames; what is not taken yet still counts as waiting."""
+        """What was collected, as frames; what has not been sent yet still counts as waiting."""
         pieces, self._pieces = self._pieces, [_Piece()]
         for piece in pieces:
             if piece.calls:
@@ -285,18 +289,18 @@ class _Piece:
 
 
 class Parts:
-    """The parts of an answer, kept until its end unless they become too large.
+    """The parts of a response: they stay here until its end, unless they become too large.
 
-    They count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and their
-    bytes; ``is_lost``: there was no room for them.
+    Their bytes count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and
+    their bytes; ``is_lost``: there was no room for them.
     """
 
-    __slots__ = ("_kept", "_recording", "count", "is_lost", "sent")
+    __slots__ = ("_parts", "_recording", "count", "is_lost", "sent")
 
     def __init__(self, recording: Recording | None = None) -> None:
         self._recording = recording
         # Not a list: small parts would take many times their size.
-        self._kept: bytearray | None = bytearray()
+        self._parts: bytearray | None = bytearray()
         self.count = self.sent = 0
         self.is_lost = False
 
@@ -304,7 +308,7 @@ class Parts:
         """Keeps a part."""
         self.count += 1
         self.sent += len(part)
-        if self._kept is None:
+        if self._parts is None:
             return
         if self.sent > LARGEST:
             self.drop()
@@ -312,17 +316,17 @@ class Parts:
             self.is_lost = True
             self.drop()
         else:
-            self._kept += part
+            self._parts += part
 
     def drop(self) -> None:
         """Keeps none any more."""
-        kept, self._kept = self._kept, None
-        if self._recording is not None and kept:
-            self._recording.release(len(kept))
+        parts, self._parts = self._parts, None
+        if self._recording is not None and parts:
+            self._recording.release(len(parts))
 
     def take(self) -> bytes:
-        """Those that are kept, as one; none are kept any more."""
-        whole = bytes(self._kept or b"")
+        """Returns them as one, and keeps none any more."""
+        whole = bytes(self._parts or b"")
         self.drop()
         return whole
 
@@ -331,8 +335,17 @@ class Recorded(Watcher):
     """A request that is recorded when it has been answered, or when its client has left."""
 
     __slots__ = (
-        "_at", "_body", "_lines", "_model", "_number", "_parts", "_recording", "_status", "_type", "_watched",
-    )  # fmt: skip
+        "_at",
+        "_body",
+        "_lines",
+        "_model",
+        "_number",
+        "_parts",
+        "_recording",
+        "_status",
+        "_type",
+        "_watched",
+    )
 
     def __init__(self, watched: Watched, recording: Recording) -> None:
         self._watched = watched
@@ -434,7 +447,7 @@ class Recorded(Watcher):
         )
 
 
-class KeptNames(dict[bytes, bool]):
+class RecordedHeaders(dict[bytes, bool]):
     """Whether a header is recorded, by its name as clients write it."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -443,11 +456,11 @@ class KeptNames(dict[bytes, bool]):
         self._names = frozenset(name.encode() for name in names)
 
     def __missing__(self, name: bytes) -> bool:
-        kept = name.lower() in self._names
+        is_recorded = name.lower() in self._names
         # Clients choose the names.
-        if len(self) < _NAMES_KEPT:
-            self[name] = kept
-        return kept
+        if len(self) < _MOST_NAMES:
+            self[name] = is_recorded
+        return is_recorded
 
 
 def message_framed(message: bytes) -> bytes:

@@ -10,7 +10,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
-from modelserver.ext.recording.recorder import Recording, Wanted
+from modelserver.ext.recording.recorder import Recording, RecordingOptions
 from modelserver.surface.api.application import BINARY
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status, optional
@@ -39,10 +39,10 @@ def add_recording(app: Application, registry: Registry, recorder: Recorder) -> N
     """Adds the route; the management token was checked before."""
 
     async def record(request: Request) -> Response:
-        wanted = read_wanted(request)
-        for name in wanted.models - registry.workflows.keys():
+        options = read_options(request)
+        for name in options.models - registry.workflows.keys():
             registry.get(name)
-        return RecordingResponse(recorder.start(wanted))
+        return RecordingResponse(recorder.start(options))
 
     async def end(_: Request) -> Response:
         if recorder.now is None:
@@ -68,7 +68,7 @@ def add_recording(app: Application, registry: Registry, recorder: Recorder) -> N
 
 
 class RecordingResponse(StreamingResponse):
-    """What is recorded, until its end or until the client leaves."""
+    """The frames of a recording, until its end or until the client leaves."""
 
     media_type = "application/octet-stream"
 
@@ -94,16 +94,16 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-def read_wanted(request: Request) -> Wanted:
+def read_options(request: Request) -> RecordingOptions:
     """What the query asks for. Raises BadRequest."""
-    given = request.query_params
+    query = request.query_params
     try:
-        return Wanted(
-            frozenset(given.getlist("model")),
-            tuple(name.lower() for name in given.getlist("header")),
-            float(given.get("sample", "1")),
-            float(given["seconds"]) if "seconds" in given else None,
-            int(given["requests"]) if "requests" in given else None,
+        return RecordingOptions(
+            frozenset(query.getlist("model")),
+            tuple(name.lower() for name in query.getlist("header")),
+            float(query.get("sample", "1")),
+            float(query["seconds"]) if "seconds" in query else None,
+            int(query["requests"]) if "requests" in query else None,
         )
     except ValueError as error:
         raise BadRequest(f"A parameter is not a number: {error}.") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import quote
 
-from modelserver.ext.recording.file import asked, read
+from modelserver.ext.recording.file import read, request_of
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.calls import Call, Port
 from modelserver.tools.migrate.errors import MigrationError
@@ -20,7 +20,7 @@ from modelserver.tools.migrate.errors import MigrationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from modelserver.ext.recording.file import Asked
+    from modelserver.ext.recording.file import RecordedRequest
     from modelserver.tools.migrate.archives import Archive
     from modelserver.tools.migrate.servers import Version
 
@@ -276,12 +276,17 @@ def recorded(path: Path, remark: Remark = _unsaid) -> list[Call]:
         raise MigrationError(early or f"{path}: there are no requests")
     if early:
         remark(f"{early}: what was recorded before is asked.")
-    return [_of_recording(each) for each in map(asked, found.calls)]
+    return [_of_recording(each) for each in map(request_of, found.calls)]
 
 
-def _of_recording(asked: Asked) -> Call:
-    if asked.method == grpc_calls.METHOD:
-        return grpc_calls.of_message(asked.path, asked.headers, asked.body)
+def _of_recording(request: RecordedRequest) -> Call:
+    if request.method == grpc_calls.METHOD:
+        return grpc_calls.of_message(request.path, request.headers, request.body)
     return Call(
-        f"{asked.method} {asked.path}", "inference", asked.method, asked.path, asked.headers, asked.body
+        f"{request.method} {request.path}",
+        "inference",
+        request.method,
+        request.path,
+        request.headers,
+        request.body,
     )

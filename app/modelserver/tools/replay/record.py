@@ -18,7 +18,7 @@ import msgspec
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.ext.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.ext.recording.file import Writer
-from modelserver.ext.recording.recorder import Wanted
+from modelserver.ext.recording.recorder import RecordingOptions
 from modelserver.models.settings.checks import listed
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status, termination_is_interruption
@@ -72,7 +72,9 @@ def record(options: argparse.Namespace) -> int:
     """Records until the server or Ctrl-C ends it. Raises as :func:`main` handles it."""
     headers = listed(options.headers)
     # Only to check them here as the server does.
-    Wanted(frozenset(options.models), tuple(headers), options.sample, options.seconds, options.requests)
+    RecordingOptions(
+        frozenset(options.models), tuple(headers), options.sample, options.seconds, options.requests
+    )
     if not options.out.parent.is_dir():
         raise ConfigError(f"--out={options.out}: there is no folder {options.out.parent}")
     running = Running.found() if options.management is None and options.ts_config is None else None
