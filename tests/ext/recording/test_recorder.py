@@ -62,7 +62,9 @@ def test_without_a_recording_nothing_is_watched() -> None:
 
 
 async def test_an_answer_is_recorded() -> None:
-    """The entry has the chosen headers, the bodies as sent, and the response's lines about batch and timing."""
+    """The entry has the chosen headers, the bodies as sent, and the response's lines about batch and
+    timing.
+    """
     ticks = iter([0, 1000, 5000])
     recorder = Recorder(lambda: next(ticks))
 
@@ -171,7 +173,9 @@ async def test_memory_is_bounded_while_the_client_does_not_read(monkeypatch: pyt
 
 
 async def test_held_parts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts count toward the limit until their response ends or is too large; responses beyond it are lost."""
+    """Parts count toward the limit until their response ends or is too large; responses beyond it are
+    lost.
+    """
     monkeypatch.setattr(module, "MOST_BYTES", 2000)
     monkeypatch.setattr(module, "LARGEST", 800)
     recorder = Recorder()

@@ -81,7 +81,9 @@ class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag="lost", array_like=True, frozen=True):
-    """Calls that are missing so far: ``full``: the client read too slowly; ``large``: the call was too large."""
+    """Calls that are missing so far: ``full``: the client read too slowly; ``large``: the call was too
+    large.
+    """
 
     full: int = 0
     large: int = 0
