@@ -26,7 +26,7 @@ class Counting:
         self._spent = spent
         self._looked = asyncio.Event()
 
-    async def look(self) -> tuple[bytes, float]:
+    async def collect(self) -> tuple[bytes, float]:
         if self.fails:
             raise RuntimeError("broken")
         self.looks += 1

@@ -12,9 +12,9 @@ from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.ext.console.estimates import (
     MOST,
-    Asked,
     Choice,
     Estimate,
+    EstimateRequest,
     Estimates,
     arrivals,
     cost_of,
@@ -42,8 +42,8 @@ def measured(history: list[Interval]) -> Measured:
     return Measured(history, LATENCIES, 0.0)
 
 
-def question(then: Choice = NOW, factor: float = 1.0) -> Asked:
-    return Asked("m", "1.0", NOW, then, factor)
+def question(then: Choice = NOW, factor: float = 1.0) -> EstimateRequest:
+    return EstimateRequest("m", "1.0", NOW, then, factor)
 
 
 def estimate_of(history: list[Interval], then: Choice = NOW, factor: float = 1.0) -> Estimate:
@@ -157,7 +157,7 @@ def test_percentiles_are_interpolated_within_a_bucket() -> None:
     assert results == [10, 15, 20, None]
 
 
-async def test_a_helper_simulates() -> None:
+async def test_helper_process_simulates() -> None:
     """The answer is the same as here, and the event loop is free meanwhile."""
     history = measured(intervals([1, 4]) * 10)
     estimates = Estimates()

@@ -12,7 +12,7 @@ import pytest
 from modelserver.engine.pools.spec import PoolStatistics, WorkerState
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import InternalError
-from modelserver.ext.console.facts import State, facts_of, figures_of
+from modelserver.ext.console.facts import ConsoleState, facts_of, figures_of
 from modelserver.models.options.resolve import ModelOptions
 
 FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast line"
@@ -150,13 +150,13 @@ def test_options_have_their_sources() -> None:
 async def test_events_have_what_changed() -> None:
     """The first has everything, later ones the facts that differ; what is gone is in no figures any more."""
     registry: Any = Registry(model(worker(), name="a"), model(worker(), name="<b>"))
-    state = State(registry)
-    first, _ = await state.look()
-    again = [read((await state.look())[0]) for _ in range(2)]
+    state = ConsoleState(registry)
+    first, _ = await state.collect()
+    again = [read((await state.collect())[0]) for _ in range(2)]
     registry.models[0].url = "other.mar"
-    changed = [read((await state.look())[0]) for _ in range(2)]
+    changed = [read((await state.collect())[0]) for _ in range(2)]
     registry.models.pop()
-    gone = read((await state.look())[0])
+    gone = read((await state.collect())[0])
 
     assert list(read(first)["facts"]) == list(read(first)["figures"]) == ["a/1.0", "<b>/1.0"]
     assert [each["facts"] for each in again] == [{}, {}]
@@ -164,14 +164,14 @@ async def test_events_have_what_changed() -> None:
     assert list(gone["figures"]) == ["a/1.0"]
     assert list(read(state.whole())["facts"]) == ["a/1.0"]
     assert len({each["life"] for each in (*again, *changed, gone)}) == 1
-    assert read((await State(registry).look())[0])["life"] != gone["life"]
+    assert read((await ConsoleState(registry).collect())[0])["life"] != gone["life"]
 
 
 async def test_many_models_do_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work gets its turn between versions, and what looking took is told."""
     monkeypatch.setattr("modelserver.ext.console.facts._STRETCH", 0.0)
     registry: Any = Registry(*(model(worker(), name=f"m{number}") for number in range(5)))
-    coroutine = State(registry).look()
+    coroutine = ConsoleState(registry).collect()
     turns = 0
     try:
         while True:
@@ -195,8 +195,8 @@ async def test_facts_of_many_models_are_looked_at_in_turn(monkeypatch: pytest.Mo
     monkeypatch.setattr("modelserver.ext.console.facts.facts_of", looked_at)
     monkeypatch.setattr("modelserver.ext.console.facts._FACTS_TIME", 0.0)
     registry: Any = Registry(*(model(name=name) for name in "abc"))
-    state = State(registry)
-    events = [read((await state.look())[0]) for _ in range(5)]
+    state = ConsoleState(registry)
+    events = [read((await state.collect())[0]) for _ in range(5)]
 
     assert "".join(looked) == "abcabca"
     assert [list(each["figures"]) for each in events] == [["a/1.0", "b/1.0", "c/1.0"]] * 5

@@ -80,9 +80,9 @@ class Collector:
         self.requests += 1
         if path == "/v1/traces":
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                told = {each.key: _value(each.value) for each in resource.resource.attributes}
+                attributes = {each.key: _value(each.value) for each in resource.resource.attributes}
                 for scope in resource.scope_spans:
-                    self.spans += [Received(span, told["service.name"]) for span in scope.spans]
+                    self.spans += [Received(span, attributes["service.name"]) for span in scope.spans]
         elif path == "/v1/metrics":
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 for scope in resource.scope_metrics:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
 
-class Kept:
-    """Takes finished spans, and what the access log is told."""
+class SpanStore:
+    """Takes finished spans, and the notes for the access log."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -33,12 +33,12 @@ class Kept:
 
     def named(self, name: str) -> ReadableSpan:
         """The only span of this name."""
-        (found,) = [span for span in self.spans if span.name == name]
-        return found
+        (only,) = [span for span in self.spans if span.name == name]
+        return only
 
 
-def tracing(sampler: Sampler | None = None) -> tuple[Tracing, Kept]:
+def tracing(sampler: Sampler | None = None) -> tuple[Tracing, SpanStore]:
     """With this sampler; by default all is sampled that a caller does not decide otherwise about."""
-    kept: Any = Kept()
+    store: Any = SpanStore()
     provider = TracerProvider(sampler or ParentBased(ALWAYS_ON), shutdown_on_exit=False)
-    return Tracing(provider, kept, kept.note), kept
+    return Tracing(provider, store, store.note), store

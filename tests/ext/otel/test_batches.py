@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
     """Traced requests, each with a row in the queue since second 10."""
-    made, kept = tracing()
+    made, store = tracing()
     traced, requests = [], []
     for number in range(count):
         watched: Any = Mock(started=9.0, attributes=dict)
@@ -27,7 +27,7 @@ def members(count: int) -> tuple[list[TracedRequest], list[Request], Any]:
         one.queued(request, MODEL)
         traced.append(one)
         requests.append(request)
-    return traced, requests, kept
+    return traced, requests, store
 
 
 def batch_of(requests: list[Request], at: float = 11.0) -> Batch:
@@ -39,7 +39,7 @@ def batch_of(requests: list[Request], at: float = 11.0) -> Batch:
 
 def test_times() -> None:
     """The handler's time ends with the answer, and its phases follow each other from its begin."""
-    (traced,), requests, kept = members(1)
+    (traced,), requests, store = members(1)
     batch = batch_of(requests)
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 2.0, (0.5, 1.0, 0.25), 3), 12.0, 15.0)
@@ -47,7 +47,7 @@ def test_times() -> None:
     start = traced.clock(0.0)
     times = {
         span.name: ((span.start_time - start) / SECOND, (span.end_time - start) / SECOND)
-        for span in kept.spans
+        for span in store.spans
     }
     assert times == {
         "queue": (10.0, 12.0),
@@ -57,7 +57,7 @@ def test_times() -> None:
         "inference": (13.5, 14.5),
         "postprocess": (14.5, 14.75),
     }
-    assert kept.named("batch").attributes == {
+    assert store.named("batch").attributes == {
         "modelserver.model": "m",
         "modelserver.version": "1.0",
         "modelserver.batch.id": "b",
@@ -65,75 +65,75 @@ def test_times() -> None:
         "modelserver.batch.requests": 1,
         "modelserver.batch.reason": "delay",
     }
-    assert kept.named("handler").attributes["modelserver.batch.calls"] == 3
+    assert store.named("handler").attributes["modelserver.batch.calls"] == 3
 
 
-def test_clocks_that_disagree() -> None:
+def test_clocks_that_disagree_are_bounded() -> None:
     """Seconds of another process that are more than there are here do not go beyond the batch."""
-    (traced,), requests, kept = members(1)
+    (traced,), requests, store = members(1)
     batch = batch_of(requests)
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 9.0, (5.0, 5.0, 0.0)), 12.0, 15.0)
 
     start, end = traced.clock(12.0), traced.clock(15.0)
     for name in ("handler", "preprocess", "inference"):
-        assert start <= kept.named(name).start_time <= kept.named(name).end_time <= end
-    assert "postprocess" not in {span.name for span in kept.spans}
+        assert start <= store.named(name).start_time <= store.named(name).end_time <= end
+    assert "postprocess" not in {span.name for span in store.spans}
 
 
-def test_several_requests() -> None:
+def test_requests_of_a_batch_share_its_span() -> None:
     """The spans are in the first one's trace, with links to all; the others have links to the batch."""
-    traced, requests, kept = members(3)
+    traced, requests, store = members(3)
     plain = Request("p", [Row("p", 1)], [b"x"], 10.0)
     batch = batch_of([plain, *requests])
     message: Any = batch.trace and batch.trace.message(7, [Row("r", 1)])
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)] * 4, 1.0), 12.0, 15.0)
 
-    span, handler = kept.named("batch"), kept.named("handler")
+    span, handler = store.named("batch"), store.named("handler")
     assert span.parent == traced[0].context
     assert [link.context for link in span.links] == [each.context for each in traced]
     assert span.attributes["modelserver.batch.requests"] == 4
     assert message.sequence == 7
     assert message.trace == f"00-{1:032x}-{handler.context.span_id:016x}-01"
     assert [each.batches for each in traced] == [[], [span.context], [span.context]]
-    assert [each.name for each in kept.spans].count("queue") == 3
+    assert [each.name for each in store.spans].count("queue") == 3
 
 
-def test_parcels_of_one_request() -> None:
+def test_parcels_of_one_request_are_linked_once() -> None:
     """Count once."""
-    (traced,), (request,), kept = members(1)
+    (traced,), (request,), store = members(1)
     batch = Batch([Parcel(request, 0, 1), Parcel(request, 0, 1)], 2, "size")
     batch.sent(None, 11.0)
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)] * 2, 1.0), 12.0, 15.0)
 
-    assert [link.context for link in kept.named("batch").links] == [traced.context]
+    assert [link.context for link in store.named("batch").links] == [traced.context]
 
 
-def test_failures() -> None:
+def test_failures_are_on_the_spans() -> None:
     """Some of the answers, and all of them where the worker has died."""
-    _, requests, kept = members(2)
+    _, requests, store = members(2)
     batch = batch_of(requests)
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1), Answer(1, failed=True)], 1.0), 12.0, 15.0)
-    assert kept.named("handler").status.description == "1 of 2 instances failed."
-    assert kept.named("batch").status.is_ok
+    assert store.named("handler").status.description == "1 of 2 instances failed."
+    assert store.named("batch").status.is_ok
 
-    _, requests, kept = members(1)
+    _, requests, store = members(1)
     batch = batch_of(requests)
     assert batch.failed(RuntimeError("it died")) == requests
-    assert kept.named("batch").status.description == "it died"
-    assert [span.name for span in kept.spans] == ["queue", "batch"]
+    assert store.named("batch").status.description == "it died"
+    assert [span.name for span in store.spans] == ["queue", "batch"]
 
 
 def test_a_batch_that_is_sent_again() -> None:
     """The request waits until a handler has it; what was taken back leaves no span."""
-    (traced,), requests, kept = members(1)
+    (traced,), requests, store = members(1)
     batch_of(requests).returned()
     batch = batch_of(requests, at=20.0)
     assert batch.trace is not None
     batch.trace.answered(batch, Result(0, [Answer(1)], 1.0), 21.0, 23.0)
 
-    assert kept.named("queue").end_time == traced.clock(21.0)
-    assert kept.named("batch").start_time == traced.clock(20.0)
+    assert store.named("queue").end_time == traced.clock(21.0)
+    assert store.named("batch").start_time == traced.clock(20.0)

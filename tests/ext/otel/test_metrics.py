@@ -37,24 +37,24 @@ def encoded(metrics: ServerMetrics) -> dict[str, Any]:
     return {each.name: each for each in message.resource_metrics[0].scope_metrics[0].metrics}
 
 
-def test_each_kind() -> None:
+def test_each_kind_is_encoded() -> None:
     """Counters are sums since the start, gauges numbers, histograms have the counts between their bounds."""
-    found = encoded(server_metrics())
+    metrics = encoded(server_metrics())
 
-    total = found["own_total"].sum
+    total = metrics["own_total"].sum
     (point,) = total.data_points
     assert (total.is_monotonic, total.aggregation_temporality) == (True, 2)
     assert (point.as_double, point.start_time_unix_nano, point.time_unix_nano) == (3.0, 5, 9)
     assert [(each.key, each.value.string_value) for each in point.attributes] == [("kind", "a")]
-    assert found["own_total"].description == "Counts."
-    assert found["own_level"].gauge.data_points[0].as_double == -2.5
-    (point,) = found["own_seconds"].histogram.data_points
+    assert metrics["own_total"].description == "Counts."
+    assert metrics["own_level"].gauge.data_points[0].as_double == -2.5
+    (point,) = metrics["own_seconds"].histogram.data_points
     assert list(point.bucket_counts) == [1, 2, 1]
     assert list(point.explicit_bounds) == [0.1, 1.0]
     assert (point.count, point.sum) == (4, 31.25)
     assert not point.HasField("min")
-    assert "own_unused" not in found
-    assert "Requests2XX" in found
+    assert "own_unused" not in metrics
+    assert "Requests2XX" in metrics
 
 
 def test_what_is_set_when_metrics_are_read() -> None:
@@ -69,7 +69,7 @@ def test_what_is_set_when_metrics_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [(None, 60.0), ("", 60.0), ("500", 0.5), ("0", 0.1), ("soon", 60.0)]
 )
-def test_interval(
+def test_interval_is_read_in_milliseconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str | None, seconds: float
 ) -> None:
     """In milliseconds, not too short; what is no number is told and ignored."""
@@ -81,7 +81,7 @@ def test_interval(
     assert bool(caplog.records) is (text == "soon")
 
 
-async def test_sending(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_metrics_are_sent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Again and again, and a last time at the end; a failure does not end it."""
     caplog.set_level(logging.CRITICAL, "opentelemetry")
     with collector() as at:

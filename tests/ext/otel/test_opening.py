@@ -34,12 +34,12 @@ def test_off_imports_nothing() -> None:
         "modelserver.engine.worker.runtime, modelserver.engine.worker.asynchronous\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'modelserver.ext.otel'))])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert found.stdout == "[]\n"
+    assert completed.stdout == "[]\n"
 
 
-async def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not start, and says what to install."""
     monkeypatch.delitem(sys.modules, "modelserver.ext.otel.opening")
     monkeypatch.delitem(sys.modules, "modelserver.engine.otlp")
@@ -50,7 +50,7 @@ async def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "wanted"),
+    ("variables", "is_on"),
     [
         ({}, True),
         ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
@@ -61,13 +61,13 @@ async def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_the_environment_turns_off(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wanted: bool
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_on: bool
 ) -> None:
     """The variables that say so, each for its signal or for all."""
     set_environment(monkeypatch, **variables)
 
-    assert is_wanted("traces") is wanted
-    assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is wanted
+    assert is_wanted("traces") is is_on
+    assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is is_on
 
 
 async def test_nothing_to_send() -> None:

@@ -23,7 +23,7 @@ MODEL = SimpleNamespace(name="m", version="1.0")
 REST = "POST /predictions/{name}"
 
 
-class Asked:
+class TracedExchange:
     """As much of an exchange as is watched."""
 
     def __init__(self, headers: Any = (PARENT,)) -> None:
@@ -51,26 +51,26 @@ class Asked:
 
 def traced(headers: Any = (PARENT,)) -> tuple[Any, Any]:
     """A request that has arrived, and the spans."""
-    made, kept = tracing()
-    exchange: Any = Asked(headers)
+    made, store = tracing()
+    exchange: Any = TracedExchange(headers)
     exchange.watcher = watch_with(made)(exchange)
-    return exchange, kept
+    return exchange, store
 
 
 def calls_of(function: Any, *arguments: Any) -> list[str]:
     """The names of all functions that a call runs, in order."""
-    found: list[str] = []
+    calls: list[str] = []
 
     def note(frame: Any, event: str, called: Any) -> None:
         if event in {"call", "c_call"}:
-            found.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
+            calls.append(called.__name__ if event == "c_call" else frame.f_code.co_name)
 
     sys.setprofile(note)
     try:
         function(*arguments)
     finally:
         sys.setprofile(None)
-    return found[:-1]  # that of setprofile
+    return calls[:-1]  # that of setprofile
 
 
 def queued(exchange: Any, rows: int = 1) -> Request:
@@ -104,51 +104,51 @@ def answered(batch: Batch) -> None:
 def test_a_request_that_is_not_traced(headers, looks):
     """It costs a random number, or a look at its traceparent, and nothing watches it."""
 
-    made, kept = tracing(ParentBased(TraceIdRatioBased(1e-9)))
-    found = calls_of(watch_with(made), Asked(headers))
+    made, store = tracing(ParentBased(TraceIdRatioBased(1e-9)))
+    calls = calls_of(watch_with(made), TracedExchange(headers))
 
-    found = [name for name in found if name not in {"len", "<listcomp>"}]
-    assert found == ["watch", "sample", *looks]
-    assert kept.spans == []
+    calls = [name for name in calls if name not in {"len", "<listcomp>"}]
+    assert calls == ["watch", "sample", *looks]
+    assert store.spans == []
 
 
 def test_what_is_not_sampled_is_not_watched() -> None:
     """Nor is anything changed."""
     header = (PARENT[0], PARENT[1][:-1] + b"0")
-    exchange, kept = traced([header])
+    exchange, store = traced([header])
 
     assert exchange.watcher is None
     assert exchange.headers == [header]
-    assert kept.spans == []
+    assert store.spans == []
 
 
 def test_an_answer_ends_the_span() -> None:
     """The spans are exported when it is answered; the access log is told the trace."""
-    exchange, kept = traced()
+    exchange, store = traced()
     request = queued(exchange)
     answered(sent(request))
     watcher = exchange.watcher
     watcher.replied(200, b"", "", b"")
 
-    assert [span.name for span in kept.spans] == ["queue", "batch", "handler", "answer", REST]
-    span = kept.named(REST)
+    assert [span.name for span in store.spans] == ["queue", "batch", "handler", "answer", REST]
+    span = store.named(REST)
     assert f"{span.context.trace_id:032x}" == TRACE
     assert f"{span.parent.span_id:016x}" == "00f067aa0ba902b7"
     assert exchange.headers == [
         (b"traceparent", f"00-{TRACE}-{span.context.span_id:016x}-01".encode()),
     ]
     assert span.end_time - span.start_time >= 1_000_000_000
-    assert [child.parent for child in kept.spans[:2]] == [span.context] * 2
-    assert kept.noted == [("r", TRACE)]
+    assert [child.parent for child in store.spans[:2]] == [span.context] * 2
+    assert store.noted == [("r", TRACE)]
 
 
 @pytest.mark.parametrize(("status", "fails"), [(200, False), (404, False), (500, True), (503, True)])
-def test_statuses(status: int, fails: bool) -> None:
+def test_statuses_are_on_the_span(status: int, fails: bool) -> None:
     """Only what is the server's fault has failed."""
-    exchange, kept = traced()
+    exchange, store = traced()
     exchange.watcher.replied(status, b"", "", b"")
 
-    span = kept.named(REST)
+    span = store.named(REST)
     assert span.status.is_ok is not fails
     assert span.attributes["http.response.status_code"] == status
 
@@ -156,53 +156,53 @@ def test_statuses(status: int, fails: bool) -> None:
 def test_an_answer_in_parts() -> None:
     """Its span is as long as the parts take; one that breaks off has failed."""
     for complete in (True, False):
-        exchange, kept = traced()
+        exchange, store = traced()
         watcher = exchange.watcher
         watcher.started(200, "", b"")
         watcher.part(b"a")
         watcher.ended(complete)
 
-        span = kept.named(REST)
+        span = store.named(REST)
         assert [event.name for event in span.events] == ["first part"]
-        assert kept.named("answer").start_time == span.events[0].timestamp
+        assert store.named("answer").start_time == span.events[0].timestamp
         assert span.status.is_ok is complete
 
 
 def test_a_client_that_leaves() -> None:
     """The wait for a handler ends with it, and what comes later changes nothing."""
-    exchange, kept = traced()
+    exchange, store = traced()
     request = queued(exchange)
     batch = sent(request)
     watcher = exchange.watcher
     watcher.left()
-    told = [span.name for span in kept.spans]
+    names = [span.name for span in store.spans]
     answered(batch)
     watcher.replied(200, b"", "", b"")
 
-    assert told == ["queue", REST]
-    assert kept.named(REST).attributes["error.type"] == "disconnected"
-    assert [span.name for span in kept.spans] == [*told, "batch", "handler"]
+    assert names == ["queue", REST]
+    assert store.named(REST).attributes["error.type"] == "disconnected"
+    assert [span.name for span in store.spans] == [*names, "batch", "handler"]
 
 
 def test_a_request_that_is_cut() -> None:
     """It waits once for each part of it that is queued, and is in all of its batches."""
-    exchange, kept = traced()
+    exchange, store = traced()
     first, second = queued(exchange), queued(exchange)
     answered(sent(first))
     answered(sent(second))
     exchange.watcher.replied(200, b"", "", b"")
 
-    assert [span.name for span in kept.spans].count("queue") == 2
-    assert [span.name for span in kept.spans].count("batch") == 2
+    assert [span.name for span in store.spans].count("queue") == 2
+    assert [span.name for span in store.spans].count("batch") == 2
 
 
 def test_code_of_a_call_says_whether_it_failed() -> None:
     """Over gRPC, the call's own code is in its span, and decides."""
     for code, fails in ((0, False), (5, False), (13, True)):
-        exchange, kept = traced()
+        exchange, store = traced()
         exchange.code = code
         exchange.watcher.replied(200, b"", "", b"")
 
-        (span,) = kept.spans
+        (span,) = store.spans
         assert span.attributes["rpc.grpc.status_code"] == code
         assert span.status.is_ok is not fails

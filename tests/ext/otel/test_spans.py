@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
     TraceIdRatioBased,
 )
-from tests.ext.otel.spans import Kept, tracing
+from tests.ext.otel.spans import SpanStore, tracing
 
 from modelserver.ext.otel.spans import Clock, Tracing, bound_of, follows_unsampled, traceparent
 
@@ -43,19 +43,19 @@ class OnlyNamed(Sampler):
     """Samples what has this name, and decides by nothing else."""
 
     def should_sample(self, parent_context, trace_id, name, *_args, **_kwargs):
-        wanted = Decision.RECORD_AND_SAMPLE if name == "wanted" else Decision.DROP
-        return SamplingResult(wanted)
+        expected = Decision.RECORD_AND_SAMPLE if name == "expected" else Decision.DROP
+        return SamplingResult(expected)
 
     def get_description(self):
         return "OnlyNamed"
 
 
-def test_a_new_trace():
+def test_request_without_a_parent_starts_a_trace():
     """Without a parent the sampler's share is traced, each in a trace of its own."""
     made, _ = tracing(ParentBased(TraceIdRatioBased(0.25)))
-    found = [made.sample([(b"host", b"x")], "a") for _ in range(4000)]
+    result = [made.sample([(b"host", b"x")], "a") for _ in range(4000)]
 
-    sampled = [contexts for contexts in found if contexts is not None]
+    sampled = [contexts for contexts in result if contexts is not None]
     assert 850 < len(sampled) < 1150
     assert all(parent is None for _, parent in sampled)
     assert all(context.trace_id % (1 << 64) < (1 << 62) for context, _ in sampled)
@@ -66,10 +66,10 @@ def test_a_caller_decides():
     """With a parent, whether its caller samples; the trace and its state go on."""
     made, _ = tracing(ParentBased(ALWAYS_OFF))
     headers = [(b"TraceParent", PARENT), (b"Tracestate", b"vendor=x"), (b"tracestate", b"other=y")]
-    found = made.sample(headers, "a")
+    result = made.sample(headers, "a")
 
-    assert found is not None
-    context, parent = found
+    assert result is not None
+    context, parent = result
     assert f"{context.trace_id:032x}" == TRACE
     assert parent is not None
     assert f"{parent.span_id:016x}" == CALLER
@@ -93,10 +93,10 @@ def test_a_caller_decides():
 def test_what_is_no_parent(headers, caplog):
     """It counts as none, and costs no line in the log."""
     made, _ = tracing()
-    found = made.sample(headers, "a")
+    result = made.sample(headers, "a")
 
-    assert found is not None
-    context, parent = found
+    assert result is not None
+    context, parent = result
     assert parent is None
     assert f"{context.trace_id:032x}" != TRACE
     assert len(context.trace_state) == 0
@@ -123,23 +123,23 @@ def test_callers_that_do_not_sample(sampler, follows):
         assert made.sample([(b"traceparent", zero)], "a") is not None
 
 
-def test_a_sampler_of_ones_own():
+def test_own_sampler_decides():
     """It is asked, with the request's name."""
     made, _ = tracing(OnlyNamed())
 
-    assert made.sample([], "wanted") is not None
+    assert made.sample([], "expected") is not None
     assert made.sample([], "other") is None
 
 
-def test_ids_of_ones_own():
+def test_own_id_generator_is_used():
     """They are asked for."""
-    kept = Kept()
+    store = SpanStore()
     made = Tracing(
-        TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), kept, kept.note
+        TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), store, store.note
     )
     contexts = [made.sample([], "a") for _ in range(2)]
 
-    assert [found[0].trace_id for found in contexts if found is not None] == [1, 2]
+    assert [result[0].trace_id for result in contexts if result is not None] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_samplers_that_decide_by_the_id(sampler, bound):
     assert bound_of(sampler) == bound
 
 
-def test_spans():
+def test_spans_are_made():
     """They end no sooner than they begin, and go to the exporter."""
-    made, kept = tracing()
+    made, store = tracing()
     context = made.context(7)
     made.export("one", made.child(context), context, 5, 3, {"a": 1}, links=[context])
     made.shutdown()
 
-    (span,) = kept.spans
+    (span,) = store.spans
     assert (span.name, span.start_time, span.end_time, dict(span.attributes)) == ("one", 5, 5, {"a": 1})
     assert span.context.trace_id == 7
     assert span.parent == context
     assert [link.context for link in span.links] == [context]
-    assert kept.is_closed
+    assert store.is_closed
 
 
 def test_times_and_headers():
@@ -180,6 +180,6 @@ def test_times_and_headers():
     made, _ = tracing()
 
     assert clock(2.0) - clock(1.5) == 500_000_000
-    told = traceparent(made.context(int(TRACE, 16)))
-    assert told.startswith(f"00-{TRACE}-")
-    assert (len(told), told[-3:]) == (55, "-01")
+    lines = traceparent(made.context(int(TRACE, 16)))
+    assert lines.startswith(f"00-{TRACE}-")
+    assert (len(lines), lines[-3:]) == (55, "-01")

@@ -43,8 +43,8 @@ class SinkServer:
 
     def of(self, **heads: str) -> list[Received]:
         """The events with these attributes, without ``ce-``."""
-        wanted = {f"ce-{name}": value for name, value in heads.items()}
-        return [event for event in list(self.events) if wanted.items() <= event.heads.items()]
+        expected = {f"ce-{name}": value for name, value in heads.items()}
+        return [event for event in list(self.events) if expected.items() <= event.heads.items()]
 
     def wait(self, count: int, **heads: str) -> list[Received]:
         """So many events with these attributes, in the order of their arrival."""

@@ -8,7 +8,7 @@ import pytest
 
 from modelserver.ext.payloads.call import LoggedCall
 from modelserver.ext.payloads.event import Origin
-from modelserver.ext.payloads.log import Bounds, PayloadLog
+from modelserver.ext.payloads.log import PayloadLimits, PayloadLog
 from modelserver.ext.payloads.sink import Sink
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("mode", "wanted"),
+    ("mode", "logged"),
     [("all", ["request", "response"]), ("request", ["request"]), ("response", ["response"])],
 )
-async def test_modes(sink: SinkServer, mode: str, wanted: list[str]) -> None:
+async def test_mode_decides_what_is_logged(sink: SinkServer, mode: str, logged: list[str]) -> None:
     """Requests, answers, or both; with one id, which is the client's Ce-Id if that is usable."""
     log = PayloadLog(Sink(sink.url, 5.0), Origin("test"), mode)
     log.start()
@@ -32,7 +32,7 @@ async def test_modes(sink: SinkServer, mode: str, wanted: list[str]) -> None:
         call.response("text/html", b"".join(parts), "batch-1")
     await log.close(5.0)
 
-    assert sorted(e.kind for e in sink.events) == wanted
+    assert sorted(e.kind for e in sink.events) == logged
     assert {e.heads["ce-id"] for e in sink.events} == {"mine"}
     assert all(e.heads["ce-modelname"] == "m" and "ce-modelversion" not in e.heads for e in sink.events)
     for e in sink.events:
@@ -43,7 +43,7 @@ async def test_modes(sink: SinkServer, mode: str, wanted: list[str]) -> None:
 
 async def test_long_answers_are_not_kept(sink: SinkServer) -> None:
     """An answer in parts that is too large in all is counted, and its parts are not kept meanwhile."""
-    log = PayloadLog(Sink(sink.url, 5.0), Origin("test"), "all", Bounds(body=10))
+    log = PayloadLog(Sink(sink.url, 5.0), Origin("test"), "all", PayloadLimits(body=10))
     log.start()
     call = LoggedCall(log, [(b"ce-id", b"bad id")], ())
     for _ in range(3):

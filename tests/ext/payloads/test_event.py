@@ -9,11 +9,17 @@ from modelserver.models.settings.settings import Settings
 
 def event(**fields: object) -> Event:
     """A request's event."""
-    given = {"kind": REQUEST, "id": "1", "happened": 1.5, "content_type": "application/json", "body": b"{}"}
-    return Event(**{**given, **fields})  # type: ignore[arg-type]  # of the test's making
+    fields_of_all = {
+        "kind": REQUEST,
+        "id": "1",
+        "happened": 1.5,
+        "content_type": "application/json",
+        "body": b"{}",
+    }
+    return Event(**{**fields_of_all, **fields})  # type: ignore[arg-type]  # of the test's making
 
 
-def test_attributes() -> None:
+def test_event_has_the_attributes() -> None:
     """Each attribute of the agent is there, under its name (kserve reference 10.2)."""
     settings = Settings(
         payload_log_source="pod-1",
@@ -61,7 +67,7 @@ def test_credentials_are_hidden() -> None:
     """A value that authenticates somebody is not told, whatever the header is called."""
     headers = [(b"x-forwarded", b"Bearer abc"), (b"x-forwarded", b" basic dTpw"), (b"x-forwarded", b"bearer")]
 
-    heads = Origin("s", told=frozenset({"x-forwarded"})).heads(event(headers=headers), 2.0)
+    heads = Origin("s", copied=frozenset({"x-forwarded"})).heads(event(headers=headers), 2.0)
 
     assert json.loads(heads["ce-metadata"]) == {"X-Forwarded": [HIDDEN, HIDDEN, "bearer"]}
 
@@ -69,7 +75,7 @@ def test_credentials_are_hidden() -> None:
 def test_heads_are_heads() -> None:
     """What a client says cannot begin another header, and has only characters that headers have."""
     headers = [(b"x-a", b"\xe9\n%")]
-    heads = Origin("s", told=frozenset({"x-a"})).heads(
+    heads = Origin("s", copied=frozenset({"x-a"})).heads(
         event(headers=headers, content_type="text/plain\r\nce-id: 2", about={"modelname": "mö%"}), 2.0
     )
 

@@ -12,7 +12,7 @@ from tests.ext.payloads.sinks import SinkServer, sink_server, wait_for
 
 from modelserver.errors import ConfigError
 from modelserver.ext.payloads.event import REQUEST, Event, Origin
-from modelserver.ext.payloads.log import Bounds, PayloadLog
+from modelserver.ext.payloads.log import PayloadLimits, PayloadLog
 from modelserver.ext.payloads.sink import Sink
 from modelserver.models.settings.settings import Settings
 
@@ -28,9 +28,9 @@ class Clock:
         return self.now
 
 
-def log_to(url: str, *, timeout: float = 5.0, clock: Clock | None = None, **bounds: int) -> PayloadLog:
+def log_to(url: str, *, timeout: float = 5.0, clock: Clock | None = None, **changes: int) -> PayloadLog:
     """A log that is started."""
-    limits = Bounds(**{"connections": 1, **bounds})
+    limits = PayloadLimits(**{"connections": 1, **changes})
     log = PayloadLog(Sink(url, timeout), Origin("test"), "all", limits, clock or Clock())
     log.start()
     return log
@@ -41,7 +41,7 @@ def event(number: int = 0, body: bytes = b"{}") -> Event:
     return Event(REQUEST, str(number), 0.0, "application/json", body)
 
 
-def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+def loss_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings; whether other lines are logged, too, is for whoever runs the tests to say."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -78,7 +78,9 @@ async def test_closed_connections(sink: SinkServer) -> None:
     await log.close(5.0)
 
 
-async def test_bounds(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_above_the_limits_are_dropped(
+    sink: SinkServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """A full queue, by count or by bytes, and large bodies drop events at once, each counted."""
     sink.gate.clear()
     log = log_to(sink.url, events=3, nbytes=100, body=80)
@@ -95,14 +97,16 @@ async def test_bounds(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> Non
     sink.gate.set()
     assert settled(log) == {"sent": 3, "too_large": 1, "queue_full": 2}
     assert [e.heads["ce-id"] for e in sink.wait(3)] == ["1", "3", "4"]
-    shown = sink.url.partition("?")[0]
-    assert complaints(caplog) == [
-        f"Payload log: events for {shown} are lost: 1 were larger than payload_log_max_body"
+    url = sink.url.partition("?")[0]
+    assert loss_lines(caplog) == [
+        f"Payload log: events for {url} are lost: 1 were larger than payload_log_max_body"
     ]
     await log.close(5.0)
 
 
-async def test_failing_sink(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_sink_is_logged_once_a_minute(
+    sink: SinkServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """An answer other than 2xx loses the event and no other; it is said at most once a minute."""
     clock = Clock()
     sink.status = 500
@@ -111,17 +115,17 @@ async def test_failing_sink(sink: SinkServer, caplog: pytest.LogCaptureFixture) 
         for number in range(4):
             log.put(event(number))
         assert settled(log) == {"failed": 4}
-        assert len(complaints(caplog)) == 1
+        assert len(loss_lines(caplog)) == 1
         clock.now = 60.0
         log.put(event())
         assert settled(log) == {"failed": 5}
-        assert complaints(caplog)[1].endswith("are lost: 4 could not be sent (it answered 500)")
+        assert loss_lines(caplog)[1].endswith("are lost: 4 could not be sent (it answered 500)")
         sink.status = 200
         log.put(event())
         assert settled(log) == {"failed": 5, "sent": 1}
         await log.close(5.0)
 
-    assert len(complaints(caplog)) == 2
+    assert len(loss_lines(caplog)) == 2
     assert "key=1" not in caplog.text
 
 
@@ -133,7 +137,7 @@ async def test_sink_that_is_down(sink: SinkServer) -> None:
     await log.close(5.0)
 
 
-async def test_slow_sink(sink: SinkServer) -> None:
+async def test_slow_sink_delays_no_request(sink: SinkServer) -> None:
     """A sink that does not answer in time costs its event, and is not asked again for it."""
     sink.gate.clear()
     log = log_to(sink.url, timeout=0.1)
@@ -152,7 +156,7 @@ async def test_end(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
     await log.close(10.0)
 
     assert {name: count for name, count in log.counts().items() if count} == {"sent": 20}
-    assert complaints(caplog) == []
+    assert loss_lines(caplog) == []
 
 
 async def test_end_in_time(sink: SinkServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,23 +174,23 @@ async def test_end_in_time(sink: SinkServer, caplog: pytest.LogCaptureFixture) -
 
     assert time.monotonic() - started < 5.0
     assert log.counts()["shutdown"] == 20
-    assert complaints(caplog)[-1].endswith("20 were unsent when the server stopped")
+    assert loss_lines(caplog)[-1].endswith("20 were unsent when the server stopped")
 
 
-def test_settings(tmp_path: Path) -> None:
+def test_settings_describe_the_log(tmp_path: Path) -> None:
     """What the settings say counts; an authority's file that is none stops the start."""
     log = PayloadLog.of(
         Settings(payload_log_url="http://sink:1/x?y=z", payload_log_queue_size=7, payload_log_mode="request")
     )
     assert log is not None
-    assert (log.bounds.events, log.requests, log.responses) == (7, True, False)
+    assert (log.limits.events, log.requests, log.responses) == (7, True, False)
     wrong = tmp_path / "ca.pem"
     wrong.write_text("no certificate")
     with pytest.raises(ConfigError, match=r"payload_log_ca_file=.*a PEM file of certificates is needed"):
         PayloadLog.of(Settings(payload_log_url="https://sink", payload_log_ca_file=wrong))
 
 
-async def test_https(tmp_path: Path) -> None:
+async def test_events_are_sent_over_https(tmp_path: Path) -> None:
     """Events reach an https sink of the authority that was named, and no sink that nobody vouches for."""
     certificates = pytest.importorskip("certificates", reason="cryptography is not installed")
     authority = certificates.Authority(tmp_path)
@@ -207,7 +211,7 @@ async def test_https(tmp_path: Path) -> None:
             await log.close(5.0)
 
 
-def test_tls() -> None:
+def test_unusable_ca_file_is_refused() -> None:
     """An https sink must prove who it is, unless the settings say otherwise."""
     strict = Sink.of(Settings(payload_log_url="https://sink")).tls
     lax = Sink.of(Settings(payload_log_url="https://sink", payload_log_skip_verify=True)).tls

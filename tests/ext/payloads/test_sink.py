@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.ext.payloads.sink import Connection, Sink, SinkError
+from modelserver.ext.payloads.sink import Sink, SinkConnection, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ class Script:
 
 
 @contextlib.contextmanager
-def posting(script: Script, timeout: float = 2.0) -> Iterator[Connection]:
+def posting(script: Script, timeout: float = 2.0) -> Iterator[SinkConnection]:
     """A connection to the script."""
-    connection = Connection(Sink(script.url, timeout))
+    connection = SinkConnection(Sink(script.url, timeout))
     try:
         yield connection
     finally:
@@ -115,14 +115,14 @@ def test_answers_that_are_not(answer: bytes, reason: str) -> None:
         connection.post({}, b"1")
 
 
-def test_one_time_for_all() -> None:
+def test_timeout_covers_the_whole_exchange() -> None:
     """A sink that answers bit by bit has the same time as one that does not answer."""
     script = Script(b"HTTP/1.1 200 OK\r\n", b"the rest, which is never asked for")
     with posting(script, 0.1) as connection, pytest.raises(SinkError, match=r"no answer within 0\.1 s"):
         connection.post({}, b"1")
 
 
-def test_large_bodies() -> None:
+def test_large_bodies_are_sent() -> None:
     """A body of any size is sent as it is."""
     body = bytes(range(256)) * 4096
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -137,7 +137,7 @@ def test_large_bodies() -> None:
 
         thread = threading.Thread(target=take, daemon=True)
         thread.start()
-        connection = Connection(Sink(f"http://127.0.0.1:{server.getsockname()[1]}", 5.0))
+        connection = SinkConnection(Sink(f"http://127.0.0.1:{server.getsockname()[1]}", 5.0))
         connection.post({}, body)
         connection.close()
         thread.join(5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.ext.payloads.log import Bounds
+from modelserver.ext.payloads.log import PayloadLimits
 from modelserver.ext.payloads.watcher import watch_with
 from modelserver.surface.inference.routes import Route
 
@@ -23,7 +23,7 @@ class Log:
 
     def __init__(self, mode: str = "all", body: int = 1000) -> None:
         self.requests, self.responses = mode != "response", mode != "request"
-        self.bounds = Bounds(body=body)
+        self.limits = PayloadLimits(body=body)
         self.events: list[Any] = []
         self.too_large_ones = 0
 
@@ -35,7 +35,7 @@ class Log:
         self.too_large_ones += 1
 
     @property
-    def told(self) -> list[tuple[str, bytes, str]]:
+    def lines(self) -> list[tuple[str, bytes, str]]:
         """Kind, body and type of each event."""
         return [(e.kind.rpartition(".")[2], e.body, e.content_type) for e in self.events]
 
@@ -69,7 +69,7 @@ def test_request_and_response_are_events_of_one_id() -> None:
 
     log = served(respond)
 
-    assert log.told == [("request", b"question", "text/plain"), ("response", b"answer", "text/html")]
+    assert log.lines == [("request", b"question", "text/plain"), ("response", b"answer", "text/html")]
     assert {e.id for e in log.events} == {"7"}
     about = {"modelname": "m", "modelversion": "1.0", "path": "/predictions/m/1.0"}
     assert [e.about for e in log.events] == [about, {**about, "batchid": "b-1"}]
@@ -82,14 +82,14 @@ def test_inflated_body_is_logged() -> None:
         inner.body = b"inflated"
         watcher.queued(ANY, ANY)
 
-    assert served(inflate).told == [("request", b"inflated", "text/plain")]
+    assert served(inflate).lines == [("request", b"inflated", "text/plain")]
 
 
 @pytest.mark.parametrize("act", [lambda w: w.replied(400, b"", "", b""), lambda w: w.left()])
 def test_failures_log_the_request_alone(act: Any) -> None:
     """An error reaches the client and not the log, also if its response had started."""
     log = served(lambda _, watcher: act(watcher))
-    assert [kind for kind, *_ in log.told] == ["request"]
+    assert [kind for kind, *_ in log.lines] == ["request"]
 
 
 def test_response_in_parts_is_one_event() -> None:
@@ -102,13 +102,13 @@ def test_response_in_parts_is_one_event() -> None:
         watcher.ended(complete)
 
     log = served(lambda _, watcher: respond(watcher, complete=True))
-    assert log.told[1] == ("response", b"ab", "text/plain")
+    assert log.lines[1] == ("response", b"ab", "text/plain")
 
     broken = served(lambda _, watcher: respond(watcher, complete=False))
-    assert [kind for kind, *_ in broken.told] == ["request"]
+    assert [kind for kind, *_ in broken.lines] == ["request"]
 
     large = served(lambda _, watcher: respond(watcher, complete=True), Log(body=1))
-    assert [kind for kind, *_ in large.told] == ["request"]
+    assert [kind for kind, *_ in large.lines] == ["request"]
     assert large.too_large_ones == 1
 
 
@@ -128,11 +128,11 @@ def test_request_without_a_type_has_its_protocols(
     inner.content_type, inner.headers = "", headers
 
     log = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=inner)
-    assert log.told == [("request", b"question", kind)]
+    assert log.lines == [("request", b"question", kind)]
 
 
 @pytest.mark.parametrize("mode", ["request", "response"])
 def test_mode_chooses_events(mode: str) -> None:
     """Requests or responses alone."""
     log = served(lambda _, watcher: watcher.replied(200, b"answer", "text/html", b""), Log(mode))
-    assert [kind for kind, *_ in log.told] == [mode]
+    assert [kind for kind, *_ in log.lines] == [mode]

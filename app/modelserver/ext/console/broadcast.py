@@ -1,4 +1,4 @@
-"""One stream of events for all who look; nothing is collected while nobody does."""
+"""One stream of events for all viewers; without a viewer nothing is collected."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ LONGEST: Final = 5.0
 _EXPIRED: Final = b"event: expired\ndata: \n\n"
 
 
-class Source(Protocol):
-    """What there is to tell."""
+class EventSource(Protocol):
+    """Where a broadcast gets its events."""
 
-    async def look(self) -> tuple[bytes, float]:
-        """What has changed, as one event, and the processor seconds that looking took."""
+    async def collect(self) -> tuple[bytes, float]:
+        """The changes since the last call, as one event, and the processor seconds that it took to collect
+        them.
+        """
         ...
 
     def whole(self) -> bytes:
-        """Everything as of the last look, as one event."""
+        """Everything that was collected last, as one event."""
         ...
 
     def forget(self) -> None:
-        """Nobody looks any more."""
+        """The last viewer has left."""
         ...
 
 
 class Broadcast:
-    """Tells everybody who watches what ``source`` has."""
+    """Sends the events of ``source`` to every viewer."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EventSource) -> None:
         self._source = source
         self._viewers: set[_Viewer] = set()
         self._task: asyncio.Task[None] | None = None
-        self._looked = False
+        self._has_events = False
         self._closed = False
 
     async def watch(self, allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
@@ -53,7 +55,7 @@ class Broadcast:
         """
         viewer = _Viewer()
         self._viewers.add(viewer)
-        if self._looked:
+        if self._has_events:
             viewer.ready.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._produce())
@@ -81,8 +83,8 @@ class Broadcast:
     async def _produce(self) -> None:
         try:
             while self._viewers and not self._closed:
-                event, spent = await self._source.look()
-                self._looked = True
+                event, spent = await self._source.collect()
+                self._has_events = True
                 for viewer in self._viewers:
                     viewer.put(event)
                 await asyncio.sleep(max(PAUSE, min(spent / SHARE, LONGEST)))
@@ -92,7 +94,7 @@ class Broadcast:
                 viewer.is_over = True
                 viewer.ready.set()
         finally:
-            self._task, self._looked = None, False
+            self._task, self._has_events = None, False
             self._source.forget()
 
 

@@ -1,4 +1,4 @@
-"""The console's routes. The page holds nothing and is for everybody; the rest needs what management needs."""
+"""The console's routes. The page has no data and is open to everybody; the rest needs a management token."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from modelserver import __version__
 from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
 from modelserver.ext.console.broadcast import Broadcast
-from modelserver.ext.console.estimates import Asked, Estimates
-from modelserver.ext.console.facts import State
+from modelserver.ext.console.estimates import EstimateRequest, Estimates
+from modelserver.ext.console.facts import ConsoleState
 from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _STATIC = f"{CONSOLE_PATH}/static/"
 _TRY = f"{CONSOLE_PATH}/try/"
-# Bytes of the question for an estimate.
-_MOST_ASKED = 1 << 14
+# Bytes of a request for an estimate.
+_MOST_BYTES = 1 << 14
 
-_read_asked = msgspec.json.Decoder(Asked).decode
+_read_estimate_request = msgspec.json.Decoder(EstimateRequest).decode
 
 
 class Console:
@@ -47,7 +47,7 @@ class Console:
         self._services = services
         self._hot = hot
         self._pages = Pages()
-        self._broadcast = Broadcast(State(services.registry))
+        self._broadcast = Broadcast(ConsoleState(services.registry))
         self._estimates = Estimates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,10 +81,10 @@ class Console:
         if path == CONSOLE_PATH and request.scope["raw_path"].endswith(b"/"):
             # Its files are named relative to it, so that it works behind a proxy's prefix.
             return RedirectResponse("../console", 308)
-        found = self._pages.get("index.html" if path == CONSOLE_PATH else path.removeprefix(_STATIC))
-        if found is None:
+        page = self._pages.get("index.html" if path == CONSOLE_PATH else path.removeprefix(_STATIC))
+        if page is None:
             raise ResourceNotFound
-        return found
+        return page
 
     def _events(self, request: Request) -> Response:
         events = self._broadcast.watch(self._allowed(request))
@@ -112,15 +112,15 @@ class Console:
         body = bytearray()
         async for piece in request.stream():
             body += piece
-            if len(body) > _MOST_ASKED:
-                raise PayloadTooLarge(f"More than {_MOST_ASKED} bytes.")
+            if len(body) > _MOST_BYTES:
+                raise PayloadTooLarge(f"More than {_MOST_BYTES} bytes.")
         try:
-            asked = _read_asked(body)
+            wish = _read_estimate_request(body)
         except msgspec.MsgspecError as error:
             raise BadRequest(f"This cannot be estimated: {error}") from None
-        model = self._services.registry.get(asked.model, asked.version)
+        model = self._services.registry.get(wish.model, wish.version)
         measured = model.arrivals.measured(time.monotonic(), model.metrics, len(model.pool.workers))
-        making = asyncio.ensure_future(self._estimates.make(asked, measured))
+        making = asyncio.ensure_future(self._estimates.make(wish, measured))
         try:
             is_there = await is_there_for(making, request)
         finally:

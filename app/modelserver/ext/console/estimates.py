@@ -1,8 +1,7 @@
-"""What would happen if: the model's cost and arrivals as measured, simulated with other settings.
+"""Estimates of other settings: a simulation with the model's cost and arrivals as they were measured.
 
-If more came than can be simulated, some stretches of it are, spread evenly over all.
-
-A helper process simulates, so the event loop does not stall.
+Of more requests than can be simulated, some stretches are, spread evenly over all. The simulation runs in a
+helper process, so the event loop does not stall.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Of one simulation, and the stretches they are taken from.
+# Requests of one simulation, and the stretches that they are taken from.
 _MOST_REQUESTS: Final = 8000
 _STRETCHES: Final = 40
-# Estimates that are made or wait for it.
+# Estimates that are being made or wait.
 MOST: Final = 8
 # CPU seconds and bytes of address space of the helper.
 _SECONDS: Final = 10.0
 _MEMORY: Final = 1 << 30
-# What comes first, while the policy learns, does not count.
+# The share of the time, at its start, that does not count: the policy learns.
 _WARMUP: Final = 0.1
 _SEND: Final = "Send some requests first."
-# Mean sizes of batches that differ by less do not tell fixed cost from cost per instance.
+# Mean sizes of batches that differ by less cannot separate fixed cost from cost per instance.
 _SPREAD: Final = 0.5
 
 
@@ -51,8 +50,8 @@ class Choice(msgspec.Struct, frozen=True):
     queue: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A model, and its settings to compare. ``factor``: of the arrivals."""
+class EstimateRequest(msgspec.Struct, frozen=True):
+    """A model, and its settings to compare; ``factor`` multiplies the arrivals."""
 
     model: str
     version: str
@@ -61,7 +60,7 @@ class Asked(msgspec.Struct, frozen=True):
     factor: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
 
 
-class Figures(msgspec.Struct, frozen=True):
+class EstimatedFigures(msgspec.Struct, frozen=True):
     """Measured or simulated: answered and refused requests per second, mean batch, latencies, the share of
     time that workers are busy.
     """
@@ -89,9 +88,9 @@ class Estimate(msgspec.Struct, frozen=True):
     seconds: float
     of_requests: int
     of_seconds: float
-    measured: Figures
-    now: Figures
-    then: Figures
+    measured: EstimatedFigures
+    now: EstimatedFigures
+    then: EstimatedFigures
 
 
 class Estimates:
@@ -101,7 +100,7 @@ class Estimates:
         self._helpers = Helpers("estimates", 1, _MEMORY, PayloadTooLarge)
         self._count = 0
 
-    async def make(self, asked: Asked, measured: Measured) -> Estimate:
+    async def make(self, wish: EstimateRequest, measured: Measured) -> Estimate:
         """Raises BadRequest if nothing was measured, or it takes too long; ServiceUnavailable if too many
         wait.
         """
@@ -109,7 +108,7 @@ class Estimates:
             raise ServiceUnavailable(f"{MOST} estimates are being made at this time; try later.")
         self._count += 1
         try:
-            return await self._helpers.call(_SECONDS, estimate, asked, measured)
+            return await self._helpers.call(_SECONDS, estimate, wish, measured)
         except PayloadTooLarge:
             raise BadRequest("This is too much to simulate; choose fewer requests.") from None
         finally:
@@ -120,20 +119,28 @@ class Estimates:
         self._helpers.close()
 
 
-def estimate(asked: Asked, measured: Measured) -> Estimate:
+def estimate(wish: EstimateRequest, measured: Measured) -> Estimate:
     """Simulates both choices; the same request always gives the same answer. Raises BadRequest."""
     history = measured.intervals
     cost, is_guess = cost_of(history)
-    times, seconds = arrivals(stretches(history, _MOST_REQUESTS / asked.factor), asked.factor)
+    times, seconds = arrivals(stretches(history, _MOST_REQUESTS / wish.factor), wish.factor)
     if not times:
         raise BadRequest(f"No requests were measured to make an estimate of. {_SEND}")
     now, then = (
-        _simulated(choice, cost, measured.overhead, times, seconds) for choice in (asked.now, asked.then)
+        _simulated(choice, cost, measured.overhead, times, seconds) for choice in (wish.now, wish.then)
     )
     came, lasted = math.fsum(i.arrived for i in history), math.fsum(i.seconds for i in history)
     return Estimate(
-        *(cost.fixed * 1e3, cost.each * 1e3, is_guess, len(times), seconds, round(came), lasted),
-        *(_measured(measured, lasted), now, then),
+        fixed_ms=cost.fixed * 1e3,
+        each_ms=cost.each * 1e3,
+        is_guess=is_guess,
+        requests=len(times),
+        seconds=seconds,
+        of_requests=round(came),
+        of_seconds=lasted,
+        measured=_measured(measured, lasted),
+        now=now,
+        then=then,
     )
 
 
@@ -153,28 +160,29 @@ def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
 def stretches(history: Sequence[Interval], most: float) -> list[tuple[float, float]]:
     """The seconds and requests of each interval, or if there were more than ``most``, of parts of some.
 
-    All requests are divided into stretches of equally many. One of every so many is kept, whole.
+    All requests are divided into stretches of equally many; one of each group of stretches is taken, whole.
     """
     total = math.fsum(each.arrived for each in history)
     every = math.ceil(total / most)
     if every <= 1:
         return [(each.seconds, each.arrived) for each in history]
     length = total / (every * _STRETCHES)
-    found: list[tuple[float, float]] = []
+    parts: list[tuple[float, float]] = []
     begin = 0.0
     for each in history:
         end = begin + each.arrived
-        # The last stretch of each group is kept; from the first of them that ends after the interval begins.
+        # The last stretch of each group is taken, beginning with the first that ends after the interval
+        # begins.
         group = int(begin / (every * length))
         while (last := (group + 1) * every * length) - length <= end and group < _STRETCHES:
             inside = max(0.0, min(end, last) - max(begin, last - length))
             if each.arrived:
-                found.append((each.seconds * inside / each.arrived, inside))
+                parts.append((each.seconds * inside / each.arrived, inside))
             elif begin < last:
-                found.append((each.seconds, 0.0))
+                parts.append((each.seconds, 0.0))
             group += 1
         begin = end
-    return found
+    return parts
 
 
 def arrivals(history: Sequence[tuple[float, float]], factor: float) -> tuple[list[float], float]:
@@ -194,12 +202,12 @@ def arrivals(history: Sequence[tuple[float, float]], factor: float) -> tuple[lis
     return times, begin
 
 
-def _measured(measured: Measured, seconds: float) -> Figures:
+def _measured(measured: Measured, seconds: float) -> EstimatedFigures:
     _, answered, lost, batches, instances, worked, available = map(
         math.fsum, zip(*measured.intervals, strict=True)
     )
     p50, p99 = (quantile(share, REQUEST_BOUNDS, measured.latencies) for share in (0.5, 0.99))
-    return Figures(
+    return EstimatedFigures(
         rate=answered / seconds,
         refused=lost / seconds,
         batch=instances / batches,
@@ -223,14 +231,14 @@ def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> 
 
 def _simulated(
     choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
-) -> Figures:
+) -> EstimatedFigures:
     server = Server(cost, choice.size, choice.workers, overhead, choice.queue)
     coming: Iterator[float] = iter(times)
     trace = Simulation(server, make_policy(choice.policy, choice.delay / 1e3), coming, 1).run(math.inf)
     begin = _WARMUP * seconds
     figures = summarize(trace, begin, seconds)
     busy = figures.device_ms / 1e3 * figures.rate / choice.workers
-    return Figures(
+    return EstimatedFigures(
         rate=figures.rate,
         refused=trace.refused / seconds if seconds else 0.0,
         batch=figures.batch,

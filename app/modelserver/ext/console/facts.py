@@ -1,6 +1,6 @@
-"""What the events say: figures of each look, and facts about versions when they change.
+"""The content of the console's events: figures each time, and facts about versions when they change.
 
-Figures are counts since the version was registered; the page takes differences. All of it is read from what
+Figures are counts since the version was registered; the page takes differences. Everything is read from what
 the server counts and knows anyway.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
-# Processor seconds that each look spends on facts, unless they are new.
+# Processor seconds that each event spends on facts, unless they are new.
 _FACTS_TIME: Final = 0.002
 # Seconds at a stretch; then the event loop does other work.
 _STRETCH: Final = 0.004
@@ -40,8 +40,8 @@ _MEGABYTE: Final = 1 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-class State:
-    """What was last seen of the versions in ``registry``."""
+class ConsoleState:
+    """The figures and facts of the versions in ``registry`` that were collected last."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -50,8 +50,10 @@ class State:
         self._figures: dict[str, msgspec.Raw] = {}
         self._facts: dict[str, msgspec.Raw] = {}
 
-    async def look(self) -> tuple[bytes, float]:
-        """What has changed, as one event, and the processor seconds that looking took."""
+    async def collect(self) -> tuple[bytes, float]:
+        """The changes since the last call, as one event, and the processor seconds that it took to collect
+        them.
+        """
         await read_gpus_of(self._registry.versions())
         watch, at = _Stopwatch(), time.monotonic()
         versions = {f"{model.name}/{model.version}": model for model in self._registry.versions()}
@@ -61,7 +63,7 @@ class State:
             await watch.give_way()
         before = {key: facts for key, facts in self._facts.items() if key in versions}
         facts, until = dict(before), watch.total + _FACTS_TIME
-        # New ones, and at least one of the others: that which was not looked at for longest.
+        # New ones, and at least one of the others: the one whose facts are the oldest.
         new = [key for key in versions if key not in before]
         for number, key in enumerate([*new, *before]):
             if number > len(new) and watch.total > until:
@@ -75,26 +77,26 @@ class State:
         return self._event(changed), watch.total
 
     def whole(self) -> bytes:
-        """Everything as of the last look, as one event."""
+        """Everything that was collected last, as one event."""
         return self._event(self._facts)
 
     def forget(self) -> None:
-        """Nobody looks any more."""
+        """The last viewer has left."""
         self._figures, self._facts = {}, {}
 
     def _event(self, facts: dict[str, msgspec.Raw]) -> bytes:
         """``life`` is another one after a restart of the server."""
-        told = {
+        content = {
             "life": self._life,
             "at": round(self._at, 3),
             "bounds": {"latency": REQUEST_BOUNDS, "parts": SECONDS_BOUNDS},
             "figures": self._figures,
             "facts": facts,
         }
-        return b"data: " + _encode(told) + b"\n\n"
+        return b"data: " + _encode(content) + b"\n\n"
 
     def _is_default(self, model: ModelVersion) -> bool:
-        # It may have been unregistered since the look began.
+        # It may have been unregistered meanwhile.
         return self._registry.has(model.name, model.version) and self._registry.is_default(model)
 
 
@@ -119,7 +121,7 @@ class _Stopwatch:
 
 
 def figures_of(model: ModelVersion) -> dict[str, Any]:
-    """What changes all the time: counts, and what waits and runs now."""
+    """The part that changes all the time: counts, and the requests that wait and run now."""
     metrics, statistics = model.metrics, model.pool.statistics()
     return {
         "latency": _counted(metrics.request_seconds),
@@ -144,11 +146,14 @@ def _summed(observed: Distribution) -> list[float]:
 
 
 def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
-    """What seldom changes: the description, workers with their last output, options with their sources."""
+    """The part that seldom changes: the description, workers with their last output, options with their
+    sources.
+    """
     described = describe(model)
     del described["jobQueueStatus"], described["sequences"]
     described["workers"] = [
-        _worker(worker, told) for worker, told in zip(model.pool.workers, described["workers"], strict=True)
+        _worker(worker, described_worker)
+        for worker, described_worker in zip(model.pool.workers, described["workers"], strict=True)
     ]
     failure = described.get("failure") or model.pool.failure
     return {
@@ -162,8 +167,8 @@ def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
 
 
 def _state(model: ModelVersion) -> str:
-    """In one word: degraded with fewer workers than wanted, failing while these work in vain, retrying while
-    they fail to load, empty without any.
+    """In one word: degraded with fewer workers than configured, failing while their batches fail, retrying
+    while they fail to load, empty without any.
     """
     statistics, pool = model.pool.statistics(), model.pool
     if statistics.ready:
@@ -187,18 +192,18 @@ def _worker(worker: Worker, described: dict[str, Any]) -> dict[str, Any]:
 
 def _options(model: ModelVersion) -> list[tuple[str, str, str]]:
     """The key, value and source of each option."""
-    options, found = model.options, []
+    options, rows = model.options, []
     for name, row in OPTIONS.items():
         if hasattr(options, name):
             value = getattr(options, name)
             text = _text(value)
-            found.append((row.key, text[:_LONGEST_VALUE], options.sources.get(name, "default")))
-    return found
+            rows.append((row.key, text[:_LONGEST_VALUE], options.sources.get(name, "default")))
+    return rows
 
 
 def _text(value: object) -> str:
     """A value on one line; of one with parts, those that differ from the default."""
     if is_dataclass(value) and not isinstance(value, type):
-        given = {each.name: getattr(value, each.name) for each in fields(value)}
-        return ", ".join(f"{name}={it}" for name, it in given.items() if it != getattr(type(value)(), name))
+        values = {each.name: getattr(value, each.name) for each in fields(value)}
+        return ", ".join(f"{name}={it}" for name, it in values.items() if it != getattr(type(value)(), name))
     return property_text(getattr(value, "value", value))

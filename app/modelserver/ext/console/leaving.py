@@ -1,4 +1,4 @@
-"""Clients of the console that leave before their answer."""
+"""Clients of the console that leave before their response."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from modelserver.surface.http.exchange import HotRoutes, Target
 
 _PREFIX: Final = b"/console/try"
-# Of the answer's headers; a handler may set others, which must not act on the console.
-_SHOWN: Final = frozenset({b"server-timing", b"x-batch-id", b"x-batch-size"})
+# Headers of the response that the page gets; a handler may set others, which must not act on the console.
+_PASSED_ON: Final = frozenset({b"server-timing", b"x-batch-id", b"x-batch-size"})
 # Headers of the page's request that are not the model's business.
 _HIDDEN: Final = frozenset({b"authorization", b"cookie"})
 _UNKNOWN_TYPE: Final = "application/octet-stream"
@@ -58,16 +58,16 @@ async def answer_try(request: Request, hot: HotRoutes) -> Response:
 
 
 class TriedExchange(Exchange):
-    """A try on its way. ``begins`` gets the status and the headers of its answer."""
+    """The exchange of one try; ``begins`` gets the status and the headers of the response."""
 
     __slots__ = ("_headers", "_parts", "_unsent", "begins")
 
     def __init__(self, target: Target, request: Request, body: bytes) -> None:
         super().__init__(target, b"POST", "1.1", body)
         self._headers = [(name, value) for name, value in request.scope["headers"] if name not in _HIDDEN]
-        given = dict(self._headers)
-        self.content_type = given.get(b"content-type", b"").decode("latin-1")
-        self.request_id = accept_request_id(given.get(b"x-request-id", b""))
+        headers = dict(self._headers)
+        self.content_type = headers.get(b"content-type", b"").decode("latin-1")
+        self.request_id = accept_request_id(headers.get(b"x-request-id", b""))
         self.begins: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._unsent = 0
@@ -133,7 +133,7 @@ class TriedExchange(Exchange):
         if self.disconnected:
             return
         lines = (line.partition(b": ") for line in extra.split(b"\r\n"))
-        headers = {name.decode(): value.decode("latin-1") for name, _, value in lines if name in _SHOWN}
+        headers = {name.decode(): value.decode("latin-1") for name, _, value in lines if name in _PASSED_ON}
         self.begins.set_result((status, {**headers, "content-type": clean(content_type) or _UNKNOWN_TYPE}))
 
     def _put(self, part: bytes | None) -> None:

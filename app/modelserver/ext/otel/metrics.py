@@ -43,7 +43,7 @@ _LEAST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FamilyReading:
     """A metric at one moment; a series has its labels, and a number or a histogram's (counts, total)."""
 
     name: str
@@ -53,9 +53,9 @@ class Reading:
     series: list[tuple[Mapping[str, str], Any]]
 
 
-def read(metrics: ServerMetrics) -> list[Reading]:
+def read(metrics: ServerMetrics) -> list[FamilyReading]:
     """All metrics now. Belongs to the event loop's thread, as the metrics do."""
-    found = []
+    readings = []
     for family in metrics.families():
         series: list[tuple[Mapping[str, str], Any]] = []
         for values, child in family.series:
@@ -65,18 +65,18 @@ def read(metrics: ServerMetrics) -> list[Reading]:
             else:
                 series.append((labels, float(child.value)))
         bounds = family.bounds if isinstance(family, Histogram) else ()
-        found.append(Reading(family.name, family.help_text, family.kind, bounds, series))
-    return found
+        readings.append(FamilyReading(family.name, family.help_text, family.kind, bounds, series))
+    return readings
 
 
-def points(readings: list[Reading], start: int, now: int) -> list[Metric]:
+def points(readings: list[FamilyReading], start: int, now: int) -> list[Metric]:
     """The same as the SDK has it; times in nanoseconds since 1970."""
     return [
         Metric(each.name, each.help_text, "", _data(each, start, now)) for each in readings if each.series
     ]
 
 
-def _data(reading: Reading, start: int, now: int) -> Gauge | Sum | HistogramData:
+def _data(reading: FamilyReading, start: int, now: int) -> Gauge | Sum | HistogramData:
     cumulative = AggregationTemporality.CUMULATIVE
     if reading.kind == "histogram":
         # The extremes are not known, which OTLP allows.
@@ -124,7 +124,7 @@ class MetricsSender:
 
         return send
 
-    def _send(self, readings: list[Reading]) -> None:
+    def _send(self, readings: list[FamilyReading]) -> None:
         metrics = points(readings, self._start, time.time_ns())
         scope = ScopeMetrics(SCOPE, metrics, "")
         try:

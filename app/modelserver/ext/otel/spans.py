@@ -89,9 +89,9 @@ class Tracing:
         """
         # Called for each request: what is not traced costs a random number, or a look at its traceparent.
         if headers:
-            given = [value for header, value in headers if header.lower() == TRACEPARENT]
-            if given:
-                if self._follows_unsampled and len(given) == 1 and _UNSAMPLED.fullmatch(given[0]):
+            values = [value for header, value in headers if header.lower() == TRACEPARENT]
+            if values:
+                if self._follows_unsampled and len(values) == 1 and _UNSAMPLED.fullmatch(values[0]):
                     return None
                 return self._sample(_parent(headers), str(name))
         if self._bound is None:
@@ -181,26 +181,26 @@ def failed(text: str) -> Status:
 
 def bound_of(sampler: Sampler) -> int | None:
     """Traces are sampled whose id, modulo 2**64, is below this; None if the sampler needs to be asked."""
-    found = _BY_ID.fullmatch(sampler.get_description())
-    if found is None:
+    match = _BY_ID.fullmatch(sampler.get_description())
+    if match is None:
         return None
-    if found["share"] is None:
-        return _IDS if found["on"] else 0
-    return TraceIdRatioBased.get_bound_for_rate(float(found["share"]))
+    if match["share"] is None:
+        return _IDS if match["on"] else 0
+    return TraceIdRatioBased.get_bound_for_rate(float(match["share"]))
 
 
 def follows_unsampled(sampler: Sampler) -> bool:
     """Whether it samples no request whose caller, elsewhere, has not sampled it."""
-    found = sampler.get_description()
-    return found.startswith("ParentBased{") and "remoteParentNotSampled:AlwaysOffSampler" in found
+    description = sampler.get_description()
+    return description.startswith("ParentBased{") and "remoteParentNotSampled:AlwaysOffSampler" in description
 
 
 def _parent(headers: Iterable[tuple[bytes, bytes]]) -> Context:
-    found: dict[str, list[str]] = {}
+    carrier: dict[str, list[str]] = {}
     for header, value in headers:
         if (name := header.lower()) in {TRACEPARENT, _TRACESTATE}:
-            found.setdefault(name.decode(), []).append(value.decode("latin-1"))
+            carrier.setdefault(name.decode(), []).append(value.decode("latin-1"))
     # Two are none (W3C Trace Context 3.2), and the SDK would log each that is too long.
-    given = found.get("traceparent", ())
-    is_one = len(given) == 1 and len(given[0]) <= _LONGEST
-    return _PROPAGATOR.extract(found if is_one else {})
+    parents = carrier.get("traceparent", ())
+    is_one = len(parents) == 1 and len(parents[0]) <= _LONGEST
+    return _PROPAGATOR.extract(carrier if is_one else {})

@@ -48,7 +48,7 @@ class LoggedCall:
         if not self._log.responses:
             return
         self._size += len(body)
-        if self._size > self._log.bounds.body:
+        if self._size > self._log.limits.body:
             self._parts.clear()
         else:
             self._parts.append(body)
@@ -63,7 +63,7 @@ class LoggedCall:
         """The collected parts; None if responses are not logged, or they are too large, which is counted."""
         if not self._log.responses:
             return None
-        if self._size > self._log.bounds.body:
+        if self._size > self._log.limits.body:
             self._log.drop("too_large")
             return None
         return self._parts

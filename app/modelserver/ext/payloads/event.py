@@ -49,14 +49,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all events of a server have in common.
+    """The attributes that all events of a server have in common.
 
-    ``told`` are the request headers to include, in lower case; ``annotations`` is a JSON object or empty.
+    ``copied`` are the request headers to include, in lower case; ``annotations`` is a JSON object or empty.
     """
 
     source: str
     attributes: tuple[tuple[str, str], ...] = ()
-    told: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
     annotations: str = ""
 
     @classmethod
@@ -87,8 +87,8 @@ class Origin:
         }
         for name, value in (*self.attributes, *(event.about or {}).items()):
             heads[f"ce-{name}"] = _printable(value)
-        heads["ce-metadata"] = _json(self._metadata(event.headers)) if self.told else "{}"
-        # For the sink's own spans, and as CloudEvents' extension has it.
+        heads["ce-metadata"] = _json(self._metadata(event.headers)) if self.copied else "{}"
+        # Once for the sink's own spans, and once as CloudEvents' extension defines it.
         for name, value in trace_context(event.headers):
             heads[name] = value
             if name != "baggage":
@@ -103,25 +103,25 @@ class Origin:
         metadata: dict[str, list[str]] = {}
         for name, value in headers:
             text = name.decode("latin-1").lower()
-            if text in self.told:
+            if text in self.copied:
                 # `X-Request-Id`, as Go's servers write it.
                 canonical = "-".join(part.capitalize() for part in text.split("-"))
-                metadata.setdefault(canonical, []).append(shown(value.decode("latin-1")))
+                metadata.setdefault(canonical, []).append(without_credentials(value.decode("latin-1")))
         return metadata
 
 
 def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
-    """Those of the headers that W3C's Trace Context and Baggage define, which are passed on."""
-    found: dict[str, str] = {}
+    """The headers that W3C's Trace Context and Baggage define; they are passed on."""
+    context: dict[str, str] = {}
     for name, value in headers:
         text = _TRACE_CONTEXT.get(name.lower())
-        shown_value = value.decode("latin-1")
-        if text is not None and shown_value.isascii() and shown_value.isprintable():
-            found[text] = f"{found[text]},{shown_value}" if text in found else shown_value
-    return found.items()
+        value_text = value.decode("latin-1")
+        if text is not None and value_text.isascii() and value_text.isprintable():
+            context[text] = f"{context[text]},{value_text}" if text in context else value_text
+    return context.items()
 
 
-def shown(value: str) -> str:
+def without_credentials(value: str) -> str:
     """A header's value; credentials are hidden, whatever the header's name."""
     return HIDDEN if _CREDENTIAL.match(value) else value
 

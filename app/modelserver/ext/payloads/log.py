@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.ext.payloads.event import Event, Origin
-from modelserver.ext.payloads.sink import Connection, Sink, SinkError
+from modelserver.ext.payloads.sink import Sink, SinkConnection, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PayloadLimits:
     """Limits: events and bytes that are waiting or being sent, bytes of one body, and threads."""
 
     events: int = 100
@@ -48,8 +48,8 @@ class Bounds:
 class PayloadLog:
     """Queues and sends events; ``mode`` is ``all``, ``request`` or ``response``.
 
-    ``requests`` and ``responses`` say which are wanted. ``clock``, in seconds, limits how often losses are
-    logged. Unless noted, methods are for the event loop's thread.
+    ``requests`` and ``responses`` say which of them are logged. ``clock``, in seconds, limits how often
+    losses are logged. Unless noted, methods are for the event loop's thread.
     """
 
     def __init__(
@@ -57,35 +57,35 @@ class PayloadLog:
         sink: Sink,
         origin: Origin,
         mode: str = "all",
-        bounds: Bounds | None = None,
+        limits: PayloadLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.requests = mode in ("all", "request")
         self.responses = mode in ("all", "response")
-        self.bounds = bounds or Bounds()
+        self.limits = limits or PayloadLimits()
         self._sink = sink
         self._clock = clock
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # Each counter is written by one thread, so no lock is needed: what is pending is the difference.
+        # Each counter is written by one thread, so no lock is needed: the difference is pending.
         self._taken_in = self._bytes_in = 0
         self._dropped = dict.fromkeys(("queue_full", "too_large", "shutdown"), 0)
         self._senders = [
-            _Sender(self._events, sink, origin, self.complain) for _ in range(self.bounds.connections)
+            _Sender(self._events, sink, origin, self.report_losses) for _ in range(self.limits.connections)
         ]
-        self._said = dict.fromkeys(OUTCOMES, 0)
+        self._reported = dict.fromkeys(OUTCOMES, 0)
         self._quiet_until = 0.0
-        self._saying = threading.Lock()
+        self._reporting = threading.Lock()
 
     @classmethod
     def of(cls, settings: Settings) -> PayloadLog:
         """The payload log that the settings describe. Raises ConfigError for ``payload_log_ca_file``."""
-        bounds = Bounds(
+        limits = PayloadLimits(
             settings.payload_log_queue_size,
             settings.payload_log_queue_bytes,
             settings.payload_log_max_body,
             settings.payload_log_connections,
         )
-        return cls(Sink.of(settings), Origin.of(settings), settings.payload_log_mode, bounds)
+        return cls(Sink.of(settings), Origin.of(settings), settings.payload_log_mode, limits)
 
     def start(self) -> None:
         _log.info("Payload log: events go to %s", self._sink)
@@ -95,11 +95,11 @@ class PayloadLog:
     def put(self, event: Event) -> None:
         """Queues an event or drops it; never blocks."""
         size = len(event.body)
-        if size > self.bounds.body:
+        if size > self.limits.body:
             self.drop("too_large")
             return
         waiting = self._bytes_in - sum(sender.bytes_done for sender in self._senders)
-        if self.waiting >= self.bounds.events or waiting + size > self.bounds.nbytes:
+        if self.waiting >= self.limits.events or waiting + size > self.limits.nbytes:
             self.drop("queue_full")
         else:
             self._taken_in += 1
@@ -122,26 +122,26 @@ class PayloadLog:
     def drop(self, why: str) -> None:
         """Counts an event that is not sent, by one of :data:`OUTCOMES`."""
         self._dropped[why] += 1
-        self.complain()
+        self.report_losses()
 
-    def complain(self, *, at_last: bool = False) -> None:
+    def report_losses(self, *, at_last: bool = False) -> None:
         """Logs new losses, at most once a minute unless ``at_last``; for any thread."""
         now = self._clock()
-        if (now < self._quiet_until and not at_last) or not self._saying.acquire(blocking=False):
+        if (now < self._quiet_until and not at_last) or not self._reporting.acquire(blocking=False):
             return
         try:
             counts = self.counts()
-            lost = {name: counts[name] - self._said[name] for name in _WORDS}
+            lost = {name: counts[name] - self._reported[name] for name in _WORDS}
             if not any(lost.values()):
                 return
             self._quiet_until = now + QUIET_SECONDS
-            self._said = counts
+            self._reported = counts
             text = ", ".join(f"{count} {_WORDS[name]}" for name, count in lost.items() if count)
             fault = next((sender.fault for sender in self._senders if sender.fault), "")
             reason = f" ({fault})" if lost["failed"] and fault else ""
             _log.warning("Payload log: events for %s are lost: %s%s", self._sink, text, reason)
         finally:
-            self._saying.release()
+            self._reporting.release()
 
     async def close(self, grace: float) -> None:
         """Sends waiting events for up to ``grace`` seconds, then drops the rest."""
@@ -151,7 +151,7 @@ class PayloadLog:
         for sender in self._senders:
             sender.stop()
         self._dropped["shutdown"] += self.waiting
-        self.complain(at_last=True)
+        self.report_losses(at_last=True)
 
     def _join(self, deadline: float) -> None:
         for sender in self._senders:
@@ -177,7 +177,7 @@ class _Sender(threading.Thread):
         self.fault = ""
         self._events = events
         self._origin = origin
-        self._connection = Connection(sink)
+        self._connection = SinkConnection(sink)
         self._on_failure = on_failure
         self._is_stopped = False
 

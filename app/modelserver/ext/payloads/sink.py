@@ -28,11 +28,13 @@ _SMALL = 1 << 16
 
 
 class SinkError(Exception):
-    """An event could not be sent; says why."""
+    """An event could not be sent; the message is the reason."""
 
 
 class Sink:
-    """Where events are sent: an http(s) URL, whose query is never shown; ``timeout`` is seconds per event."""
+    """Where events are sent: an http(s) URL, whose query is never printed; ``timeout`` is seconds per
+    event.
+    """
 
     def __init__(self, url: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
@@ -43,10 +45,10 @@ class Sink:
         path = parts.path or "/"
         target = f"{path}?{parts.query}" if parts.query else path
         self.start = f"POST {target} HTTP/1.1\r\nhost: {parts.netloc}\r\n"
-        self._shown = f"{parts.scheme}://{parts.netloc}{path}"
+        self._text = f"{parts.scheme}://{parts.netloc}{path}"
 
     def __str__(self) -> str:
-        return self._shown
+        return self._text
 
     @classmethod
     def of(cls, settings: Settings) -> Sink:
@@ -66,7 +68,7 @@ class Sink:
         return cls(url, settings.payload_log_timeout, tls)
 
 
-class Connection:
+class SinkConnection:
     """A connection to the sink, opened on demand and kept; not thread-safe."""
 
     def __init__(self, sink: Sink) -> None:

@@ -1,8 +1,8 @@
-"""The payload log's look at requests.
+"""The payload log as a watcher of requests.
 
-Requests that are refused before they reach a route (tokens, limits) and failures are not logged
-(kserve reference 10.3). An event's body is what the handler gets and returns; over gRPC the message, named by
-its content type. An answer in parts is logged as one.
+Requests that are refused before they reach a route (tokens, limits) and failures are not logged (kserve
+reference 10.3). An event's body is the handler's input or result; over gRPC it is the message, named by its
+content type. A response in parts is logged as one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH_ID = re.compile(rb"(?:\A|\n)x-batch-id: ([!-~]*)\r")
 
 
 def watch_with(log: PayloadLog) -> Watch:
-    """What logs each request."""
+    """A watch that logs each request."""
     return lambda watched: LoggedRequest(watched, log)
 
 
@@ -47,7 +47,7 @@ class LoggedRequest(Watcher):
         self._type = ""
 
     def _log_request(self) -> None:
-        """Once its body is inflated, or nothing more comes."""
+        """Logs the request once: when its body is inflated, or when nothing more comes."""
         if self._is_logged:
             return
         self._is_logged = True
