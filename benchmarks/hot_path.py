@@ -41,7 +41,7 @@ from modelserver.ext.otel.requests import watch_with
 from modelserver.ext.otel.spans import Tracing
 from modelserver.ext.recording.recorder import Recorder, RecordingOptions
 from modelserver.ext.rollout.plan import Plan
-from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.version import ModelVersion
 from modelserver.surface.http.connection import HttpProtocol, Listener
@@ -202,7 +202,7 @@ class Server:
             for name in ("1.0", "2.0")
         )
         if weighted:
-            version.traffic = Traffic("noop")
+            version.traffic = ModelTraffic("noop")
             version.traffic.follow({"1.0": version, "2.0": other}, "1.0")
             version.traffic.adopt(Plan({"1.0": 50, "2.0": 50}))
         watches: list[Watch] = []

@@ -32,7 +32,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     nothing: Any = None
     added: list[Any] = []
     if "management" in roles:
-        added.append(lambda app, _: add_traffic(app, nothing))
+        added.append(lambda app, _: add_traffic(app, nothing, nothing))
         added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
         if recorder is not None:
             added.append(lambda app, _: add_recording(app, nothing, recorder))

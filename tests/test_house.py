@@ -36,14 +36,9 @@ _UPWARDS: dict[str, set[str]] = {
         "ext.sequences.queue",
     },
     "models": {
-        "ext.rollout.meters",
-        "ext.rollout.plan",
-        "ext.rollout.traffic",
         "ext.sequences.pool",
     },
     "surface": {
-        "ext.rollout.promoting",
-        "ext.rollout.traffic",
         "ext.sequences.queue",
         "ext.sequences.requests",
     },

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.object_stores import ObjectStores
     from modelserver.models.registry import Registry
+    from modelserver.models.routing import Router
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.services import AddRoutes, Role, Services
@@ -132,6 +133,10 @@ class Host:
     def fetch(self, stores: ObjectStores) -> None:
         """Archives may come from object stores."""
         self.registry.preparation.store.remote = stores
+
+    def route(self, router: Router) -> None:
+        """``router`` divides the requests for a model that name no version among its versions."""
+        self.registry.router = router
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

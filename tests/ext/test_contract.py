@@ -114,6 +114,7 @@ def test_extension_that_is_off_is_not_imported() -> None:
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_: None\n"
         "host = SimpleNamespace(settings=settings, fetch=nothing, routes=nothing, answer=nothing)\n"
+        "host.route, host.registry, host.services = nothing, None, SimpleNamespace(metrics=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )

@@ -90,8 +90,6 @@ class Preparation:
         self.options: dict[str, Any] = {}
         self.forgotten: list[str] = []
         self.grace = 1.0
-        self.metrics: Any = None
-        self.shadow_bodies = 0
 
     def close(self) -> None:
         pass

@@ -110,28 +110,6 @@ async def test_both_versions_from_one_file(new_registry: Callable[..., Registry]
     assert registry.get("a").version == "1.1"
 
 
-async def test_the_traffic_of_a_snapshot(
-    new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It holds, and not what the files say; one that the versions cannot carry out is left out."""
-    file = "traffic: {1.0: 100}\n"
-    for name in "ab":
-        manifest = store / name / "MAR-INF" / "MANIFEST.json"
-        content = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps({**content, "model": {**content["model"], "configFile": "c.yaml"}}))
-        (store / name / "c.yaml").write_text(file)
-    sticky = {"weights": {"1.0": 100}, "sticky": "x-user"}
-    items = saved(a={"1.0": entry("a", traffic=sticky)}, b={"1.0": entry("b")})
-    registry = await restore(new_registry(), items)
-    result = {model.name: model.traffic and model.traffic.plan.document() for model in registry.versions()}
-    await registry.close(0)
-    other = await restore(new_registry(), saved(b={"1.0": entry("b", traffic={"7.0": 100})}))
-    await other.close(0)
-
-    assert result == {"a": sticky, "b": None}
-    assert "The traffic of b is not restored: weights: version 7.0 is not registered" in caplog.text
-
-
 async def test_settings_and_snapshot(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.options.resolve import (
@@ -82,13 +81,13 @@ def test_document() -> None:
 
 def test_the_traffic_is_with_the_default_version() -> None:
     """And is read back as it was."""
-    plan = patched(Plan(), {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}})
+    state = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}}
     versions = version(), version(version="2.0")
     for each in versions:
-        each.traffic = SimpleNamespace(plan=plan)
+        each.traffic = SimpleNamespace(state=state)
     saved = parse_snapshot(json.dumps(document(*versions))).models
 
-    assert [each.traffic for each in saved] == [plan, None]
+    assert [each.traffic for each in saved] == [state, None]
 
 
 def test_snapshot_of_torchserve() -> None:
@@ -191,7 +190,7 @@ def test_file_that_was_fetched() -> None:
         ('{"models": {"a": {"1": {"marName": "a", "batchSize": true}}}}', "batchSize: a whole number"),
         ('{"models": {"a": {"1": {"marName": "a", "batchSize": -5}}}}', "batch_size=-5"),
         ('{"models": {"a": {"1": {"marName": "a", "defaultVersion": 1}}}}', "true or false is needed"),
-        ('{"models": {"a": {"1": {"marName": "a", "traffic": {"1": "x"}}}}}', "models.a.1.traffic: "),
+        ('{"models": {"a": {"1": {"marName": "a", "traffic": [1]}}}}', "models.a.1.traffic: a JSON object"),
         ('{"models": ' + "[" * 100_000, "a JSON object is needed"),
     ],
 )

@@ -53,7 +53,7 @@ async def load_first(
         settings.model_snapshot is None
         and snapshots is not None
         and not settings.as_torchserve
-        and (found := await asyncio.to_thread(snapshots.newest))
+        and (found := await asyncio.to_thread(snapshots.newest, registry.router.check))
     ):
         path, (saved, workflows) = found
         origin = str(path)
@@ -135,11 +135,8 @@ async def _restore_traffic(registry: Registry, saved: Sequence[SavedModel]) -> N
     for name in dict.fromkeys(item.name for item in saved):
         if name not in registry.names():
             continue
-        if name not in plans:
-            await registry.drop_traffic(name)
-            continue
         try:
-            registry.direct(name, plans[name])
+            registry.router.direct(name, plans.get(name))
         except BadRequest as error:
             _log.warning("The traffic of %s is not restored: %s", name, error.message)
 

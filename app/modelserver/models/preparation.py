@@ -76,7 +76,7 @@ class Preparation:
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
     where there are other machines for workers. ``grace``: seconds that a removed version has to answer
-    waiting requests. ``shadow_bodies``: bytes of bodies that are kept where a shadow's answer differs.
+    waiting requests.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class Preparation:
         self.store = ModelStore(settings.model_store)
         self._workdir = workdir
         self.metrics = metrics
-        self.shadow_bodies = settings.shadow_bodies
         self._devices = devices
         self._cpus = usable_cpus()
         self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.text import without_credentials
@@ -20,19 +19,18 @@ from modelserver.errors import (
     StartFailed,
 )
 from modelserver.models.archives.archive import nameless
+from modelserver.models.routing import DefaultRouter
 from modelserver.models.version import FailedVersion, ModelVersion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from modelserver.engine.pools.worker import Worker
-    from modelserver.ext.rollout.plan import Plan
-    from modelserver.ext.rollout.traffic import Headed, Traffic
     from modelserver.models.changes import Change
     from modelserver.models.options.resolve import Registration
     from modelserver.models.preparation import Preparation
-    from modelserver.models.traffic import Directions
-    from modelserver.models.version import SavedWorkflow
+    from modelserver.models.routing import Router
+    from modelserver.models.version import Headed, ModelRouter, SavedWorkflow
 
 _log = logging.getLogger("modelserver.models")
 
@@ -48,7 +46,7 @@ class _Model:
 
     default: str
     versions: dict[str, ModelVersion] = field(default_factory=dict)
-    traffic: Traffic[ModelVersion] | None = None
+    traffic: ModelRouter | None = None
 
 
 class Registry:
@@ -57,8 +55,8 @@ class Registry:
     Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
     awaited after each accepted change, before its caller gets the result. ``replacing`` and ``retiring`` are
     the tasks of :mod:`modelserver.models.replacing` that load versions and end replaced ones. ``workflows``
-    are those that snapshots keep too, by name. ``tells_names``: an error for a model or version that is not
-    there says which are.
+    are those that snapshots keep too, by name. ``router`` divides requests among versions. ``tells_names``:
+    an error for a model or version that is not there says which are.
     """
 
     def __init__(self, preparation: Preparation, *, tells_names: bool = False) -> None:
@@ -70,7 +68,7 @@ class Registry:
         self._reserved: set[tuple[str, str]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[], Awaitable[None]] | None = None
-        self._directions: Directions | None = None
+        self.router: Router = DefaultRouter()
         self.workflows: dict[str, SavedWorkflow] = {}
 
     # -- looking up
@@ -90,14 +88,14 @@ class Registry:
             raise ModelNotFound.named(name, self._models if self._tells_names else None)
         return model
 
-    def version_for(self, name: str, version: str | None, asked: Headed) -> ModelVersion:
-        """The version for a request, which is counted; without a named version, weights may choose it.
+    def version_for(self, name: str, version: str | None, request: Headed) -> ModelVersion:
+        """The version for a request, which is counted; without a named version, the router may choose it.
 
         Raises ModelNotFound, ModelVersionNotFound.
         """
         model = self.get(name, version)
         if model.traffic is not None and version is None:
-            model = model.traffic.choose(asked)
+            model = model.traffic.choose(request)
         model.metrics.request(version is not None)
         return model
 
@@ -170,24 +168,34 @@ class Registry:
                     name, registration, archive, at_startup=at_startup, on_progress=on_progress
                 )
                 check_workers(model.options.min_workers)
-                await _check_traffic(model)
+                await self._check_traffic(model)
             finally:
                 self.release(name, version)
             undo.pop_all()
         self.add(model)
         _log.info("Model %s loaded.", name)
         model.pool.scale(model.options.min_workers, model.options.max_workers)
-        if model.options.traffic is not None:
-            await self._try_traffic(model, model.options.traffic)
+        self._direct_as_its_file(model)
         await self.changed()
         return model
 
-    async def _try_traffic(self, model: ModelVersion, document: object) -> None:
-        """Carries out what the version's file says of the traffic; if that is not possible yet, warns."""
-        made = await asyncio.to_thread(import_module, "modelserver.models.traffic")
-        stopped = f"{model.version} was registered, and its model-config.yaml sets the traffic"
+    async def _check_traffic(self, model: ModelVersion) -> None:
+        """Raises InvalidModel if the model's file has traffic that no versions could have."""
+        if model.options.traffic is None:
+            return
         try:
-            self.direct(model.name, made.changed_plan(None, document)[0], stopped)
+            await asyncio.to_thread(self.router.check, model.options.traffic)
+        except BadRequest as error:
+            message = f"{without_credentials(model.url)}: model-config.yaml: traffic: {error.message}"
+            raise InvalidModel(message) from None
+
+    def _direct_as_its_file(self, model: ModelVersion) -> None:
+        """Carries out what the version's file says of the traffic; if that is not possible yet, warns."""
+        if model.options.traffic is None:
+            return
+        reason = f"{model.version} was registered, and its model-config.yaml sets the traffic"
+        try:
+            self.router.direct(model.name, model.options.traffic, reason)
         except BadRequest as error:
             _log.warning(
                 "%s %s: traffic in its model-config.yaml: %s", model.name, model.version, error.message
@@ -281,44 +289,12 @@ class Registry:
                 self._follow(entry)
         await self.changed()
 
-    async def change_traffic(self, name: str, document: object) -> None:
-        """Changes the parts of the model's traffic that the document gives (docs/rollouts.md).
-
-        Raises ModelNotFound, BadRequest.
-        """
-        # In a thread, and only for servers that use it.
-        made = await asyncio.to_thread(import_module, "modelserver.models.traffic")
-        async with self.lock(name):
-            self.direct(name, *made.changed_plan(self.get(name).traffic, document))
-        await self.changed()
-
-    async def drop_traffic(self, name: str) -> None:
-        """The default version gets all requests that name no version again. Raises ModelNotFound."""
-        async with self.lock(name):
-            self.get(name)
-            self._set_traffic(self._models[name], None)
-        await self.changed()
-
-    def direct(self, name: str, plan: Plan, stopped: str = "") -> None:
-        """Carries out a plan; ``stopped``: why a promotion ends, if it does.
-
-        Raises BadRequest for one that the model's versions cannot carry out.
-        """
-        from modelserver.models.traffic import Directions  # noqa: PLC0415 - for servers that use it
-
-        if self._directions is None:
-            self._directions = Directions(self.preparation, self._traffics, self.changed)
-        entry = self._models[name]
-        traffic = self._directions.carry_out(
-            *(name, entry.versions, entry.default, plan, entry.traffic), stopped=stopped
-        )
-        self._set_traffic(entry, traffic if plan or traffic.promotion else None)
-
-    def _traffics(self) -> list[Traffic[ModelVersion]]:
-        return [model.traffic for model in self._models.values() if model.traffic is not None]
+    def set_traffic(self, name: str, traffic: ModelRouter | None) -> None:
+        """Requests for the model that name no version follow ``traffic`` from now on."""
+        self._set_traffic(self._models[name], traffic)
 
     @staticmethod
-    def _set_traffic(entry: _Model, traffic: Traffic[ModelVersion] | None) -> None:
+    def _set_traffic(entry: _Model, traffic: ModelRouter | None) -> None:
         before, entry.traffic = entry.traffic, traffic
         if before is not None and before is not traffic:
             before.close()
@@ -431,18 +407,6 @@ class Registry:
         self.preparation.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
-
-
-async def _check_traffic(model: ModelVersion) -> None:
-    """Raises InvalidModel if the model's file asks for traffic that there cannot be."""
-    if model.options.traffic is None:
-        return
-    plans = await asyncio.to_thread(import_module, "modelserver.ext.rollout.plan")
-    try:
-        plans.check_form(model.options.traffic)
-    except BadRequest as error:
-        told = f"{without_credentials(model.url)}: model-config.yaml: traffic: {error.message}"
-        raise InvalidModel(told) from None
 
 
 def check_name(name: str, kind: str = "model") -> None:

@@ -23,7 +23,6 @@ from modelserver.models.version import SavedModel, SavedNode, SavedWorkflow, mar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from modelserver.ext.rollout.plan import Plan
     from modelserver.models.options.option import Option
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -54,8 +53,7 @@ def registry_document(registry: Registry) -> dict[str, Any]:
             **_version_document(model),
         }
         if registry.is_default(model) and model.name not in nodes:
-            plan = None if model.traffic is None else model.traffic.plan
-            models[model.name][model.version].update(_traffic_document(plan))
+            models[model.name][model.version].update(_traffic_document(_traffic_of(model)))
     document = {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
     workflows = {}
     for name, saved in registry.workflows.items():
@@ -68,11 +66,15 @@ def registry_document(registry: Registry) -> dict[str, Any]:
 
 def _node_of(registry: Registry, name: str) -> SavedNode:
     default = registry.get(name)
-    return SavedNode(default.version, None if default.traffic is None else default.traffic.plan)
+    return SavedNode(default.version, _traffic_of(default))
 
 
-def _traffic_document(plan: Plan | None) -> dict[str, Any]:
-    return {"traffic": plan.document()} if plan else {}
+def _traffic_of(model: ModelVersion) -> Mapping[str, Any] | None:
+    return None if model.traffic is None else model.traffic.state
+
+
+def _traffic_document(traffic: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"traffic": traffic} if traffic else {}
 
 
 def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, SavedNode]) -> str | dict[str, Any]:
@@ -132,6 +134,23 @@ def parse_snapshot(text: str) -> Saved:
     )
     workflows = _mapping(document.get("workflows", {}), "workflows")
     return Saved(models, {name: _saved_workflow(name, given) for name, given in workflows.items()})
+
+
+def check_routes(saved: Saved, check: Callable[[Any], None]) -> None:
+    """Raises ConfigError for what the router could never carry out; ``check`` raises BadRequest for it."""
+    models = ((f"models.{item.name}.{item.version}", item.traffic) for item in saved.models)
+    nodes = (
+        (f"workflows.{name}.nodes.{node}", each.traffic)
+        for name, workflow in saved.workflows.items()
+        for node, each in workflow.nodes.items()
+    )
+    for place, document in (*models, *nodes):
+        try:
+            if document is not None:
+                check(document)
+        except BadRequest as error:  # noqa: PERF203 - each has its own place
+            text = f"Invalid configuration: model_snapshot: {place}.traffic: {error.message}"
+            raise ConfigError(text) from None
 
 
 def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
@@ -196,17 +215,9 @@ class _Fields:
     def flag(self, name: str) -> bool:
         return bool(self._typed(name, bool, "true or false", default=False))
 
-    def traffic(self) -> Plan | None:
+    def traffic(self) -> Mapping[str, Any] | None:
         value = self.values.get("traffic")
-        if value is None:
-            return None
-        from modelserver.ext.rollout.plan import Plan, patched  # noqa: PLC0415 - for servers that use it
-
-        try:
-            return patched(Plan(), value)
-        except BadRequest as error:
-            place = f"{self.place}.traffic"
-            raise ConfigError(f"Invalid configuration: model_snapshot: {place}: {error.message}") from None
+        return None if value is None else _mapping(value, f"{self.place}.traffic")
 
     def _typed(self, name: str, kind: type[Read], needed: str, default: Read | None = None) -> Read | None:
         value = self.values.get(name, default)

@@ -25,7 +25,7 @@ from modelserver.engine.file_locks import replace_file
 from modelserver.errors import ConfigError
 from modelserver.models.archives.urls import scheme
 from modelserver.models.settings.properties import dump, parse
-from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot import check_routes, parse_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -63,13 +63,19 @@ class SnapshotFolder:
         self._now = now
         self._last = ""
 
-    def newest(self) -> tuple[Path, Saved] | None:
-        """The newest valid snapshot and what is in it; invalid ones are logged."""
+    def newest(self, check: Callable[[Any], None] = lambda _: None) -> tuple[Path, Saved] | None:
+        """The newest valid snapshot and what is in it; invalid ones are logged.
+
+        ``check`` is that of the router.
+        """
         for path in reversed(self._files()):
             try:
-                return path, read_snapshot(path)
+                saved = read_snapshot(path)
+                check_routes(saved, check)
             except ConfigError as error:  # noqa: PERF203 - the first valid one ends the loop
                 _log.warning("Skipping snapshot %s: %s", path, error)
+            else:
+                return path, saved
         return None
 
     def write(self, kind: Kind, document: Mapping[str, Any]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.engine.tensors.tensor import TensorSpec
@@ -13,13 +13,12 @@ from modelserver.models.options.resolve import Registration
 from modelserver.models.options.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.pool import Pool
     from modelserver.engine.telemetry.metrics import ModelMetrics
     from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
-    from modelserver.ext.rollout.plan import Plan
-    from modelserver.ext.rollout.traffic import Traffic
     from modelserver.models.archives.archive import ModelArchive
     from modelserver.models.options.resolve import ModelOptions
 
@@ -31,8 +30,8 @@ class ModelVersion:
     ``sequence_headers`` name the sequences that its requests belong to, if any. ``envelope`` is the name of
     the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
     ``exposes_errors``: clients see what went wrong in the handler. ``arrivals`` also has those of versions
-    that it replaced. ``traffic``: what happens to requests that name no version, if it is more than that the
-    default version gets them; all versions have the same.
+    that it replaced. ``traffic`` decides which version answers requests that name none; None: the default
+    version does. All versions have the same.
     """
 
     name: str
@@ -50,7 +49,7 @@ class ModelVersion:
     replacement: Replacement | None = None
     exposes_errors: bool = False
     arrivals: Arrivals = field(default_factory=lambda: Arrivals(time.monotonic()))
-    traffic: Traffic[ModelVersion] | None = None
+    traffic: ModelRouter | None = None
 
     @property
     def batches(self) -> bool:
@@ -83,6 +82,57 @@ class ModelVersion:
         return self.splits and not self.envelope
 
 
+class Headed(Protocol):
+    """A request with headers."""
+
+    @property
+    def headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """Names, in any case, and values."""
+
+
+class ModelRouter(Protocol):
+    """Decides which version of a model answers a request that names none.
+
+    ``watches``: whether :meth:`watch` is to be called. ``state`` is kept in snapshots.
+    """
+
+    watches: bool
+
+    @property
+    def ready(self) -> bool:
+        """Whether any version that gets requests has a ready worker."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """As a document that :meth:`~modelserver.models.routing.Router.direct` takes, or empty."""
+
+    def choose(self, request: Headed) -> ModelVersion:
+        """The version that answers the request."""
+
+    def home(self, sequence_id: str, chosen: ModelVersion) -> ModelVersion:
+        """The version that has the state of a sequence, else the one for a new sequence with this id."""
+
+    def watch(self, request: Request, version: ModelVersion) -> None:
+        """Called before a request is queued for the version."""
+
+    def refused(self, version: ModelVersion, status: int) -> None:
+        """A request for this version was answered with this status before it was queued."""
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """The part of a version, for its description."""
+
+    def follow(
+        self, versions: Mapping[str, ModelVersion], default: str, moved: tuple[str, str] | None = None
+    ) -> None:
+        """The versions of the model have changed; ``moved``: one was replaced by one of another name."""
+
+    def send_all(self, reason: str) -> None:
+        """The default version gets all requests from now on."""
+
+    def close(self) -> None:
+        """Another router takes over, or the model is gone."""
+
+
 def _specs(side: Side) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(spec.name, spec.datatype, spec.shape) for spec in side.tensors)
 
@@ -98,21 +148,21 @@ class FailedVersion(ModelVersion):
 class SavedModel:
     """One version to be registered again.
 
-    ``default``: requests without a version go to it, unless ``traffic`` says otherwise.
+    ``default``: requests without a version go to it, unless ``traffic``, the router's state, says otherwise.
     """
 
     name: str
     version: str
     default: bool
     registration: Registration
-    traffic: Plan | None = None
+    traffic: Mapping[str, Any] | None = None
 
 
 class SavedNode(NamedTuple):
     """Of a node's model with other versions beside the workflow's: the default one, and the traffic."""
 
     default: str
-    traffic: Plan | None = None
+    traffic: Mapping[str, Any] | None = None
 
 
 class SavedWorkflow(NamedTuple):

@@ -38,7 +38,7 @@ from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.settings.load import given_properties
-from modelserver.models.snapshot import parse_snapshot
+from modelserver.models.snapshot import check_routes, parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.run.binding import bind, roles_by_address
@@ -227,6 +227,7 @@ class Server:
         host = Host(services, workdir, access, self._on_notice)
         extensions = await open_extensions(self._table, host)
         try:
+            check_routes(self._given, registry.router.check)
             await self._load_and_run(host, sockets, tokens, certificate, spawner)
         finally:
             await close_extensions(extensions, _CLOSING)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.rollout.latencies import Latencies
+from modelserver.ext.rollout.latencies import Latencies, milliseconds
 
 
 @given(st.lists(st.floats(1e-5, 1000), min_size=1), st.floats(0.01, 1))
@@ -39,3 +39,8 @@ def test_extreme_latencies_are_counted() -> None:
 
     assert latencies.total == 2
     assert latencies.above(60) == 1
+
+
+def test_milliseconds() -> None:
+    """With three digits after the point."""
+    assert (milliseconds(0.0123456), milliseconds(None)) == (12.346, None)

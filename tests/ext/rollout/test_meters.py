@@ -7,12 +7,12 @@ from tests.ext.rollout.doubles import Version
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.rollout.meters import Meters
 from modelserver.ext.rollout.plan import Plan, patched
-from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.rollout.traffic import ModelTraffic
 
 
 async def test_traffic_is_shown_as_long_as_there_is_any() -> None:
     """Weights, requests, copies and steps by version; nothing of what was dropped."""
-    traffic: Traffic[Any] = Traffic("m")
+    traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow({name: Version(name) for name in ("1.0", "2.0")}, "1.0")
     parts = {"weights": {"1.0": 90, "2.0": 10}, "shadow": {"2.0": {"percent": 5}}, "promote": {"errors": 0.1}}
     traffic.adopt(patched(Plan(), parts))

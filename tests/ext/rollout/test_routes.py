@@ -14,7 +14,7 @@ from modelserver.errors import BadRequest
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.routes import add_traffic, describe_shadows, describe_traffic
 from modelserver.ext.rollout.shadow import Difference
-from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.surface.api.application import Application
 from modelserver.surface.http.answers import pretty
 
@@ -37,7 +37,7 @@ WHOLE = {
 async def model() -> Any:
     """The default version of a model with all kinds of traffic."""
     versions: dict[str, Any] = {name: Version(name) for name in ("1.0", "2.0")}
-    traffic: Traffic[Any] = Traffic("m")
+    traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow(versions, "1.0")
     traffic.adopt(patched(Plan(), WHOLE))
     versions["1.0"].traffic = traffic
@@ -117,9 +117,9 @@ async def test_routes_change_what_they_say(model: Any) -> None:
     async def drop(name: str) -> None:
         calls.append(name)
 
-    registry = SimpleNamespace(get=lambda _: model, change_traffic=change, drop_traffic=drop)
+    registry, router = SimpleNamespace(get=lambda _: model), SimpleNamespace(change=change, drop=drop)
     app = Application()
-    add_traffic(app, cast("Any", registry))
+    add_traffic(app, cast("Any", registry), cast("Any", router))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         answers = [
             await client.get("/models/m/traffic"),

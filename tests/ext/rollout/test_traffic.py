@@ -14,7 +14,7 @@ from modelserver.errors import WorkerDied
 from modelserver.ext.rollout import traffic as traffics
 from modelserver.ext.rollout.guard import Evidence
 from modelserver.ext.rollout.plan import Plan, patched
-from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.ext.sequences.queue import SequencedRequest, SequenceLimits, SequenceMark, SequenceQueue
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class Direct:
 
     def __init__(self, versions: dict[str, Version]) -> None:
         self.saved = 0
-        self.traffic: Traffic[Version] = Traffic("m", on_change=self._save)
+        self.traffic: ModelTraffic[Version] = ModelTraffic("m", on_change=self._save)
         self.traffic.follow(versions, "1.0")
 
     def _save(self) -> None:
         self.saved += 1
 
-    def __call__(self, **parts: Any) -> Traffic[Version]:
+    def __call__(self, **parts: Any) -> ModelTraffic[Version]:
         self.traffic.adopt(patched(self.traffic.plan, parts))
         return self.traffic
 
@@ -59,7 +59,7 @@ async def direct(versions: dict[str, Version]) -> Any:
     made.traffic.close()
 
 
-def chosen(traffic: Traffic[Version], count: int = 400, requests: Any = Asked()) -> Counter[str]:  # noqa: B008
+def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = Asked()) -> Counter[str]:  # noqa: B008
     return Counter(traffic.choose(requests).version for _ in range(count))
 
 
@@ -162,7 +162,7 @@ async def test_a_copy_that_goes_wrong_harms_no_answer(
     assert "could not be copied" in caplog.text
 
 
-def serve(traffic: Traffic[Version], version: Version, count: int, status: int = 200) -> None:
+def serve(traffic: ModelTraffic[Version], version: Version, count: int, status: int = 200) -> None:
     for _ in range(count):
         made: Request = request()
         traffic.watch(made, version)
@@ -318,3 +318,23 @@ async def test_as_many_copies_are_made_as_configured(
     for name, share in (("2.0", percent), ("3.0", percent / 2)):
         assert traffic.shadows[name].counts.outcomes["agreed"] == pytest.approx(20 * share, rel=0.5)
     assert direct(shadow=None).watches is False
+
+
+async def test_description_has_the_part_of_a_version() -> None:
+    """What it is to get and gets, and the promotion that it is part of."""
+    versions: dict[str, Any] = {name: Version(name) for name in ("1.0", "2.0", "3.0")}
+    traffic: ModelTraffic[Any] = ModelTraffic("m")
+    traffic.follow(versions, "1.0")
+    weights = {"weights": {"1.0": 60, "2.0": 40}, "shadow": {"3.0": {"percent": 5}}}
+    traffic.adopt(patched(Plan(), {**weights, "promote": {"errors": 0.1, "version": "2.0"}}))
+    versions["2.0"].pool.fail_workers()
+    shares = {name: traffic.describe(name) for name in versions}
+    traffic.close()
+
+    assert {name: (each["wanted"], each["effective"], each["shadow"]) for name, each in shares.items()} == {
+        "1.0": (60, 100, None),
+        "2.0": (40, 0, None),
+        "3.0": (0, 0, 5),
+    }
+    assert shares["3.0"]["promotion"] is None
+    assert shares["2.0"]["promotion"]["next"] == 50

@@ -12,6 +12,7 @@ from tests.models import doubles
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
+from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.workflows.archive import Contents
 from modelserver.ext.workflows.specification import parse_specification
 from modelserver.ext.workflows.workflows import Workflows
@@ -104,13 +105,13 @@ async def test_versions_beside_a_node_come_back_with_their_traffic(
 ) -> None:
     """The workflow's version stays the default, and the weights hold; so does a snapshot before that."""
     monkeypatch.setattr("modelserver.models.snapshot._version_document", lambda _: {"marName": "m.mar"})
-    known.preparation.metrics, known.preparation.shadow_bodies = ServerMetrics(hostname="h"), 0
+    known.registry.router = router = TrafficRouter(known.registry, ServerMetrics(hostname="h"))
     await known.workflows.register(WAR)
     node = known.registry.get("w__m").version
     other = Registration(url="w__m-7.0.mar", model_name="w__m")
     await known.registry.register(other)
     plan = {"weights": {node: 100, "7.0": 0}}
-    await known.registry.change_traffic("w__m", plan)
+    await router.change("w__m", plan)
     document = registry_document(known.registry)
     saved = parse_snapshot(json.dumps(document))
     await known.workflows.unregister("w")
@@ -123,8 +124,8 @@ async def test_versions_beside_a_node_come_back_with_their_traffic(
     assert document["workflows"]["w"]["nodes"] == {"w__m": {"defaultVersion": node, "traffic": plan}}
     assert between["workflows"] == document["workflows"]
     model = known.registry.get("w__m")
-    assert (model.version, model.traffic and model.traffic.plan.document()) == (node, plan)
-    await known.registry.drop_traffic("w__m")
+    assert (model.version, model.traffic and model.traffic.state) == (node, plan)
+    await router.drop("w__m")
 
 
 async def test_unregistering_takes_everything_away(known: Known) -> None:

@@ -17,7 +17,7 @@ from modelserver.engine.telemetry.gpus import gpus as readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import HandlerError, InternalError
 from modelserver.ext.rollout.plan import Plan, patched
-from modelserver.ext.rollout.traffic import Traffic
+from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.ext.sequences.queue import SequenceStatistics
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions
 from modelserver.models.version import FailedVersion, Replacement
@@ -281,12 +281,12 @@ def test_precision() -> None:
     assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
 
 
-def promoting() -> Traffic[Any]:
+def promoting() -> ModelTraffic[Any]:
     """The traffic of the model, whose version is a shadow and is promoted."""
     workers = [SimpleNamespace(state=WorkerState.READY)]
     pool = SimpleNamespace(workers=workers, ready=True, closing=False)
     versions: Any = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
-    traffic: Traffic[Any] = Traffic("m")
+    traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow(versions, "0.9")
     bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
     traffic.adopt(

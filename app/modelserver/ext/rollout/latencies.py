@@ -42,3 +42,8 @@ class Latencies:
 
 def _end(place: int) -> float:
     return float(2 ** ((place + 1) / _PER_OCTAVE)) * 1e-6
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """As milliseconds with three digits after the point."""
+    return None if seconds is None else round(seconds * 1e3, 3)

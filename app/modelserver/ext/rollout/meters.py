@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.ext.rollout.traffic import Traffic
+    from modelserver.ext.rollout.traffic import ModelTraffic
 
 _VERSION = ("model_name", "model_version")
 
@@ -23,7 +23,7 @@ class Meters:
         traffics: the traffic of each model that has any.
     """
 
-    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[Traffic[Any]]]) -> None:
+    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[ModelTraffic[Any]]]) -> None:
         self._traffics = traffics
         self._weights = metrics.add(
             Gauge("modelserver_traffic_weight", "Percent of the requests that a version gets.", _VERSION)

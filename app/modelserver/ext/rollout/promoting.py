@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import msgspec
 
 from modelserver.ext.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
-from modelserver.ext.rollout.latencies import Latencies
+from modelserver.ext.rollout.latencies import Latencies, milliseconds
+from modelserver.surface.api.describe import moment
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -31,6 +34,17 @@ class Report:
         """Something changed."""
         self.reason, self.state, self.since = reason, state, time.time()
 
+    def describe(self, progress: Progress | None) -> dict[str, Any]:
+        """For clients of the management API; ``progress`` if it is under way."""
+        return {
+            "version": self.version,
+            "base": self.base,
+            "state": self.state,
+            "reason": self.reason or None,
+            "since": moment(self.since),
+            **({} if progress is None else progress.describe()),
+        }
+
 
 class Progress(NamedTuple):
     """How far it is: the next weight, None after the last; what was counted since the last step; the 99th
@@ -40,6 +54,11 @@ class Progress(NamedTuple):
     next_weight: float | None
     seen: Evidence
     percentiles: dict[str, float | None]
+
+    def describe(self) -> dict[str, Any]:
+        """For clients of the management API."""
+        slowest = {name: milliseconds(seconds) for name, seconds in self.percentiles.items()}
+        return {"next": self.next_weight, **msgspec.to_builtins(self.seen), "p99": slowest or None}
 
 
 class Promoter:

@@ -9,13 +9,15 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 from typing_extensions import Required, TypedDict
 
+from modelserver.ext.rollout.latencies import milliseconds
+from modelserver.ext.rollout.router import traffic_of
 from modelserver.surface.api.application import JsonBody
 from modelserver.surface.api.models import Count, Percent, Promotion, Share, about
 from modelserver.surface.api.parameters import read_json
-from modelserver.surface.api.shares import describe_promotion, milliseconds
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
+    from modelserver.ext.rollout.router import TrafficRouter
     from modelserver.ext.rollout.shadow import Difference, Shadow
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
@@ -141,18 +143,18 @@ class Shadows(TypedDict):
     shadows: Annotated[dict[str, ShadowDescription], about("By version.")]
 
 
-def add_traffic(app: Application, registry: Registry) -> None:
+def add_traffic(app: Application, registry: Registry, router: TrafficRouter) -> None:
     """Adds the routes."""
 
     async def show(name: str) -> Response:
         return Response(pretty(describe_traffic(registry.get(name))), media_type=JSON)
 
     async def change(request: Request, name: str) -> Response:
-        await registry.change_traffic(name, await read_json(request))
+        await router.change(name, await read_json(request))
         return await show(name)
 
     async def drop(name: str) -> Response:
-        await registry.drop_traffic(name)
+        await router.drop(name)
         return await show(name)
 
     async def shadows(name: str) -> Response:
@@ -173,7 +175,7 @@ def add_traffic(app: Application, registry: Registry) -> None:
 
 def describe_traffic(model: ModelVersion) -> dict[str, Any]:
     """What was asked for, and what holds now; ``model`` is the default version."""
-    traffic = model.traffic
+    traffic = traffic_of(model)
     answer: dict[str, Any] = {"modelName": model.name, "default": model.version}
     if traffic is None:
         return {**answer, "effective": {model.version: 100 if model.pool.ready else 0}}
@@ -181,13 +183,14 @@ def describe_traffic(model: ModelVersion) -> dict[str, Any]:
         **answer,
         **traffic.plan.document(),
         "effective": traffic.effective,
-        "promotion": describe_promotion(traffic),
+        "promotion": traffic.describe_promotion(),
     }
 
 
 def describe_shadows(model: ModelVersion) -> dict[str, Any]:
     """How the answers of each shadow compare; ``model`` is the default version."""
-    shadows = {} if model.traffic is None else model.traffic.shadows
+    traffic = traffic_of(model)
+    shadows = {} if traffic is None else traffic.shadows
     described = {name: _describe_shadow(shadow) for name, shadow in shadows.items()}
     return {"modelName": model.name, "shadows": described}
 

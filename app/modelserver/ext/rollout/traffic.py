@@ -8,7 +8,7 @@ from math import log
 from operator import itemgetter
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.pool import Pool
     from modelserver.ext.rollout.weights import Interval
+    from modelserver.models.version import Headed
 
 _log = logging.getLogger("modelserver.rollout")
 
@@ -39,15 +40,7 @@ V = TypeVar("V", bound=Version)
 _READY = WorkerState.READY
 
 
-class Headed(Protocol):
-    """A request."""
-
-    @property
-    def headers(self) -> Iterable[tuple[bytes, bytes]]:
-        """Names, in any case, and values."""
-
-
-class Traffic(Generic[V]):
+class ModelTraffic(Generic[V]):
     """The traffic of one model.
 
     Args:
@@ -86,12 +79,12 @@ class Traffic(Generic[V]):
 
     # -- for each request
 
-    def choose(self, asked: Headed) -> V:
+    def choose(self, request: Headed) -> V:
         """The version for a request that names none; its headers are read only where they decide."""
         slots = self._slots
         if not slots:
             return self._versions[self._default]
-        point = random() if not self._header else self._point(asked.headers)  # noqa: S311 - no secret
+        point = random() if not self._header else self._point(request.headers)  # noqa: S311 - no secret
         for end, version, requests in slots:  # noqa: B007 - used after it
             if point < end:
                 break
@@ -101,7 +94,7 @@ class Traffic(Generic[V]):
                     break
             else:
                 self._look()
-                return self.choose(asked)
+                return self.choose(request)
         requests.value += 1.0
         return version
 
@@ -202,10 +195,10 @@ class Traffic(Generic[V]):
             plan, stopped = msgspec.structs.replace(plan, promote=None), f"versions changed: {error.message}"
         self.adopt(plan, stopped=stopped)
 
-    def send_all(self, why: str) -> None:
+    def send_all(self, reason: str) -> None:
         """Drops the weights, and with them a promotion: the default version gets everything."""
         plan = msgspec.structs.replace(self.plan, weights={}, promote=None)
-        self.adopt(plan, stopped=why)
+        self.adopt(plan, stopped=reason)
 
     def _bind_shadows(self) -> None:
         """Makes shadows for new entries of the plan, keeps those that stay, and ends the others."""
@@ -329,6 +322,27 @@ class Traffic(Generic[V]):
     def ready(self) -> bool:
         """Whether any version that gets requests has a ready worker."""
         return any(self.effective.values())
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The plan as JSON, for snapshots."""
+        return self.plan.document()
+
+    def describe(self, version: str) -> dict[str, Any]:
+        """The version's weight, whether it is a shadow, and its promotion."""
+        promotion, shadow = self.promotion, self.plan.shadow.get(version)
+        concerned = promotion is not None and version in (promotion.version, promotion.base)
+        return {
+            "wanted": self.weight_of(version),
+            "effective": self.effective.get(version, 0),
+            "sticky": self.plan.sticky or None,
+            "shadow": None if shadow is None else shadow.percent,
+            "promotion": self.describe_promotion() if concerned else None,
+        }
+
+    def describe_promotion(self) -> dict[str, Any] | None:
+        """The promotion under way, or how the last one ended; None without one."""
+        return None if self.promotion is None else self.promotion.describe(self.progress)
 
     @property
     def progress(self) -> Progress | None:

@@ -278,7 +278,7 @@ class Workflows:
             try:
                 await self._registry.set_default(model, node.default)
                 if node.traffic is not None:
-                    self._registry.direct(model, node.traffic)
+                    self._registry.router.direct(model, node.traffic)
             except ModelServerError as error:  # noqa: PERF203 - each one fails alone
                 _log.warning("Workflow %s: the traffic of %s is not restored: %s", name, model, error.message)
         if saved.nodes:

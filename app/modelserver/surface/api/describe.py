@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.telemetry.gpus import NO_GPU, gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.version import FailedVersion
-from modelserver.surface.api.shares import describe_share, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         "precision": next((worker.precision for worker in pool.workers if worker.precision), None),
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
-        "traffic": describe_share(model),
+        "traffic": None if model.traffic is None else model.traffic.describe(model.version),
         "workers": [describe_worker(worker) for worker in pool.workers],
         "jobQueueStatus": {"remainingCapacity": statistics.capacity - pending, "pendingRequests": pending},
         "sequences": None if sequences is None else asdict(sequences),
@@ -210,3 +210,9 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
                 "source": options.sources.get(name, "default"),
             }
     return described
+
+
+def moment(seconds: float) -> str:
+    """A time since the epoch as text."""
+    time = datetime.fromtimestamp(seconds, timezone.utc)
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"

@@ -13,8 +13,7 @@ from modelserver.ext.sequences.queue import SequencedRequest
 from modelserver.ext.sequences.requests import given_id, pack_headers, read_sequence, said_in, unpack_headers
 
 if TYPE_CHECKING:
-    from modelserver.ext.rollout.traffic import Traffic
-    from modelserver.models.version import ModelVersion
+    from modelserver.models.version import ModelRouter, ModelVersion
     from modelserver.surface.inference.codec import Parsed
 
 # An empty list of headers in msgpack.
@@ -59,7 +58,7 @@ def make_request(  # noqa: PLR0917 - called for each request
 
 
 def home_of_sequence(
-    model: ModelVersion, traffic: Traffic[ModelVersion], parsed: Parsed, packed: bytes
+    model: ModelVersion, traffic: ModelRouter, parsed: Parsed, packed: bytes
 ) -> ModelVersion:
     """The version that has the request's sequence, else ``model``, which was chosen for the request."""
     names = model.sequence_headers
