@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.e2e.serving import Home, Server, serving
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.models.settings.properties import parse
 from modelserver.models.snapshot_files import SnapshotFolder
@@ -87,23 +87,29 @@ def test_configured_state_is_restored(tmp_path: Path, model_store: Path) -> None
         assert server.inference.get("/ping").status_code == 200
 
 
-def change_until_killed(server: Server, seen: list[dict[str, int]]) -> None:
-    """Registers and removes models while somebody answers; ``seen`` gets each state as it is asked for."""
-    state: dict[str, int] = {}
-    with contextlib.suppress(httpx.HTTPError):
-        for number in itertools.count(1):
-            name = f"m{number % 5}"
-            wish = {other: size for other, size in state.items() if other != name}
-            if name not in state:
-                wish[name] = 1 + number % 7
-            seen.append(wish)
-            if name in state:
-                answer = server.management.delete(f"/models/{name}")
-            else:
-                parameters = {"model_name": name, "batch_size": wish[name], "initial_workers": 0}
-                answer = server.register("echo.mar", **parameters)
-            assert answer.status_code == 200
-            state = wish
+class Changes(threading.Thread):
+    """Registers and removes models while somebody answers; ``states`` gets each state before it is requested."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.states: list[dict[str, int]] = [{}]
+        self._server = server
+
+    def run(self) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            for number in itertools.count(1):
+                name = f"m{number % 5}"
+                state = dict(self.states[-1])
+                is_served = state.pop(name, None) is not None
+                if not is_served:
+                    state[name] = 1 + number % 7
+                self.states.append(state)
+                if is_served:
+                    answer = self._server.management.delete(f"/models/{name}")
+                else:
+                    parameters = {"model_name": name, "batch_size": state[name], "initial_workers": 0}
+                    answer = self._server.register("echo.mar", **parameters)
+                assert answer.status_code == 200
 
 
 def restored_state(server: Server) -> dict[str, int]:
@@ -124,25 +130,23 @@ def test_server_killed_at_any_moment_restores_its_state(tmp_path: Path, model_st
     chance = random.Random(54)
     home = Home(tmp_path)
     expected: list[dict[str, int]] = [{}]
-    most = 0
     for _ in range(6):
         server = Server(home, model_store).start()
         try:
             assert restored_state(server) in expected[-2:]
             remove_all(server)
-            seen: list[dict[str, int]] = [{}]
-            changes = threading.Thread(target=change_until_killed, args=(server, seen))
+            changes = Changes(server)
             changes.start()
-            time.sleep(chance.uniform(0.05, 0.5))
+            count = chance.randrange(2, 25)
+            wait_until(lambda: len(changes.states) > count, "models are changed")
+            time.sleep(chance.uniform(0, 0.02))
             server.process.kill()
             server.process.wait()
             changes.join()
         finally:
             server.kill()
-        expected = seen
+        expected = changes.states
         newest = SnapshotFolder(home.path / "logs" / "config", {}).newest()
         assert newest is not None
         written: dict[str, Any] = {m.name: m.registration.batch_size for m in newest[1].models}
         assert written in expected[-2:]
-        most = max(most, len(expected))
-    assert most > 3
