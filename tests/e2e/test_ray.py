@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -22,7 +23,6 @@ from tests.ext.cluster.ray_nodes import RayCluster, guarded, redis, short_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,  # starts a cluster of three nodes
@@ -69,7 +69,7 @@ def on(nodes: Nodes) -> dict[str, Any]:
     return {
         "worker_launcher": "ray",
         "ray_address": nodes.cluster.address,
-        "placement_timeout": 10,
+        "placement_timeout": _PATIENCE,
         "worker_lost_timeout": 5,
         "default_response_timeout": 60,
     }
@@ -96,6 +96,24 @@ def server(nodes: Nodes, model_store: Path, tmp_path_factory: pytest.TempPathFac
         yield made
 
 
+@pytest.fixture(scope="module")
+def other(server: Server, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Another server of the cluster, which soon gives up waiting for room. Its worker needs no CPU."""
+    settings = {**on(nodes), "worker_resources": '{"num_cpus": 0}', "placement_timeout": 15}
+    store = Path(str(server.settings["model_store"]))
+    pack(store, "large", SUMMING, "resources: {num_cpus: 1}\n")
+    result = Server(Home(tmp_path_factory.mktemp("other")), store, settings=settings)
+    try:
+        result.start()
+        result.management.timeout = httpx.Timeout(_PATIENCE)
+        result.registered("echo.mar", initial_workers=0)
+        result.management.put("/models/echo", params={"min_worker": 1})
+        wait_until(lambda: result.predict("echo", b"x").status_code == 200, "it has a worker", _PATIENCE)
+        yield result
+    finally:
+        result.kill()
+
+
 def loaded(server: Server) -> Load:
     """Paced clients: as fast as they can, they would take the processors from the cluster."""
     return Load(server, "echo", 4, is_echo, pause=0.01)
@@ -118,33 +136,6 @@ def test_workers_are_spread_over_the_nodes(server: Server) -> None:
     assert server.predict("echo", b"x" * 1_000_000).content == b"x" * 1_000_000
 
 
-def test_another_server_that_is_killed_costs_nothing(
-    server: Server, nodes: Nodes, model_store: Path, tmp_path: Path
-) -> None:
-    """Its worker and that one's place are gone; those of this server answer all the time."""
-    before = worker_pids(nodes)
-    settings = {**on(nodes), "worker_resources": '{"num_cpus": 0}'}
-    other = Server(Home(tmp_path), model_store, settings=settings)
-    with loaded(server) as load:
-        try:
-            other.start()
-            other.management.timeout = httpx.Timeout(_PATIENCE)
-            other.registered("echo.mar")
-            assert other.predict("echo", b"x").content == b"x"
-            (pid,) = set(worker_pids(nodes)) - set(before)
-            worker = psutil.Process(pid)
-            place = worker.parent()
-            other.process.kill()
-            _, alive = psutil.wait_procs([worker, place], _PATIENCE)
-            assert alive == []
-        finally:
-            other.kill()
-        load.more()
-    assert set(load.statuses) == {200}
-    assert load.wrong == []
-    assert worker_pids(nodes) == before
-
-
 def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
     """Each has its part of the resources, here on a node of its own; they meet, and compute together. When
     one is killed, the whole worker ends, and gives back its places: another has them at once.
@@ -164,21 +155,37 @@ def try_a_worker_of_two_ranks(server: Server, nodes: Nodes) -> None:
     wait_until(lambda: worker_pids(nodes) == before, "nothing is left", _PATIENCE)
 
 
-def test_worker_without_room_says_what_is_free(server: Server, nodes: Nodes) -> None:
+def test_worker_without_room_says_what_is_free(server: Server, nodes: Nodes, other: Server) -> None:
     """What is asked for and what is free is said; those that have a place serve on, and those that need
     something else have it at once.
     """
+    other.registered("large.mar", initial_workers=0)
     with ThreadPoolExecutor() as pool:
-        parameters = {"min_worker": 5, "synchronous": "true"}
-        scaling = pool.submit(server.management.put, "/models/echo", params=parameters)
+        parameters = {"min_worker": 1, "synchronous": "true"}
+        scaling = pool.submit(other.management.put, "/models/large", params=parameters)
         try_a_worker_of_two_ranks(server, nodes)
-        answer = scaling.result()
-    assert answer.status_code == 500
-    assert "no machine was found within 10 s. Ray has free 0 of 4 CPU" in answer.json()["message"]
-    described = [worker.get("failure") or "" for worker in server.describe("echo")["workers"]]
-    assert any("Ray has free 0 of 4 CPU" in failure for failure in described), described
-    assert server.predict("echo", b"x").content == b"x"
-    assert server.management.put("/models/echo", params={"min_worker": 4, "max_worker": 4}).is_success
+        response = scaling.result()
+    assert response.status_code == 500
+    assert "no machine was found within 15 s. Ray has free 0 of 4 CPU" in response.json()["message"]
+    assert "Ray has free 0 of 4 CPU" in other.describe("large")["workers"][0]["failure"]
+    assert other.predict("echo", b"x").content == b"x"
+    other.unregister("large")
+
+
+def test_another_server_that_is_killed_costs_nothing(server: Server, nodes: Nodes, other: Server) -> None:
+    """Its worker and that one's place are gone; those of this server answer all the time."""
+    before = {worker["pid"] for worker in workers(server)}
+    with loaded(server) as load:
+        (pid,) = set(worker_pids(nodes)) - before
+        worker = psutil.Process(pid)
+        place = worker.parent()
+        other.process.kill()
+        _, alive = psutil.wait_procs([worker, place], _PATIENCE)
+        assert alive == []
+        load.more()
+    assert set(load.statuses) == {200}
+    assert load.wrong == []
+    assert set(worker_pids(nodes)) == before
 
 
 def test_killed_worker_comes_back(server: Server) -> None:

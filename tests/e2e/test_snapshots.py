@@ -88,7 +88,7 @@ def test_configured_state_is_restored(tmp_path: Path, model_store: Path) -> None
 
 
 class Changes(threading.Thread):
-    """Registers and removes models while somebody answers; ``states`` gets each state before it is requested."""
+    """Registers and removes models while somebody answers; ``states`` has each state that was requested."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -110,6 +110,10 @@ class Changes(threading.Thread):
                     parameters = {"model_name": name, "batch_size": state[name], "initial_workers": 0}
                     answer = self._server.register("echo.mar", **parameters)
                 assert answer.status_code == 200
+
+    def wait_for(self, count: int) -> None:
+        """Returns once so many have been requested."""
+        wait_until(lambda: len(self.states) > count, "models are changed")
 
 
 def restored_state(server: Server) -> dict[str, int]:
@@ -137,8 +141,7 @@ def test_server_killed_at_any_moment_restores_its_state(tmp_path: Path, model_st
             remove_all(server)
             changes = Changes(server)
             changes.start()
-            count = chance.randrange(2, 25)
-            wait_until(lambda: len(changes.states) > count, "models are changed")
+            changes.wait_for(chance.randrange(2, 25))
             time.sleep(chance.uniform(0, 0.02))
             server.process.kill()
             server.process.wait()
