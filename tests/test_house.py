@@ -46,7 +46,6 @@ _UPWARDS: dict[str, set[str]] = {
 # Extensions that import another one, and that one; this list only gets shorter, too.
 _BETWEEN_EXTENSIONS: set[tuple[str, str]] = {
     ("grpc", "sequences"),
-    ("grpc", "triton"),
     ("rollout", "sequences"),
 }
 

@@ -17,7 +17,7 @@ from modelserver.surface.watching import joined
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -66,6 +66,18 @@ class Listener(Protocol):
         """Waits at most ``grace`` seconds for what has begun, and closes all connections."""
 
 
+class Rpc(Protocol):
+    """A method of the Open Inference service over gRPC; the request is its message."""
+
+    def __call__(
+        self, request: Any, check_local: Callable[[], None], /
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yields fields of the response, as JSON has them, in one part or several.
+
+        ``check_local`` raises MethodNotAllowed for clients on other machines.
+        """
+
+
 class Row(NamedTuple):
     """A row of the table of extensions."""
 
@@ -110,6 +122,7 @@ class Host:
     added_routes: list[tuple[Role, AddRoutes]] = field(default_factory=list)
     mounts: list[tuple[Role, str, Callable[[Endpoints], ASGIApp]]] = field(default_factory=list)
     answers: dict[str, Callable[[Exchange], None]] = field(default_factory=dict)
+    rpcs: dict[str, Rpc] = field(default_factory=dict)
     restores: list[Callable[[], Awaitable[bool]]] = field(default_factory=list)
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
@@ -148,6 +161,10 @@ class Host:
     def answer(self, protocol: str, serve: Callable[[Exchange], None]) -> None:
         """``serve`` answers the hot requests of a route's protocol."""
         self.answers[protocol] = serve
+
+    def rpc(self, name: str, respond: Rpc) -> None:
+        """``respond`` serves the Open Inference service's method of this name over gRPC."""
+        self.rpcs[name] = respond
 
     def routes(self, role: Role, add: AddRoutes) -> None:
         """``add`` is called with the application of the listener with this role, when it is built.

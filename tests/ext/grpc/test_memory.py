@@ -22,6 +22,7 @@ from modelserver.ext.grpc import inference, open_inference
 from modelserver.ext.grpc.calls import handlers
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import tell_open_inference, tell_prediction
+from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.aside import Aside
@@ -108,7 +109,9 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     )
     around = around_calls([])
     predictions = inference.InferenceService(registry).methods
-    tensors = open_inference.OpenInferenceService(services, asyncio.Event()).methods
+    tensors = open_inference.OpenInferenceService(
+        services, asyncio.Event(), None, triton_rpcs(services)
+    ).methods
     served = handlers(inference.NAME, predictions, tell_prediction, around)
     served |= handlers(open_inference.NAME, tensors, tell_open_inference, around)
     async with listening(served) as server, grpc.aio.insecure_channel(server.address) as channel:

@@ -17,6 +17,7 @@ from modelserver.errors import ConfigError, ServiceUnavailable
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.ports import reserved
 from modelserver.ext.grpc.server import GrpcServers
+from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
@@ -41,7 +42,7 @@ def servers(settings: Settings) -> GrpcServers:
         aside=SimpleNamespace(helpers=None),
         shared=None,
     )
-    return GrpcServers(services, lambda *_: None)
+    return GrpcServers(services, lambda *_: None, rpcs=triton_rpcs(services))
 
 
 @contextlib.asynccontextmanager

@@ -6,13 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
 from tests.ext.triton.doubles import version
 from tests.waiting import turns_of
 
 from modelserver.errors import ModelNotFound
-from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.open_inference import OpenInferenceService
 from modelserver.ext.triton.statistics import list_statistics, statistics_of
 
 
@@ -111,15 +108,8 @@ async def test_versions_are_numbers(versions: list[str], numbers: list[str]) -> 
 
 
 async def test_many_are_listed_one_in_a_turn() -> None:
-    """Other work has its turn after each version, over gRPC too; the message has what the list has."""
+    """Other work has its turn after each version."""
     made = version()
-    made.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
     registry: Any = SimpleNamespace(versions=lambda _=None: [made] * 100, is_default=lambda _: True)
-    result, turns = await turns_of(listed(registry))
-    assert turns >= 100
 
-    service: Any = SimpleNamespace(_registry=registry)
-    request = SimpleNamespace(name="", version="")
-    answer, turns = await turns_of(OpenInferenceService.statistics(service, request, service))
-    assert turns >= 100
-    assert answer == ParseDict({"model_stats": result}, message("inference.ModelStatisticsResponse")())
+    assert (await turns_of(listed(registry)))[1] >= 100

@@ -54,6 +54,7 @@ class GrpcListener:
             self._endpoints.certificate,
             requests=host.watch_of(requests=True, whole_calls=False),
             calls=host.watch_of(requests=False, whole_calls=True),
+            rpcs=host.rpcs,
         )
         await servers.open(self._held)
         self._servers = servers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.json_format import ParseDict
@@ -15,7 +16,6 @@ from starlette.datastructures import Address
 
 from modelserver import __version__
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.shared_memory import NO_CUDA
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.ext.grpc.encoded import Encoded
 from modelserver.ext.grpc.management import Finishing
@@ -24,13 +24,6 @@ from modelserver.ext.grpc.pending import Pending, id_of, tell_batch
 from modelserver.ext.grpc.reading import ModelInfer
 from modelserver.ext.grpc.statuses import API_DISABLED, tell_open_inference
 from modelserver.ext.grpc.watching import WatchedRequest
-from modelserver.ext.triton.model_config import describe_config
-from modelserver.ext.triton.statistics import list_statistics
-from modelserver.ext.triton.switches import (
-    change_log_settings,
-    change_trace_settings,
-    log_settings,
-)
 from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready
 from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
 
@@ -40,6 +33,7 @@ if TYPE_CHECKING:
     from modelserver.ext.grpc.call import Call
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
+    from modelserver.extension import Rpc
     from modelserver.surface.api.services import Services
     from modelserver.surface.watching import Watch
 
@@ -49,7 +43,7 @@ TORCHSERVE_NAME = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
 # Requests of one stream that are in progress, or whose answers the client has not taken.
 WINDOW = 64
 
-_NOT_NEAR = "Only clients on the server's machine may load and unload models, and change settings, here."
+_NOT_LOCAL = "Only clients on the server's machine may load and unload models, and change settings, here."
 
 
 def _message(name: str) -> type[AnyMessage]:
@@ -60,12 +54,6 @@ _Live, _Ready, _ModelReady = _message("ServerLive"), _message("ServerReady"), _m
 _Server, _Model = _message("ServerMetadata"), _message("ModelMetadata")
 _Part, _Index = _message("ModelStreamInfer"), _message("RepositoryIndex")
 _Loaded, _Unloaded = _message("RepositoryModelLoad"), _message("RepositoryModelUnload")
-_Config, _Statistics = _message("ModelConfig"), _message("ModelStatistics")
-_SharedStatus = _message("SystemSharedMemoryStatus")
-_SharedRegistered = _message("SystemSharedMemoryRegister")
-_SharedUnregistered = _message("SystemSharedMemoryUnregister")
-_CudaStatus, _CudaUnregistered = _message("CudaSharedMemoryStatus"), _message("CudaSharedMemoryUnregister")
-_Trace, _Log = _message("TraceSetting"), _message("LogSettings")
 
 
 class OpenInferenceService:
@@ -75,18 +63,25 @@ class OpenInferenceService:
         services: registry, settings and helpers.
         stopping: set when the server accepts no more calls; it is not ready then.
         watch: called with each request, if anybody watches them.
+        rpcs: further methods, those of extensions.
     """
 
-    def __init__(self, services: Services, stopping: asyncio.Event, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        stopping: asyncio.Event,
+        watch: Watch | None = None,
+        rpcs: Mapping[str, Rpc] = MappingProxyType({}),
+    ) -> None:
         self._registry = services.registry
         self._stopping = stopping
         self._watch = watch
         self._settings = services.settings
         self._finishing = Finishing()
-        self._shared = services.shared
+        self._rpcs = rpcs
         settings = services.settings
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        self._codec = ModelInfer(limits, services.aside, services.intake, self._shared)
+        self._codec = ModelInfer(limits, services.aside, services.intake, services.shared)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:
@@ -108,16 +103,7 @@ class OpenInferenceService:
             "RepositoryIndex": self.index,
             "RepositoryModelLoad": self.load,
             "RepositoryModelUnload": self.unload,
-            "ModelConfig": self.model_config,
-            "ModelStatistics": self.statistics,
-            "SystemSharedMemoryStatus": self.shared_status,
-            "SystemSharedMemoryRegister": self.register_shared,
-            "SystemSharedMemoryUnregister": self.unregister_shared,
-            "CudaSharedMemoryStatus": self.cuda_status,
-            "CudaSharedMemoryRegister": self.register_cuda,
-            "CudaSharedMemoryUnregister": self.unregister_cuda,
-            "TraceSetting": self.trace,
-            "LogSettings": self.log,
+            **{name: method_of(name, respond) for name, respond in self._rpcs.items()},
         }
 
     async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
@@ -212,63 +198,10 @@ class OpenInferenceService:
         await self._finishing.run(unload_model(self._registry, name))
         return _Unloaded(model_name=name, isUnloaded=True)
 
-    async def model_config(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """What Triton's `config.pbtxt` would say."""
-        model = self._registry.get(asked.name, asked.version or None)
-        return ParseDict({"config": describe_config(model)}, _Config())
-
-    async def statistics(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        answer = _Statistics()
-        async for each in list_statistics(self._registry, asked.name, asked.version or None):
-            ParseDict(each, answer.model_stats.add())
-        return answer
-
-    async def shared_status(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        regions = {each["name"]: each for each in self._shared.status(asked.name)}
-        return ParseDict({"regions": regions}, _SharedStatus())
-
-    async def register_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        self._shared.register(asked.name, asked.key, asked.offset, asked.byte_size)
-        return _SharedRegistered()
-
-    async def unregister_shared(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        """Forgets shared memory; all without a name."""
-        self._shared.unregister(asked.name)
-        return _SharedUnregistered()
-
-    async def cuda_status(self, _: AnyMessage, __: Call) -> AnyMessage:
-        """There is none."""
-        return _CudaStatus()
-
-    async def register_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
-        raise BadRequest(NO_CUDA)
-
-    async def unregister_cuda(self, _: AnyMessage, __: Call) -> AnyMessage:
-        """There is none; Triton's clients clean up before they begin."""
-        return _CudaUnregistered()
-
-    async def trace(self, asked: AnyMessage, _: Call) -> AnyMessage:
-        if asked.model_name:
-            self._registry.get(asked.model_name)
-        settings = change_trace_settings({name: list(each.value) for name, each in asked.settings.items()})
-        return ParseDict({"settings": {name: {"value": value} for name, value in settings.items()}}, _Trace())
-
-    async def log(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        if asked.settings:
-            _check_near(call)
-        wanted = {}
-        for name, each in asked.settings.items():
-            kind = each.WhichOneof("parameter_choice")
-            wanted[name] = None if kind is None else getattr(each, kind)
-        answer = _Log()
-        for name, value in (change_log_settings(wanted) if wanted else log_settings()).items():
-            setattr(answer.settings[name], _LOG_KINDS[type(value)], value)
-        return answer
-
     def _named(self, asked: AnyMessage, call: Call, parameters: Sequence[str]) -> str:
         if not self._settings.enable_model_api:
             raise MethodNotAllowed(message=API_DISABLED)
-        _check_near(call)
+        _check_local(call)
         for name in asked.parameters:
             if name not in parameters:
                 raise BadRequest(f"parameter '{name[:100]}' is not supported")
@@ -277,14 +210,24 @@ class OpenInferenceService:
         return named
 
 
-_LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+def method_of(name: str, respond: Rpc) -> Method:
+    """The method that an extension adds under this name."""
+    response_class = _message(name)
+
+    async def method(request: AnyMessage, call: Call) -> AnyMessage:
+        response = response_class()
+        async for fields in respond(request, lambda: _check_local(call)):
+            response.MergeFrom(ParseDict(fields, response_class()))
+        return response
+
+    return method
 
 
-def _check_near(call: Call) -> None:
+def _check_local(call: Call) -> None:
     """Raises MethodNotAllowed for clients on other machines."""
     host, _, port = call.client.rpartition(":")
     if not is_near(Address(host.strip("[]"), int(port or 0))):
-        raise MethodNotAllowed(message=_NOT_NEAR)
+        raise MethodNotAllowed(message=_NOT_LOCAL)
 
 
 _In = TypeVar("_In")

@@ -32,8 +32,9 @@ from modelserver.surface.tls.context import renew, server_context, tls_arguments
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from modelserver.extension import Rpc
     from modelserver.surface.api.services import Services
     from modelserver.surface.tls.context import Certificate
     from modelserver.surface.watching import Watch
@@ -66,6 +67,7 @@ class GrpcServers:
         certificate: for TLS, used if ``enable_grpc_ssl`` is set.
         requests: called with each request for a model, also each one of a stream, if they are watched.
         calls: called with each call of a model as a whole, if those are watched.
+        rpcs: methods of the Open Inference service that extensions add.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class GrpcServers:
         *,
         requests: Watch | None = None,
         calls: Watch | None = None,
+        rpcs: Mapping[str, Rpc],
     ) -> None:
+        self._rpcs = rpcs
         self._requests = requests
         self._calls = calls
         self._services = services
@@ -151,7 +155,7 @@ class GrpcServers:
         services, watch = self._services, self._requests
         tell = tell_as_torchserve if services.settings.as_torchserve else tell_prediction
         predictions = inference.InferenceService(services.registry, watch, tell)
-        tensors = open_inference.OpenInferenceService(services, self._stopping, watch)
+        tensors = open_inference.OpenInferenceService(services, self._stopping, watch, self._rpcs)
         made = handlers(inference.NAME, predictions.methods, tell, around)
         if not services.settings.ts_open_inference_protocol:
             return made

@@ -1,8 +1,10 @@
-"""Triton's extensions of the Open Inference Protocol over REST."""
+"""Triton's extensions of the Open Inference Protocol, over REST and gRPC."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from modelserver.ext.triton.rpcs import triton_rpcs
 
 if TYPE_CHECKING:
     from modelserver.extension import Host
@@ -20,6 +22,8 @@ class Extension:
             add_triton(app, services.registry, services.shared)
 
         host.routes("inference", add)
+        for name, respond in triton_rpcs(host.services).items():
+            host.rpc(name, respond)
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""

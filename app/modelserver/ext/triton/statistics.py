@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
-_PHASES = ("before", "inference", "after")
+# By Triton's names.
+_PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_output": "after"}
 
 
 async def list_statistics(
@@ -25,9 +26,9 @@ async def list_statistics(
     """Those of a version, of all versions of a model, or without a name of all models; one in each turn of
     the event loop.
 
-    Triton's tools look for versions that are whole numbers: one such as 1.0 is told as 1, unless another
-    version in the list has that number; the default version has the first choice. One that the client names
-    is told as it is.
+    Triton's tools look for versions that are whole numbers: one such as 1.0 is listed as 1, unless another
+    version in the list has that number; the default version has the first choice. A version
+    that the client names keeps its name.
 
     Raises ModelNotFound, ModelVersionNotFound.
     """
@@ -51,9 +52,10 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     answered, queue = metrics.request_seconds, metrics.queue_seconds
     sizes = sorted(totals.by_size.items())
     requests = sum(each.requests for _, each in sizes)
-    computed = [
-        _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes)) for phase in _PHASES
-    ]
+    computed = {
+        name: _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes))
+        for name, phase in _PHASES.items()
+    }
     success = _duration(
         sum(answered.counts) - totals.failed_answers.count, answered.total - totals.failed_answers.seconds
     )
@@ -69,16 +71,14 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
             "success": success,
             "fail": fail,
             "queue": _duration(sum(queue.counts), queue.total),
-            "compute_input": computed[0],
-            "compute_infer": computed[1],
-            "compute_output": computed[2],
+            **computed,
             "cache_hit": none,
             "cache_miss": none,
         },
         "response_stats": {
             "0": {
-                "compute_infer": computed[1],
-                "compute_output": computed[2],
+                "compute_infer": computed["compute_infer"],
+                "compute_output": computed["compute_output"],
                 "success": success,
                 "fail": fail,
                 "empty_response": none,
@@ -86,12 +86,8 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
             }
         },
         "batch_stats": [
-            {
-                "batch_size": size,
-                "compute_input": _duration(each.batches, each.before),
-                "compute_infer": _duration(each.batches, each.inference),
-                "compute_output": _duration(each.batches, each.after),
-            }
+            {"batch_size": size}
+            | {name: _duration(each.batches, getattr(each, phase)) for name, phase in _PHASES.items()}
             for size, each in sizes
         ],
         "memory_usage": [],

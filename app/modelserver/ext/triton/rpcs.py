@@ -1,0 +1,84 @@
+"""Triton's extensions over gRPC: methods of the Open Inference service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelserver.engine.tensors.shared_memory import NO_CUDA
+from modelserver.errors import BadRequest
+from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.statistics import list_statistics
+from modelserver.ext.triton.switches import change_log_settings, change_trace_settings, log_settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from modelserver.extension import Rpc
+    from modelserver.surface.api.services import Services
+
+    Fields = AsyncGenerator[dict[str, Any], None]
+
+_LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+
+
+def triton_rpcs(services: Services) -> Mapping[str, Rpc]:
+    """The methods by name."""
+    registry, shared = services.registry, services.shared
+
+    async def model_config(request: Any, _: object) -> Fields:
+        yield {"config": describe_config(registry.get(request.name, request.version or None))}
+
+    async def model_statistics(request: Any, _: object) -> Fields:
+        async for each in list_statistics(registry, request.name, request.version or None):
+            yield {"model_stats": [each]}
+
+    async def memory_status(request: Any, _: object) -> Fields:
+        yield {"regions": {each["name"]: each for each in shared.status(request.name)}}
+
+    async def register_memory(request: Any, _: object) -> Fields:
+        shared.register(request.name, request.key, request.offset, request.byte_size)
+        yield {}
+
+    async def unregister_memory(request: Any, _: object) -> Fields:
+        """Without a name, all of it."""
+        shared.unregister(request.name)
+        yield {}
+
+    async def register_cuda(_: object, __: object) -> Fields:
+        raise BadRequest(NO_CUDA)
+        yield {}
+
+    async def no_cuda(_: object, __: object) -> Fields:
+        """There is none; Triton's clients clean up before they begin."""
+        yield {}
+
+    async def trace_settings(request: Any, _: object) -> Fields:
+        if request.model_name:
+            registry.get(request.model_name)
+        changes = {name: list(setting.value) for name, setting in request.settings.items()}
+        settings = change_trace_settings(changes)
+        yield {"settings": {name: {"value": value} for name, value in settings.items()}}
+
+    return {
+        "ModelConfig": model_config,
+        "ModelStatistics": model_statistics,
+        "SystemSharedMemoryStatus": memory_status,
+        "SystemSharedMemoryRegister": register_memory,
+        "SystemSharedMemoryUnregister": unregister_memory,
+        "CudaSharedMemoryStatus": no_cuda,
+        "CudaSharedMemoryRegister": register_cuda,
+        "CudaSharedMemoryUnregister": no_cuda,
+        "TraceSetting": trace_settings,
+        "LogSettings": _log_settings,
+    }
+
+
+async def _log_settings(request: Any, check_local: Callable[[], None]) -> Fields:
+    if request.settings:
+        check_local()
+    changes = {}
+    for name, setting in request.settings.items():
+        kind = setting.WhichOneof("parameter_choice")
+        changes[name] = None if kind is None else getattr(setting, kind)
+    settings = change_log_settings(changes) if changes else log_settings()
+    yield {"settings": {name: {_LOG_KINDS[type(value)]: value} for name, value in settings.items()}}

@@ -1,0 +1,76 @@
+"""Triton's extensions over gRPC; what clients see of them is in tests/e2e/test_triton_clients.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from tests.ext.triton.doubles import version
+from tests.waiting import turns_of
+
+from modelserver.errors import MethodNotAllowed, ModelNotFound
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.open_inference import method_of
+from modelserver.ext.triton.rpcs import triton_rpcs
+from modelserver.ext.triton.statistics import statistics_of
+
+LOCAL, REMOTE = "127.0.0.1:5000", "10.0.0.1:5000"
+
+
+class OneModel:
+    """A registry with a hundred times the same model."""
+
+    def __init__(self) -> None:
+        self.model = version()
+        self.model.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
+
+    def get(self, name: str, _: str | None = None) -> Any:
+        if name != "m":
+            raise ModelNotFound.named(name)
+        return self.model
+
+    def versions(self, _: str | None = None) -> list[Any]:
+        return [self.model] * 100
+
+    def is_default(self, _: Any) -> bool:
+        return True
+
+
+async def respond(registry: Any, method: str, /, *, client: str = LOCAL, **fields: Any) -> Any:
+    """The response to a request with these fields."""
+    services: Any = SimpleNamespace(registry=registry, shared=None)
+    request = message(f"inference.{method}Request")(**fields)
+    call: Any = SimpleNamespace(client=client)
+    return await method_of(method, triton_rpcs(services)[method])(request, call)
+
+
+async def test_statistics_are_made_one_version_in_a_turn() -> None:
+    """Other work has its turn after each version; the message has what the list has."""
+    registry = OneModel()
+    response, turns = await turns_of(respond(registry, "ModelStatistics"))
+
+    assert turns >= 100
+    models = [statistics_of(registry.model)] * 100
+    assert response == ParseDict({"model_stats": models}, message("inference.ModelStatisticsResponse")())
+
+
+async def test_log_changes_need_a_local_client() -> None:
+    """Others may read the settings."""
+    settings = (await respond(OneModel(), "LogSettings", client=REMOTE)).settings
+    with pytest.raises(MethodNotAllowed):
+        await respond(OneModel(), "LogSettings", client=REMOTE, settings={"log_error": {"bool_param": True}})
+
+    changed = await respond(OneModel(), "LogSettings", settings={"log_error": {"bool_param": True}})
+    assert settings["log_error"].bool_param is changed.settings["log_error"].bool_param is True
+    assert settings["log_format"].string_param == "default"
+
+
+@pytest.mark.parametrize("name", ["ModelConfig", "TraceSetting"])
+async def test_missing_model_is_not_found(name: str) -> None:
+    """Both methods look for the model of the request."""
+    field = {"ModelConfig": "name", "TraceSetting": "model_name"}[name]
+    with pytest.raises(ModelNotFound):
+        await respond(OneModel(), name, **{field: "gone"})
+    assert await respond(OneModel(), name, **{field: "m"})
