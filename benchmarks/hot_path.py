@@ -44,7 +44,8 @@ from modelserver.ext.rollout.plan import Plan
 from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.version import ModelVersion
-from modelserver.surface.http.connection import HttpProtocol, Listener
+from modelserver.surface.http.connection import HttpListener
+from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.watching import joined
 
@@ -221,7 +222,7 @@ class Server:
             metrics.response(said[4])
             self._access.log(*said)
 
-        app, listener = cast("Any", echo.app), Listener(hot, 1 << 20, on_response)
+        app, listener = cast("Any", echo.app), HttpListener(hot, 1 << 20, on_response)
         self._connections = [HttpProtocol(app, listener) for _ in range(width)]
         self._transports = [Transport() for _ in range(width)]
         for connection, transport in zip(self._connections, self._transports, strict=True):

@@ -11,10 +11,10 @@ from modelserver.run.binding import roles_by_address
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
 from modelserver.surface.http.asgi_cycle import prepared
-from modelserver.surface.http.connection import HttpProtocol, check_regularly
-from modelserver.surface.http.connection import Listener as HttpListener
+from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.edge import Edge
+from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.tls.context import renew, server_context, tls_arguments
 
 if TYPE_CHECKING:

@@ -65,9 +65,6 @@ class Loopback:
                 )
             )
 
-    def wrote(self, size: int) -> None:
-        """Nobody counts it."""
-
     # -- its transport
 
     def write(self, data: bytes) -> None:

@@ -20,10 +20,11 @@ from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link, make_pair
 from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.asgi_cycle import AsgiCycle
-from modelserver.surface.http.connection import RECEIVE_TIMEOUT, HttpProtocol, Listener
+from modelserver.surface.http.connection import RECEIVE_TIMEOUT, Http1Connection, HttpListener
 from modelserver.surface.http.edge import Edge
 from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, read_target
 from modelserver.surface.http.intake import MUCH
+from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.routes import parse_route
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Client:
                 count(status)
 
         app, hot_routes = endpoint
-        self.listener = Listener(hot_routes, LIMIT, on_response)
+        self.listener = HttpListener(hot_routes, LIMIT, on_response)
         self.protocol = HttpProtocol(app, self.listener)
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
@@ -542,7 +543,7 @@ async def test_nothing_outlives_its_connection(
     """What both sides have of a connection and its requests is gone when it is, without the collector of
     circles, however it ended.
     """
-    kinds = (HttpProtocol, Exchange, AsgiCycle, frontend_end._Call, frontend_end._Stream,
+    kinds = (HttpProtocol, Http1Connection, Exchange, AsgiCycle, frontend_end._Call, frontend_end._Stream,
              server_end._Call)  # fmt: skip
     gc.disable()
     gc.freeze()
@@ -550,7 +551,7 @@ async def test_nothing_outlives_its_connection(
         pair.front = pair.another()
         await happen(pair, path)
         await pair.front.settle()
-        if pair.front.protocol in pair.front.listener.connections:
+        if pair.front.listener.connections:
             await pair.front.leave()
         pair.front.hot.exchanges.clear()
         del pair.front.protocol

@@ -223,7 +223,7 @@ async def test_application_waits_for_a_client_that_does_not_read() -> None:
     wire.protocol.resume_writing()
     await settle()
     assert wire.transport.written.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
-    assert wire.protocol.delivery.written == len(wire.transport.written)
+    assert wire.connection.delivery.written == len(wire.transport.written)
 
 
 async def test_steady_body_of_the_application_is_received() -> None:
@@ -231,7 +231,7 @@ async def test_steady_body_of_the_application_is_received() -> None:
     wire = Wire()
     wire.listener.max_body = 1 << 20
     wire.send(head("Content-Length: 1000000", path="/cold"))
-    moment = wire.protocol._waiting_since
+    moment = wire.connection._arrival.since
     for _ in range(20):
         wire.send(b"x" * 5000)
         await settle()

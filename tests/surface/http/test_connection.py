@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.surface.http.wire import LIMIT, Wire, chunk, head, pieces, post, settle
+from tests.surface.http.wire import LIMIT, Wire, chunk, head, post, settle
 
 from modelserver.errors import BadRequest
 from modelserver.surface.http.asgi_cycle import AsgiCycle
-from modelserver.surface.http.connection import MIN_PROGRESS, HttpProtocol
+from modelserver.surface.http.connection import MIN_PROGRESS, Http1Connection
 from modelserver.surface.http.exchange import Exchange
-from modelserver.surface.http.head import HEADER_LIMIT
+from modelserver.surface.http.protocol import HttpProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -126,7 +125,7 @@ async def test_connection_ends_at_shutdown_once_it_is_idle(wire: Wire, busy: Wir
     busy.send(post())
     application.send(post(path="/cold"))
     for each in (wire, busy, application):
-        each.protocol.shutdown()
+        each.connection.shutdown()
     assert (wire.transport.closed, busy.transport.closed) == (True, False)
     busy.hot.exchanges[0].reply(200, b"done")
     await settle()
@@ -142,332 +141,12 @@ async def test_body_is_put_together_from_many_pieces(busy: Wire) -> None:
     bodies = [b"x" * size for size in (1, 2, 3, 5000, 1, 4096, 4095, 2)]
     busy.listener.max_body = 1 << 20
     busy.send(head(CHUNKED), *map(chunk, bodies), chunk(b"yy") * 1000)
-    incoming = busy.protocol.cycle
+    incoming = busy.connection.newest
     assert isinstance(incoming, Exchange)
     assert len(incoming.pieces) < 8
     busy.send(b"0\r\n\r\n")
 
     assert busy.hot.exchanges[0].body == b"".join(bodies) + b"yy" * 1000
-
-
-# Limits
-
-
-async def test_body_announced_above_the_limit_gets_413(wire: Wire) -> None:
-    """Before it comes; the client may read why while it still sends (F5)."""
-    written = wire.send(head(f"Content-Length: {LIMIT + 1}"))
-
-    assert written.startswith(b"HTTP/1.1 413 ")
-    assert wire.transport.ended
-    assert not wire.transport.closed
-    assert wire.send(b"x" * (LIMIT + 1)) == b""
-
-
-@BOTH_WAYS
-async def test_body_of_exactly_the_limit_is_served(wire: Wire, path: str) -> None:
-    """On both ways."""
-    wire.send(head(f"Content-Length: {LIMIT}", path=path), b"x" * LIMIT)
-    await settle()
-
-    assert wire.statuses == [200]
-
-
-async def test_chunked_body_gets_413_once_it_is_above_the_limit(wire: Wire) -> None:
-    """It is not read to its end (F5)."""
-    part = chunk(b"x" * 256)
-
-    assert wire.send(head(CHUNKED), part, part, part) == b""
-    assert wire.send(part).startswith(b"HTTP/1.1 413 ")
-    assert wire.hot.exchanges == []
-
-
-@pytest.mark.parametrize(
-    ("behind", "status"),
-    [
-        (post(b"x" * (LIMIT + 1), "/cold"), 413),
-        (head(CHUNKED) + chunk(b"x" * 256) * 5 + b"0\r\n\r\n", 413),
-        (head(CHUNKED) + b"zz\r\n", 400),
-    ],
-    ids=["application", "chunks", "garbage"],
-)
-async def test_waiting_request_is_refused_in_its_turn(busy: Wire, behind: bytes, status: int) -> None:
-    """A pipelined request is held to the limits too (F5), and takes nothing from the one before it."""
-    assert busy.send(post() + behind) == b""
-    busy.hot.exchanges[0].reply(200, b"first")
-
-    assert busy.statuses == [200, status]
-    assert busy.responses[-1][4] == status
-    assert busy.is_ending
-    assert len(busy.hot.exchanges) == 1
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("begun", [b"", b"hello"])
-@pytest.mark.parametrize("piece", [1, 3, 1000])
-@pytest.mark.parametrize("size", [b"8000000000000000", b"%x" % (LIMIT + 1), b"00000001fFfF;a=b"])
-async def test_chunk_announced_above_the_limit_gets_413(
-    wire: Wire, path: str, begun: bytes, piece: int, size: bytes
-) -> None:
-    """Before it comes, however its size is cut (F5)."""
-    sent = head(CHUNKED, path=path) + chunk(b"first") + size + b"\r\n" + begun
-    wire.send(*pieces(sent, piece))
-    await settle()
-
-    assert wire.statuses == [413]
-
-
-async def test_body_may_look_like_the_size_of_a_large_chunk(wire: Wire) -> None:
-    """So may an extension of a chunk."""
-    body = b"\r\nffffffff\r\n"
-    extension = b";" + b"0" * 100 + b"ffffffff\r\n"
-    sent = head(CHUNKED) + b"%x" % len(body) + extension + body
-    wire.send(*pieces(sent, 16), b"\r\n0\r\n\r\n")
-
-    assert wire.statuses == [200]
-    assert wire.transport.written.endswith(body)
-
-
-async def test_large_chunk_takes_nothing_from_the_request_before_it(busy: Wire) -> None:
-    """A pipelined request with such a chunk waits for its turn."""
-    assert busy.send(post() + head(CHUNKED) + b"ffffffff\r\n") == b""
-    busy.hot.exchanges[0].reply(200, b"first")
-
-    assert busy.statuses == [200]
-
-
-@pytest.mark.parametrize(
-    "request_head",
-    [
-        head("X-Long: " + "x" * HEADER_LIMIT),
-        head(*[f"X-{n}: {n}" for n in range(8000)]),
-        head(path="/hot?" + "q" * HEADER_LIMIT),
-        b"GET /hot HTTP/1.1\r\nX-Long: " + b"x" * (HEADER_LIMIT + 4000),
-    ],
-    ids=["one long", "many", "target", "without end"],
-)
-@pytest.mark.parametrize("size", [4000, 1 << 20], ids=["pieces", "at once"])
-async def test_head_above_the_limit_gets_431(wire: Wire, request_head: bytes, size: int) -> None:
-    """Whether it comes in one piece or in many (F14)."""
-    wire.send(*pieces(request_head, size))
-    await settle()
-
-    assert wire.statuses == [431]
-    assert wire.hot.exchanges == []
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    ("begin", "piece"),
-    [
-        (b"2\r\nhi\r\n0\r\n", b"x: " + b"y" * 8192 + b"\r\n"),
-        (b"2\r\nhi\r\n0\r\n", b"x" * 8192),
-        (b"2;a=", b"x" * 8192),
-    ],
-    ids=["many trailers", "one trailer", "extension"],
-)
-async def test_trailers_and_extensions_above_the_limit_get_431(
-    wire: Wire, path: str, begin: bytes, piece: bytes
-) -> None:
-    """They are held to the limit of heads."""
-    wire.send(head(CHUNKED, path=path), begin)
-    wire.send(*[piece] * (HEADER_LIMIT // 8192 + 1))
-
-    assert wire.statuses == [431]
-    assert wire.hot.exchanges == []
-
-
-@pytest.mark.parametrize("before", [[], [200]], ids=["first", "after a response"])
-async def test_empty_lines_above_the_limit_get_431(wire: Wire, before: list[int]) -> None:
-    """Where a request should begin they are held to the limit of heads (F14)."""
-    wire.listener.max_body = 1 << 20
-    if before:
-        wire.send(post())
-    wire.send(*[b"\r\n" * 2048] * 18)
-
-    assert wire.statuses == [*before, 431]
-    assert wire.transport.ended
-
-
-async def test_request_gets_503_without_room_for_responses(wire: Wire) -> None:
-    """On a hot route; the application still responds."""
-    wire.listener.outgoing.add(wire.listener.outgoing.limit)
-    refused = wire.send(post(b"a"))
-    other = Wire(listener=wire.listener)
-    other.send(post(b"a", "/cold"))
-    await settle()
-
-    assert refused.startswith(b"HTTP/1.1 503 ")
-    assert b"max_outgoing_bytes=" in refused
-    assert b"retry-after: 1" in refused
-    assert wire.hot.exchanges == []
-    assert other.statuses == [200]
-
-
-@BOTH_WAYS
-async def test_request_gets_503_where_too_much_comes_in(wire: Wire, path: str) -> None:
-    """Over all connections; others go on, and room comes back (F31)."""
-    wire.listener.intake.limit = 1500
-    other, third = Wire(listener=wire.listener), Wire(listener=wire.listener)
-    begin = head("Content-Length: 1000", path=path)
-    assert wire.send(begin, b"x" * 900) == b""
-    await settle()
-
-    refused = other.send(begin, b"x" * 900)
-    assert refused.startswith(b"HTTP/1.1 503 ")
-    assert b"max_incoming_bytes=1500" in refused
-    assert b"retry-after: 1" in refused
-    wire.send(b"x" * 100)
-    await settle()
-    assert wire.statuses == [200]
-    assert wire.listener.intake.held == 0
-    third.send(begin, b"x" * 900)
-    assert wire.listener.intake.held > 900
-    third.protocol.connection_lost(None)
-    assert wire.listener.intake.held == 0
-
-
-# What is not HTTP, or not clearly
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    ("status", "sent"),
-    [
-        (400, b"hello\r\n\r\n"),
-        (400, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n"),
-        (400, head(path="x:80", method="CONNECT")),
-        (400, head(path="http://x", method="GET")),
-        (400, ["Content-Length: -1"]),
-        (400, ["Content-Length: 1", "Content-Length: 2"]),
-        (400, ["Content-Length: " + "0" * 5000 + "2"]),
-        (400, ["Host: y", "Content-Length: 2"]),
-        (400, [CHUNKED, CHUNKED]),
-        (501, ["Transfer-Encoding: gzip, chunked"]),
-        (505, b"GET PATH HTTP/0.9\r\nHost: x\r\n\r\n"),
-        (505, b"GET PATH HTTP/2.0\r\nHost: x\r\n\r\n"),
-        (505, b"GET PATH\r\nHost: x\r\n\r\n"),
-        (400, b"GET PATH HTTP/1.1\r\n\r\n"),
-        (400, b"POST PATH HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
-    ],
-    ids=[
-        "words", "bytes", "CONNECT", "no path", "negative length", "two lengths", "endless number",
-        "two hosts", "chunked twice", "gzip", "0.9", "2.0", "no version", "no host", "chunks of 1.0",
-    ],
-)  # fmt: skip
-async def test_doubtful_head_is_refused(
-    wire: Wire, path: str, status: int, sent: bytes | list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """At once, with the status in the body too, and the connection ends."""
-    sent = sent.replace(b"PATH", path.encode()) if isinstance(sent, bytes) else head(*sent, path=path)
-    wire.send(sent)
-
-    assert wire.statuses == [status]
-    assert b'"code": %d' % status in wire.transport.written
-    assert wire.is_ending
-    assert wire.send(post()) == b""
-    assert wire.hot.exchanges == []
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("path", ["/hot/v1", "/v1/models/m:predict"])
-@pytest.mark.parametrize("line", [f"Content-Length: {LIMIT + 1}", "Content-Length: x"])
-async def test_refusal_speaks_the_protocol_of_its_route(wire: Wire, path: str, line: str) -> None:
-    """Where V1 is spoken a refusal has V1's ``error`` beside the other fields."""
-    refusal = wire.send(head(line, path=path))
-
-    assert (b'"error": ' in refusal) == path.startswith("/v1/")
-
-
-async def test_garbage_takes_no_response_from_requests_before_it(busy: Wire) -> None:
-    """After the last of them the connection ends."""
-    assert busy.send(post(b"a") + post(b"b") + b"garbage\r\n\r\n") == b""
-    busy.hot.exchanges[0].reply(200, b"first")
-    assert not busy.transport.closed
-    busy.hot.exchanges[1].reply(200, b"second")
-
-    assert busy.statuses == [200, 200]
-    assert b"connection: close\r\n\r\nsecond" in busy.transport.written
-    assert busy.is_ending
-
-
-@pytest.mark.parametrize(("path", "status"), [("/cold", 400), ("/early", 200)])
-async def test_garbage_in_a_body_of_the_application_gets_400(
-    wire: Wire, path: str, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once: the application's response goes nowhere, or came before and stays the only one."""
-    wire.send(head(CHUNKED, path=path))
-    await settle()
-    wire.send(b"zz\r\n")
-    await settle()
-
-    assert wire.statuses == [status]
-    assert wire.is_ending
-    assert caplog.text == ""
-
-
-UPGRADES = [
-    ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQ"),
-    ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAA=="),
-    ("CONNECTION: keep-alive, uPGRADE", "UPGRADE: TLS/1.0"),
-]
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("offer", UPGRADES, ids=["h2c", "websocket", "TLS"])
-@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-@pytest.mark.parametrize("size", [1, 7, 10_000], ids=["bytes", "pieces", "whole"])
-async def test_offer_to_upgrade_is_ignored(
-    wire: Wire, path: str, offer: tuple[str, ...], chunked: bool, size: int
-) -> None:
-    """Such a request is an ordinary one: its body is its body, and what follows it the next request."""
-    inner = post(b"no", "/hot/smuggled")
-    if chunked:
-        first = head(*offer, CHUNKED, path=path) + chunk(inner) + b"0\r\n\r\n"
-    else:
-        first = head(*offer, f"Content-Length: {len(inner)}", path=path) + inner
-    sent = first + head(*offer, "Content-Length: 4", path=path) + b"next" + post(b"last")
-    for piece in pieces(sent, size):
-        wire.send(piece)
-        if size > 1:
-            await settle()
-    for _ in range(3):
-        await settle()
-
-    responses = wire.transport.written.split(b"HTTP/1.1 200 OK\r\n")[1:]
-    assert [each.partition(b"\r\n\r\n")[2] for each in responses] == [inner, b"next", b"last"]
-    assert [each[2] for each in wire.responses] == (["/hot"] * 3 if path == "/hot" else ["/hot"])
-    assert not wire.transport.closed
-
-
-@pytest.mark.parametrize(
-    ("line", "status"),
-    [
-        ("Transfer-Encoding: gzip, chunked", 501),
-        ("Host: y", 400),
-        ("Content-Length: " + "0" * 5000 + "1", 400),
-        ("X-Long: " + "x" * HEADER_LIMIT, 431),
-    ],
-    ids=["gzip", "two hosts", "endless number", "too long"],
-)
-async def test_offer_to_upgrade_hides_no_fault(wire: Wire, line: str, status: int) -> None:
-    """A head that is refused without an offer is refused with one."""
-    wire.send(head("Connection: Upgrade", "Upgrade: h2c", line))
-
-    assert wire.statuses == [status]
-
-
-@BOTH_WAYS
-async def test_trailers_are_dropped(wire: Wire, path: str) -> None:
-    """What a client says behind a chunked body is no header of its request."""
-    trailers = b"x-request-id: other\r\nAuthorization: Bearer stolen\r\nHost: y\r\n"
-    wire.send(head(CHUNKED, path=path), chunk(b"hi") + b"0\r\n" + trailers + b"\r\n")
-    await settle()
-
-    assert wire.transport.written.endswith(b"hi")
-    assert b"other" not in wire.transport.written
-    for exchange in wire.hot.exchanges:
-        assert exchange.headers == [(b"Host", b"x"), (b"Transfer-Encoding", b"chunked")]
-    assert wire.send(post(b"next")).endswith(b"next")
 
 
 # Slow clients
@@ -541,9 +220,9 @@ async def test_client_that_never_reads_is_cut_off(wire: Wire) -> None:
     wire.send(post(b"a"))
     started = time.monotonic()
     for moment in (0.0, 19.0):
-        wire.protocol.check(started + moment)
+        wire.connection.check(started + moment)
         assert not wire.transport.aborted
-    wire.protocol.check(started + 21.0)
+    wire.connection.check(started + 21.0)
 
     assert wire.transport.aborted
 
@@ -556,80 +235,10 @@ async def test_slow_reader_is_not_cut_off_for_the_rest_of_a_request(busy: Wire) 
     busy.hot.exchanges[0].reply(200, b"large")
     started = time.monotonic()
     for moment in range(0, 100, 5):
-        busy.protocol.check(started + moment)
+        busy.connection.check(started + moment)
         busy.transport.unsent -= 25_000
 
     assert not busy.transport.closed
-
-
-# Large pieces
-
-
-@BOTH_WAYS
-async def test_large_request_behind_another_is_read_in_its_turn(busy: Wire, path: str) -> None:
-    """What came in one piece with the request before it was put off."""
-    busy.listener.max_body = 1 << 20
-    body = b"x" * 100_000
-    busy.send(post(b"a") + post(body, path))
-    busy.hot.exchanges[0].reply(200, b"first")
-    await settle()
-
-    if path == "/hot":
-        busy.hot.exchanges[1].reply(200, busy.hot.exchanges[1].body)
-    assert busy.statuses == [200, 200]
-    assert busy.transport.written.endswith(body)
-    assert busy.transport.reading
-
-
-@pytest.mark.parametrize("size", [100, 100_000])
-async def test_no_more_is_read_behind_a_waiting_request(busy: Wire, size: int) -> None:
-    """Where the application of the request before it lets the transport read on, one piece comes at most."""
-    busy.send(post() + head(CHUNKED))
-    for _ in range(3):
-        busy.protocol.resume_reading()
-        busy.send(chunk(b"x" * size))
-        assert not busy.transport.reading
-
-
-@BOTH_WAYS
-async def test_a_thousand_requests_in_one_piece_are_answered_in_order(busy: Wire, path: str) -> None:
-    """They are parsed a few at a time, between those of others."""
-    count = 1000
-    busy.send(*pieces(b"".join(post(b"%04d" % number, path) for number in range(count)), 30_000))
-    assert len(busy.protocol._pipeline) < 500
-    assert not busy.transport.reading
-
-    for _ in range(20 * count):
-        if busy.hot.exchanges:
-            exchange = busy.hot.exchanges.pop()
-            exchange.reply(200, exchange.body)
-        await asyncio.sleep(0)
-        if busy.transport.written.endswith(b"%04d" % (count - 1)):
-            break
-    await settle()
-
-    bodies = [part[-4:] for part in busy.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
-    assert bodies == [b"%04d" % number for number in range(count)]
-    assert busy.transport.reading
-
-
-async def test_thousands_of_chunks_in_one_piece_take_several_turns_of_the_loop(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes next waits."""
-    monkeypatch.setattr("modelserver.surface.http.connection._TURN", 0.0)
-    wire.listener.max_body = 1 << 20
-    wire.send(head(CHUNKED), chunk(b"ab") * 30_000)
-    incoming = wire.protocol.cycle
-    assert incoming is not None
-    assert incoming.received < 5000
-    assert not wire.transport.reading
-
-    wire.send(chunk(b"cd") + b"0\r\n\r\n")
-    for _ in range(30):
-        await asyncio.sleep(0)
-    assert wire.transport.written.endswith(b"ab" * 30_000 + b"cd")
-    assert wire.transport.reading
 
 
 # The end of a connection
@@ -743,7 +352,7 @@ async def test_requests_behind_a_failed_one_are_dropped(busy: Wire, rest: bytes)
 @contextlib.contextmanager
 def uncollected() -> Iterator[Callable[[], list[object]]]:
     """Yields what lists the connections and requests created since. Nobody collects circles."""
-    kinds = (HttpProtocol, Exchange, AsgiCycle)
+    kinds = (HttpProtocol, Http1Connection, Exchange, AsgiCycle)
     gc.disable()
     gc.freeze()
     try:
@@ -859,10 +468,10 @@ async def test_nothing_outlives_its_connection(
         await end(wire, path)
         assert alive() != []
         await settle()
-        if wire.protocol in wire.listener.connections:
+        if wire.connection in wire.listener.connections:
             wire.protocol.connection_lost(None)
         wire.hot.exchanges.clear()
-        del wire.protocol
+        del wire.protocol, wire.connection
         await settle()
         assert alive() == []
         assert wire.listener.connections == set()

@@ -47,7 +47,7 @@ async def test_whole_response_has_a_length(
     """
     body = bytes(size)
     new(busy, method).reply(status, body)
-    assert busy.protocol.delivery.written == len(busy.transport.written)
+    assert busy.connection.delivery.written == len(busy.transport.written)
     lines, content = written(busy)
 
     assert content == (body if has_body else b"")

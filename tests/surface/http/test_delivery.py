@@ -27,7 +27,7 @@ async def test_client_that_takes_little_of_its_response_is_cut_off(
     started = time.monotonic()
     for moment in range(0, 1000, 5):
         assert not wire.transport.closed
-        wire.protocol.check(started + moment)
+        wire.connection.check(started + moment)
         if wire.transport.aborted:
             break
         wire.transport.unsent -= taken(wire.transport.unsent)
@@ -44,11 +44,11 @@ async def test_response_that_grows_as_it_is_taken_makes_progress(busy: Wire) -> 
     started = time.monotonic()
     for moment in range(0, 100, 5):
         exchange.send(b"x" * MIN_PROGRESS)
-        busy.protocol.check(started + moment)
+        busy.connection.check(started + moment)
     assert not busy.transport.closed
 
     for moment in range(100, 125, 5):
-        busy.protocol.check(started + moment)
+        busy.connection.check(started + moment)
     assert busy.transport.aborted
 
 
@@ -64,13 +64,13 @@ async def test_responses_that_are_not_taken_are_bounded(busy: Wire) -> None:
         each.send(post())
         busy.hot.exchanges[number].reply(200, b"x" * 100_000)
         if each is not others[1]:
-            each.protocol.check(time.monotonic() - len(each.transport.written) % 2)
+            each.connection.check(time.monotonic() - len(each.transport.written) % 2)
 
     assert busy.transport.aborted
     assert not any(each.transport.closed for each in others)
     assert held.held == 200_000
     others[0].transport.unsent = 0
-    others[0].protocol.check(time.monotonic())
+    others[0].connection.check(time.monotonic())
     assert held.held == 100_000
     for unsent, left in ((5, 100_000), (0, 0)):
         others[1].transport.unsent = unsent
@@ -89,7 +89,7 @@ async def test_time_starts_with_a_response_that_is_not_taken(
     busy.hot.exchanges[0].reply(200, b"x" * 100_000)
     now += 3
 
-    assert busy.protocol.delivery.waited() == 3
+    assert busy.connection.delivery.waited() == 3
 
 
 async def test_parts_count_by_the_most_that_waited(busy: Wire) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.surface.http.sockets import (
+    address_text,
     bytes_in_system,
     is_reset,
     local_address,
     remote_address,
-    shown_address,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
 )
 def test_client_is_shown_by_address_and_port(name: object, shown: str) -> None:
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
-    assert shown_address(remote_address(asyncio.Transport({"peername": name}))) == shown
+    assert address_text(remote_address(asyncio.Transport({"peername": name}))) == shown
 
 
 def test_local_address_is_one_of_the_network_or_a_path() -> None:

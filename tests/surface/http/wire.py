@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.transports import Transport
 
-from modelserver.surface.http.connection import HttpProtocol, Listener
+from modelserver.surface.http.connection import HttpListener
 from modelserver.surface.http.exchange import Exchange, read_target
+from modelserver.surface.http.protocol import HttpProtocol
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -56,19 +57,20 @@ class Wire:
         self,
         app: ASGIApp = application,
         *,
-        listener: Listener | None = None,
+        listener: HttpListener | None = None,
         half_closes: bool = True,
         **attributes: Any,
     ) -> None:
         self.hot = Hot()
         self.responses: list[tuple[str, str, bytes, str, int]] = []
         times = {"receive_timeout": 10.0, "send_timeout": 20.0, "keep_alive": 20.0}
-        self.listener = listener or Listener(
+        self.listener = listener or HttpListener(
             self.hot, LIMIT, lambda *response: self.responses.append(response[:5]), **times, **attributes
         )
         self.protocol = HttpProtocol(app, self.listener)
         self.transport = Transport(half_closes=half_closes)
         self.protocol.connection_made(self.transport)
+        self.connection = self.protocol._connection
 
     @property
     def statuses(self) -> list[int]:

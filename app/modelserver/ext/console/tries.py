@@ -106,10 +106,10 @@ class TriedExchange(Exchange):
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if not self.answered:
             self._begin(status, content_type, extra)
-            self.begun = status
+            self.sent_status = status
 
     def send(self, part: bytes) -> None:
-        if not self.begun or not part or self.disconnected:
+        if not self.sent_status or not part or self.disconnected:
             return
         if self._unsent > MAX_UNSENT:
             self._put(None)
@@ -118,8 +118,8 @@ class TriedExchange(Exchange):
             self._put(part)
 
     def end(self, complete: bool = True) -> None:
-        if self.begun:
-            self.begun = 0
+        if self.sent_status:
+            self.sent_status = 0
             self.on_disconnect = None
             if not complete:
                 self._put(b"\n[The answer broke off here.]")

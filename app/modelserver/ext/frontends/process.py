@@ -31,10 +31,11 @@ from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Fingerprint, Verifier
 from modelserver.surface.http.asgi_cycle import prepared
-from modelserver.surface.http.connection import HttpProtocol, Listener, check_regularly
+from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.tls.context import Certificate, renew, server_context
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Frontend:
         self.link: Link[messages.ToFrontend] = Link(messages.to_frontend_decoder, self._on_message, on_end)
         self._forwarder = Forwarder(self.link)
         self._access: AccessLog | None = None
-        self._listener: Listener | None = None
+        self._listener: HttpListener | None = None
         self._acceptor: Acceptor | None = None
         self._tls: SSLContext | None = None
         self._verifier = Verifier(time.time)
@@ -110,7 +111,7 @@ class Frontend:
             guard = Guard(self._verifier, frozenset(setup.guarded), ping_token=setup.ping_token)
         cors = Cors(setup.cors) if setup.cors else None
         intake = Intake(setup.max_incoming)
-        listener = self._listener = Listener(
+        listener = self._listener = HttpListener(
             self._forwarder,
             setup.max_body,
             access.counting(self._forwarder.count),
@@ -163,7 +164,7 @@ class _Connection(HttpProtocol):
 
     __slots__ = ("_acceptor",)
 
-    def __init__(self, app: ASGIApp, listener: Listener, acceptor: Acceptor) -> None:
+    def __init__(self, app: ASGIApp, listener: HttpListener, acceptor: Acceptor) -> None:
         super().__init__(app, listener)
         self._acceptor = acceptor
 

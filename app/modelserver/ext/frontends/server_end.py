@@ -223,13 +223,13 @@ class RemoteExchange(Exchange):
         if self.answered:
             return
         self.answered = True
-        self.begun = status
+        self.sent_status = status
         if self.watcher is not None:
             self.watcher.started(status, content_type, extra)
         self._end.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
-        if self.begun and part and not self.disconnected:
+        if self.sent_status and part and not self.disconnected:
             if self.watcher is not None:
                 self.watcher.part(part)
             link = self._end.link
@@ -245,9 +245,9 @@ class RemoteExchange(Exchange):
         return self._sent - self.taken
 
     def end(self, complete: bool = True) -> None:
-        if not self.begun:
+        if not self.sent_status:
             return
-        status, self.begun = self.begun, 0
+        status, self.sent_status = self.sent_status, 0
         self.on_disconnect = None
         if self.watcher is not None:
             watcher, self.watcher = self.watcher, None

@@ -44,13 +44,13 @@ def _standard_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
-_STATUS_LINES = {status: _standard_line(status) for status in range(100, 1000)}
+STATUS_LINES = {status: _standard_line(status) for status in range(100, 1000)}
 
 
 def status_line(status: int, phrase: str = "") -> bytes:
     """The first line of an answer; ``phrase`` replaces the standard one, with spaces for line breaks."""
-    if not phrase or status not in _STATUS_LINES:
-        return _STATUS_LINES.get(status) or _STATUS_LINES[500]
+    if not phrase or status not in STATUS_LINES:
+        return STATUS_LINES.get(status) or STATUS_LINES[500]
     return f"HTTP/1.1 {status} {clean(phrase)}\r\n".encode("latin-1", "replace")
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from uvicorn import Config
 
 from modelserver.surface.http.answers import status_line
+from modelserver.surface.http.head import announced_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
 
     from modelserver.surface.http.exchange import Target
+    from modelserver.surface.http.sockets import Addresses
 
 _log = logging.getLogger("modelserver.api")
 
@@ -44,13 +46,11 @@ def prepared(app: Any) -> ASGIApp:
     return loaded
 
 
-class Connection(Protocol):
+class AsgiConnection(Protocol):
     """The connection of such a request."""
 
     transport: asyncio.Transport
-    server: tuple[str, int | None] | None
-    client: tuple[str, int] | None
-    scheme: str
+    addresses: Addresses
 
     def pause_reading(self) -> None: ...
 
@@ -69,23 +69,39 @@ class Connection(Protocol):
         """The response is written."""
 
 
+@final
 class AsgiCycle:
     """One request for the application, and its response.
 
-    ``more_body``: the body is not complete. ``received``: bytes of it so far. ``begun``: the head of the
-    response is written; ``response_complete``: all of it is. ``keep_alive``: the connection stays open
-    behind it. ``disconnected``: nothing more of it is written.
+    ``announced``: the content length, 0 without one. ``more_body``: the body is not complete. ``received``:
+    bytes of it so far. ``sent_status``: that of the response, 0 until its head is written;
+    ``response_complete``: all of it is. ``keep_alive``: the connection stays open behind it.
+    ``disconnected``: nothing more of it is written.
     """
 
     __slots__ = (
-        "_body", "_chunked", "_connection", "_news", "_unwritten", "_waits_for_continue", "begun",
-        "disconnected", "headers", "http_version", "keep_alive", "method", "more_body", "received",
-        "response_complete", "target",
-    )  # fmt: skip
+        "_body",
+        "_chunked",
+        "_connection",
+        "_news",
+        "_unwritten",
+        "_waits_for_continue",
+        "announced",
+        "disconnected",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "method",
+        "more_body",
+        "received",
+        "response_complete",
+        "sent_status",
+        "target",
+    )
 
     def __init__(  # noqa: PLR0917 - those of an exchange
         self,
-        connection: Connection,
+        connection: AsgiConnection,
         target: Target,
         method: bytes,
         http_version: str,
@@ -97,12 +113,14 @@ class AsgiCycle:
         self.method = method
         self.http_version = http_version
         self.headers = [(name.lower(), value) for name, value in headers]
+        self.announced = announced_length(self.headers)
         self.keep_alive = keep_alive
         self._waits_for_continue = any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
         )
         self.more_body = True
-        self.begun = self.response_complete = self.disconnected = False
+        self.sent_status = 0
+        self.response_complete = self.disconnected = False
         self.received = 0
         self._body = bytearray()
         self._news = asyncio.Event()
@@ -144,9 +162,10 @@ class AsgiCycle:
             if self.response_complete or self.disconnected:
                 return
             _log.error(
-                "ASGI callable returned without %s response.", "completing" if self.begun else "starting"
+                "ASGI callable returned without %s response.",
+                "completing" if self.sent_status else "starting",
             )
-        if self.begun:
+        if self.sent_status:
             self._connection.close_gently()
             return
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(_FAILED))]
@@ -156,14 +175,14 @@ class AsgiCycle:
     # -- ASGI
 
     def _scope(self) -> Scope:
-        connection, target = self._connection, self.target
+        addresses, target = self._connection.addresses, self.target
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": self.http_version,
-            "server": connection.server,
-            "client": connection.client,
-            "scheme": connection.scheme,
+            "server": addresses.server,
+            "client": addresses.client,
+            "scheme": addresses.scheme,
             "method": self.method.decode("ascii"),
             "root_path": "",
             "path": target.path,
@@ -192,10 +211,10 @@ class AsgiCycle:
             await self._connection.writable()
         if self.disconnected:
             return
-        expected = "http.response.body" if self.begun else "http.response.start"
+        expected = "http.response.body" if self.sent_status else "http.response.start"
         if self.response_complete or message["type"] != expected:
             raise RuntimeError(f"Unexpected ASGI message '{message['type']}'.")
-        if self.begun:
+        if self.sent_status:
             self._write_body(message.get("body", b""), more=message.get("more_body", False))
         else:
             self._write_head(message["status"], message.get("headers", ()))
@@ -204,7 +223,7 @@ class AsgiCycle:
         for name, value in headers:
             if _NO_NAME.search(name) or _NO_VALUE.search(value):
                 raise RuntimeError(f"Invalid HTTP header {name!r}.")
-        self.begun = True
+        self.sent_status = status
         self._waits_for_continue = False
         parts = [status_line(status)]
         for name, value in ((name.lower(), value) for name, value in headers):

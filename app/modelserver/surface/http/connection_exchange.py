@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from modelserver.engine.ids import accept_request_id, make_uuid
-from modelserver.surface.http.answers import ALWAYS_BLOCK, clean, status_line
+from modelserver.surface.http.answers import ALWAYS_BLOCK, STATUS_LINES, clean, status_line
 from modelserver.surface.http.exchange import MAX_UNSENT, Exchange, Target, with_header
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NO_HOST = 1 << 20
 _SHORT_LENGTH = 12
 
 
-class Connection(Protocol):
+class ExchangeConnection(Protocol):
     """A source of requests, one after the other, that takes their answers."""
 
     transport: Any
@@ -42,8 +42,8 @@ class Connection(Protocol):
     ) -> None:
         """Writes the rest of an answer, and starts the next request."""
 
-    def wrote(self, size: int) -> None:
-        """So many bytes of an answer in parts were written."""
+    def write(self, data: bytes) -> None:
+        """Writes a part of an answer."""
 
 
 class ConnectionExchange(Exchange):
@@ -59,19 +59,19 @@ class ConnectionExchange(Exchange):
     __slots__ = (
         "_headers",
         "announced",
+        "connection",
         "doubt",
         "expects_continue",
         "keep_alive",
         "more_body",
         "pieces",
-        "protocol",
         "received",
         "response_complete",
     )
 
     def __init__(  # noqa: PLR0917 - called for each request
         self,
-        protocol: Connection,
+        connection: ExchangeConnection,
         target: Target,
         method: bytes,
         http_version: str,
@@ -80,7 +80,7 @@ class ConnectionExchange(Exchange):
     ) -> None:
         # Called for each request: `super()` would double the cost.
         Exchange.__init__(self, target, method, http_version)
-        self.protocol = protocol
+        self.connection = connection
         self._headers = headers
         self.keep_alive = keep_alive
         self.more_body = True
@@ -166,14 +166,14 @@ class ConnectionExchange(Exchange):
         if len(body) <= _JOINED:
             parts.append(body)
             body = b""
-        self.protocol.finish(self, status, b"".join(parts), body, keep=keep)
+        self.connection.finish(self, status, b"".join(parts), body, keep=keep)
 
     def _head(self, status: int, content_type: str, extra: bytes, phrase: str) -> list[bytes]:
-        cors = self.protocol.cors
+        cors = self.connection.cors
         if cors is not None:
             extra += cors.lines(extra)
         parts = [
-            status_line(status, phrase),
+            (not phrase and STATUS_LINES.get(status)) or status_line(status, phrase),
             b"x-request-id: ",
             self.request_id.encode("latin-1"),
             b"\r\n",
@@ -188,7 +188,7 @@ class ConnectionExchange(Exchange):
         if self.answered:
             return
         self.answered = True
-        self.begun = status
+        self.sent_status = status
         if self.watcher is not None:
             self.watcher.started(status, content_type, extra)
         self.keep_alive = self.keep_alive and status < 400
@@ -199,11 +199,11 @@ class ConnectionExchange(Exchange):
         self._write(b"".join(parts))
 
     def send(self, part: bytes) -> None:
-        if not self.begun or not part or not self._has_body or self.disconnected:
+        if not self.sent_status or not part or not self._has_body or self.disconnected:
             return
         if self.watcher is not None:
             self.watcher.part(part)
-        transport = self.protocol.transport
+        transport = self.connection.transport
         if transport.is_closing():
             return
         if transport.get_write_buffer_size() > MAX_UNSENT:
@@ -216,40 +216,39 @@ class ConnectionExchange(Exchange):
             self._write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)
 
     def unsent(self) -> int:
-        size: int = self.protocol.transport.get_write_buffer_size()
+        size: int = self.connection.transport.get_write_buffer_size()
         return size
 
     def end(self, complete: bool = True) -> None:
-        if not self.begun:
+        if not self.sent_status:
             return
-        status, chunked = self.begun, self._chunked
-        self.begun = 0
+        status, chunked = self.sent_status, self._chunked
+        self.sent_status = 0
         self.on_disconnect = None
         if self.watcher is not None:
             watcher, self.watcher = self.watcher, None
             watcher.ended(complete)
         if complete:
-            self.protocol.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
+            self.connection.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
             return
-        transport = self.protocol.transport
-        self.protocol.finish(self, 500, b"", keep=False)
+        transport = self.connection.transport
+        self.connection.finish(self, 500, b"", keep=False)
         if not chunked:
             # A regular close would mark a complete answer.
             transport.abort()
 
     @property
     def _has_body(self) -> bool:
-        return self.begun not in (204, 304) and self.method != b"HEAD"
+        return self.sent_status not in (204, 304) and self.method != b"HEAD"
 
     @property
     def _chunked(self) -> bool:
         return self.http_version != "1.0" and self._has_body
 
     def _write(self, data: bytes) -> None:
-        transport = self.protocol.transport
-        if not self.disconnected and not transport.is_closing():
-            transport.write(data)
-            self.protocol.wrote(len(data))
+        connection = self.connection
+        if not self.disconnected and not connection.transport.is_closing():
+            connection.write(data)
 
 
 @lru_cache(256)

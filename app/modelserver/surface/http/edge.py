@@ -17,7 +17,7 @@ from modelserver.surface.http.cors import is_preflight
 from modelserver.surface.http.head import announced_length
 from modelserver.surface.http.intake import too_large
 from modelserver.surface.http.query import check_query
-from modelserver.surface.http.sockets import shown_address
+from modelserver.surface.http.sockets import address_text
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -87,7 +87,7 @@ class Edge:
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         self._on_response(
-            shown_address(scope["client"]),
+            address_text(scope["client"]),
             scope["method"],
             target.decode("latin-1"),
             scope["http_version"],

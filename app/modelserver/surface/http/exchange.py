@@ -61,9 +61,9 @@ class Exchange(ABC):
     ``encoding`` is the body's, ``deadline_ms`` the client's (0: none), ``request_id`` the client's or a
     new one. ``started``: when its head was there (monotonic), 0 where that is not known.
     ``has_traceparent``: ``headers`` has one. ``on_disconnect`` is called if the client
-    disconnects before the end of the answer. ``answered``: an answer was given or begun. ``begun`` is the
-    status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0. ``watcher`` learns what
-    becomes of it; only exchanges of connections have one.
+    disconnects before the end of the answer. ``answered``: an answer was sent, or its first part.
+    ``sent_status`` is the status of an answer in parts between :meth:`begin` and :meth:`end`, otherwise 0.
+    ``watcher`` learns what becomes of it; only exchanges of connections have one.
     """
 
     # See :class:`modelserver.surface.watching.Watched`.
@@ -71,7 +71,6 @@ class Exchange(ABC):
 
     __slots__ = (
         "answered",
-        "begun",
         "body",
         "content_type",
         "deadline_ms",
@@ -82,6 +81,7 @@ class Exchange(ABC):
         "method",
         "on_disconnect",
         "request_id",
+        "sent_status",
         "started",
         "target",
         "watcher",
@@ -98,7 +98,7 @@ class Exchange(ABC):
         self.started = 0.0
         self.request_id = ""
         self.has_traceparent = self.answered = self.disconnected = False
-        self.begun = 0
+        self.sent_status = 0
         self.on_disconnect: Callable[[], None] | None = None
         self.watcher: Watcher | None = None
 

@@ -6,13 +6,32 @@ import fcntl
 import socket
 import struct
 import termios
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
 
 _INT = struct.Struct("i")
 _MAPPED = "::ffff:"
+
+
+class Addresses(NamedTuple):
+    """Both ends of a connection: addresses and ports; the client's is None on a unix socket.
+
+    ``peer`` is the client's in logs.
+    """
+
+    server: tuple[str, int | None] | None
+    client: tuple[str, int] | None
+    scheme: str
+    peer: str
+
+    @classmethod
+    def of(cls, transport: asyncio.BaseTransport) -> Addresses:
+        """Those of a transport; IPv4 as such on an IPv6 socket too."""
+        server, client = local_address(transport), remote_address(transport)
+        scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        return cls(server, client, scheme, address_text(client))
 
 
 def remote_address(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
@@ -32,7 +51,7 @@ def local_address(transport: asyncio.BaseTransport) -> tuple[str, int | None] | 
     return (name, None) if isinstance(name, str) else None
 
 
-def shown_address(client: tuple[str, int] | None) -> str:
+def address_text(client: tuple[str, int] | None) -> str:
     """The address and port of a client in logs; None is one of a unix socket."""
     if client is None:
         return "unix"

@@ -28,22 +28,22 @@ _log = logging.getLogger("modelserver.api")
 
 
 class Reply(msgspec.Struct, eq=False):
-    """Answers an exchange when its request has ended. ``begun`` is the status of an answer in parts."""
+    """Answers an exchange when its request has ended. ``sent_status`` is the status of an answer in parts."""
 
     exchange: Exchange
     model: ModelVersion
     codec: Codec
     asked: Parsed
     aside: Aside
-    begun: int = 0
+    sent_status: int = 0
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
         """A part of the body, before :meth:`whole` sends the last one (reference 6.6).
 
         Unlike in TorchServe, the internal ``ts_stream_next`` is not among the headers.
         """
-        if not self.begun:
-            self.begun = answer.status
+        if not self.sent_status:
+            self.sent_status = answer.status
             queue = 0.0 if request.began is None else request.began - request.arrived
             heads = f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}\r\n"
             extra = heads.encode("latin-1") + header_block(answer.headers or ())
@@ -63,12 +63,12 @@ class Reply(msgspec.Struct, eq=False):
             return
         self.exchange.send(*contents_of(request))
         self._extra(request)
-        self.model.metrics.ended(self.begun, request.id)
+        self.model.metrics.ended(self.sent_status, request.id)
         self.exchange.end()
 
     def whole(self, request: Request) -> None:
         """The only row's answer is the body, or its last part."""
-        if self.begun:
+        if self.sent_status:
             self._last(request)
             return
         answered = request.answers[0]
@@ -147,7 +147,7 @@ class SequenceReply(Reply):
     said: list[tuple[str, str]] | None = None
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
-        if not self.begun:
+        if not self.sent_status:
             self.said = answer.headers
         super().part(request, answer, content)
 
