@@ -31,7 +31,7 @@ from modelserver_handlers.networks.cuda_graphs import batch_sizes, record_graphs
 from modelserver_handlers.networks.precision import use_bf16
 from modelserver_handlers.pictures import nvjpeg as gpu_jpegs
 from modelserver_handlers.pictures.resampling import resize_crops
-from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding
+from modelserver_handlers.pictures.transfer import CopyStream, DeviceCropBuffer, HostCropBuffer
 from modelserver_handlers.zoo import random_network
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def landing(scale: Scale) -> Outcome:
     matrix = torch.randn(scale.side, scale.side, device="cuda").to(torch.bfloat16)
     worst, times = 0.0, []
     for count in (1, 7, *[scale.batch] * 3):
-        here, there = HostLanding(processing, count), DeviceLanding(processing, count, stream)
+        here, there = HostCropBuffer(processing, count), DeviceCropBuffer(processing, count, stream)
         for place, crop in enumerate(_random_bytes(count, 224, 224, 3)):
             here.put(place, crop)
             there.put(place, crop)

@@ -59,9 +59,9 @@ def train(steps: int, seed: int) -> ShapeNet:
         scores, edges, counts = map(
             torch.stack, zip(*(targets(shapes, 96 // STRIDE) for _, shapes in drawn), strict=True)
         )
-        found, distances = model.maps(pictures)
+        outputs, distances = model.maps(pictures)
         weights = 1 + 20 * (scores == 1).any(dim=1, keepdim=True)
-        centres = nn.functional.binary_cross_entropy_with_logits(found, scores, weights)
+        centres = nn.functional.binary_cross_entropy_with_logits(outputs, scores, weights)
         away = ((distances - edges).abs().sum(1) * counts).sum() / counts.sum() / STRIDE
         loss = centres + 0.1 * away
         optimizer.zero_grad()
@@ -74,12 +74,12 @@ def train(steps: int, seed: int) -> ShapeNet:
     return model.eval()
 
 
-def found_share(model: ShapeNet, pictures: int = 50) -> float:
+def detection_share(model: ShapeNet, pictures: int = 50) -> float:
     """Correctly found shapes in held-out pictures, divided by all true shapes plus false detections.
 
     A shape is found if the label is right, the boxes overlap by 0.75, and the score is at least 0.5.
     """
-    found = total = 0
+    matches = total = 0
     for number in range(pictures):
         picture, shapes = draw_shapes(HELD_OUT_SEED + number)
         with torch.inference_mode():
@@ -90,9 +90,9 @@ def found_share(model: ShapeNet, pictures: int = 50) -> float:
             any(label == shape.label and overlap(box, shape.box) >= 0.75 for label, box in boxes)
             for shape in shapes
         )
-        found += right
+        matches += right
         total += len(shapes) + len(boxes) - right
-    return found / total
+    return matches / total
 
 
 def overlap(one: list[float], other: tuple[int, int, int, int]) -> float:
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     model = train(options.steps, options.seed)
-    share = found_share(model)
+    share = detection_share(model)
     print(f"{share:.0%} of the shapes and boxes in held-out pictures match")
     if share < ENOUGH:
         sys.exit(f"That is less than {ENOUGH:.0%}: nothing was written. Train longer (--steps).")

@@ -7,7 +7,7 @@ from torch import nn
 
 STRIDE = 8
 CLASSES = 3
-KEPT = 20  # maximum number of boxes per picture
+MAX_BOXES = 20  # maximum number of boxes per picture
 
 
 class ShapeNet(nn.Module):
@@ -29,8 +29,8 @@ class ShapeNet(nn.Module):
 
     def maps(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (n x classes x h x w) of centres, and the distances to the four edges in pixels."""
-        found = self.heads(self.features(pictures - 0.5))
-        return found[:, :CLASSES], nn.functional.softplus(found[:, CLASSES:]) * STRIDE
+        heads = self.heads(self.features(pictures - 0.5))
+        return heads[:, :CLASSES], nn.functional.softplus(heads[:, CLASSES:]) * STRIDE
 
     def forward(self, pictures: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         return [self.detect(picture) for picture in pictures]
@@ -41,7 +41,7 @@ class ShapeNet(nn.Module):
         scores = logits[0].sigmoid()
         nearby = nn.functional.max_pool2d(scores, 5, stride=1, padding=2).amax(dim=0)
         peaks = scores * (scores == nearby)
-        best, places = peaks.flatten().topk(min(KEPT, peaks.numel()))
+        best, places = peaks.flatten().topk(min(MAX_BOXES, peaks.numel()))
         width = scores.shape[2]
         cells = places % (scores.shape[1] * width)
         down, across = cells // width, cells % width

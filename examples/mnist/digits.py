@@ -30,9 +30,9 @@ class Digits:
 
 def split(seed: int = SEED) -> tuple[Digits, Digits]:
     """The training digits, and the held-out fifth."""
-    found = load_digits()
-    pictures = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(found.target, dtype=torch.int64)
+    dataset = load_digits()
+    pictures = torch.tensor(dataset.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(dataset.target, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     held = order[: round(len(order) * HELD_OUT)]
     learnt = order[len(held) :]

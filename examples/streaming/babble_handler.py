@@ -35,12 +35,12 @@ class Babble:
     def writer(self, idx: int, row: Any, context: Any) -> Any:
         """The words of one request."""
         context.set_response_content_type(idx, "text/plain; charset=utf-8")
-        asked = row.get("body") or {}
-        if not isinstance(asked, dict) or not isinstance(count := asked.get("words", 20), int):
+        request = row.get("body") or {}
+        if not isinstance(request, dict) or not isinstance(count := request.get("words", 20), int):
             context.reject(idx, 'A JSON object is needed, such as {"words": 20}.')
             return
-        chance = random.Random(asked.get("seed", 0))
-        word = asked.get("first") or chance.choice(sorted(self.following))
+        chance = random.Random(request.get("seed", 0))
+        word = request.get("first") or chance.choice(sorted(self.following))
         for _ in range(min(count, MOST_WORDS)):
             yield f"{word} "
             word = chance.choice(self.following.get(word) or sorted(self.following))

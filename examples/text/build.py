@@ -37,8 +37,8 @@ def runs(text: str) -> list[str]:
 
 def make_vocabulary() -> Vocabulary:
     """All words and word pairs of the sentences, sorted; number 0 is for everything else."""
-    found = sorted({run for text, _ in LEARNT for run in runs(text)})
-    vocabulary = Vocabulary.of_tokens(["<unk>", *found])
+    known = sorted({run for text, _ in LEARNT for run in runs(text)})
+    vocabulary = Vocabulary.of_tokens(["<unk>", *known])
     assert len(vocabulary) <= ROOM, f"{len(vocabulary)} numbers are more than the network has room for"
     return vocabulary
 

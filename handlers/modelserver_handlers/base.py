@@ -17,7 +17,7 @@ import torch
 
 from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
-from modelserver_handlers.handler_options import ModelOptions
+from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
@@ -31,7 +31,7 @@ from modelserver_handlers.networks.sides import sides_of
 from modelserver_handlers.networks.warmup import warm_up
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
-from modelserver_handlers.typed.handler import Signature
+from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.signature import Described
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class BaseHandler:
         self._ms_warn_of_fixed_rows()
         self.mapping = self._ms_load_labels(model_dir)
         self._ms_choose_processing()
-        self.model = self._ms_made_ready(self.model)
+        self.model = self._ms_prepare_network(self.model)
         give_back_memory()
         self.initialized = True
 
@@ -134,20 +134,21 @@ class BaseHandler:
         """The shape of one row for ``inference``, None if unknown; model-config.yaml may set it too."""
         return None
 
-    def _ms_made_ready(self, model: Any) -> Any:
-        options = ModelOptions.parse(self.model_yaml_config)
+    def _ms_prepare_network(self, model: Any) -> Any:
+        options = NetworkOptions.parse(self.model_yaml_config)
         size = int(self.context.system_properties.get("batch_size") or 1)
         if isinstance(model, OnnxNetwork):
             shape = options.shape or model.row_shape() or self._ms_input_shape()
             if options.warmup and shape is not None:
                 warm_up(lambda rows: model(rows.to(self.device)), shape, size, self.device, self._ms_warn)
             return model
-        if not options.optimize_asked and not self._ms_loads_as_we_do():
+        if not options.optimize_requested and not self._ms_loads_as_built_in():
             options = replace(options, optimize=False)
         batches = Batches(size, options.shape or self._ms_input_shape(), self._ms_order)
         self._ms_choose_float32(options)
         calibration = Calibration(
-            partial(self._ms_calibration_rows, options.calibration), partial(self._ms_tell_precision, "int8")
+            partial(self._ms_calibration_rows, options.calibration),
+            partial(self._ms_report_precision, "int8"),
         )
         return make_ready(
             *(model, options, self.model_yaml_config, batches, self.device, calibration), self._ms_warn
@@ -161,29 +162,29 @@ class BaseHandler:
             Path(str(self.context.system_properties.get("model_dir"))), name, self.preprocess
         )
 
-    def _ms_choose_float32(self, options: ModelOptions) -> None:
+    def _ms_choose_float32(self, options: NetworkOptions) -> None:
         used, why = choose_float32(self.device, options.tf32)
         on_gpu = self.device.type == "cuda"
         if options.tf32 or (on_gpu and options.precision == "fp32"):
-            asked = {None: "default", True: "tf32", False: "fp32"}[options.tf32]
-            self._ms_tell_precision(asked, used, why)
+            requested = {None: "default", True: "tf32", False: "fp32"}[options.tf32]
+            self._ms_report_precision(requested, used, why)
 
-    def _ms_tell_precision(self, asked: str, used: str, why: str) -> None:
-        tell = getattr(self.context, "_ms_computes_in", None)
-        if tell is not None:
-            tell(asked, used, why)
-            if asked not in ("default", used):
-                self._ms_warn(f"precision: {asked} is not used, but {used}: {why}")
+    def _ms_report_precision(self, requested: str, used: str, why: str) -> None:
+        report = getattr(self.context, "_ms_set_precision", None)
+        if report is not None:
+            report(requested, used, why)
+            if requested not in ("default", used):
+                self._ms_warn(f"precision: {requested} is not used, but {used}: {why}")
 
     def _ms_warn(self, message: str) -> None:
         """Tell those who register the model."""
         getattr(self.context, "_ms_warn", logger.warning)(message)
 
-    def _ms_loads_as_we_do(self) -> bool:
+    def _ms_loads_as_built_in(self) -> bool:
         """Whether the class uses our loading: one with its own ``initialize`` may do more to the model."""
         return all(
             getattr(type(self), name).__module__.startswith(f"{__package__}.")
-            for name in ("initialize", "_ms_load_model", "_load_pickled_model", "_ms_made_ready")
+            for name in ("initialize", "_ms_load_model", "_load_pickled_model", "_ms_prepare_network")
         )
 
     def _ms_manifest_entry(self, key: str) -> str | None:
@@ -220,7 +221,7 @@ class BaseHandler:
         self.map_location, self.device = device.type, device
 
     def _ms_warn_of_random_weights(self, model: torch.nn.Module, model_file: str) -> None:
-        if self._ms_loads_as_we_do() and any(True for _ in model.parameters()):
+        if self._ms_loads_as_built_in() and any(True for _ in model.parameters()):
             self._ms_warn(
                 f"The archive has no weights (--serialized-file): the network uses those that"
                 f" {model_file} creates, which are random unless it loads some itself"
@@ -353,21 +354,21 @@ class BaseHandler:
     def _ms_answers(self, outputs: Any, data: Any, rejected: Mapping[int, Any]) -> Any:
         """Postprocess; unless a class overrides it, tensors are answered with tensors."""
         if isinstance(data, TensorRows):
-            return rows_of(outputs) if self._ms_leaves("postprocess") else self.postprocess(outputs)
+            return rows_of(outputs) if self._ms_inherits("postprocess") else self.postprocess(outputs)
         answers = self.postprocess(outputs)
-        return grouped(answers, _without(data, rejected)) if self._ms_leaves("preprocess") else answers
+        return grouped(answers, _without(data, rejected)) if self._ms_inherits("preprocess") else answers
 
-    def _ms_leaves(self, method: str) -> bool:
+    def _ms_inherits(self, method: str) -> bool:
         """Whether the class does not override ``method``."""
         return getattr(type(self), method) is getattr(BaseHandler, method)
 
-    def _ms_signature(self) -> Signature | None:
+    def _ms_signature(self) -> HandlerSignature | None:
         """What the model file declares, as far as the class passes its inputs and outputs on unchanged."""
-        leaves = all(map(self._ms_leaves, ("preprocess", "inference", "handle")))
+        leaves = all(map(self._ms_inherits, ("preprocess", "inference", "handle")))
         declared = sides_of(self.model) if leaves else None
-        if declared is None or self._ms_leaves("postprocess"):
+        if declared is None or self._ms_inherits("postprocess"):
             return declared
-        return Signature(declared.inputs, Described())
+        return HandlerSignature(declared.inputs, Described())
 
     def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
         """Answers, and the profiler whose trace goes to ``<temp>/pytorch_profiler/<model>``."""

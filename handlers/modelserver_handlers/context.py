@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from modelserver_handlers.streaming import Stream
+    from modelserver_handlers.streaming import ResponseStream
 
 
 Lazy: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
@@ -127,7 +127,7 @@ class BatchState:
         self.request_ids: dict[int, str] | None = dict(enumerate(request_ids)) or None
         self.rejections: dict[int, tuple[int, str]] = {}
         self.phases = (0.0, 0.0, 0.0)
-        self.stream: Stream | None = None
+        self.stream: ResponseStream | None = None
         self._headers = headers
         self._parameters = parameters
         self._properties = properties
@@ -139,16 +139,16 @@ class BatchState:
         if self._replaced is not None:
             return self._replaced[idx]
         idx = self._position(idx)
-        found = self._touched.get(idx)
-        if found is None:
+        processor = self._touched.get(idx)
+        if processor is None:
             source = self._headers[idx] if idx < len(self._headers) else {}
             properties = self._properties[idx] if idx < len(self._properties) else {}
             if properties or callable(source):
-                found = _LazyRequestProcessor(source, properties)
+                processor = _LazyRequestProcessor(source, properties)
             else:
-                found = RequestProcessor(Headers(source))
-            self._touched[idx] = found
-        return found
+                processor = RequestProcessor(Headers(source))
+            self._touched[idx] = processor
+        return processor
 
     def touched(self, idx: int) -> RequestProcessor | None:
         """Request ``idx``'s processor if the handler used it: only then can it hold a status or headers."""
@@ -237,9 +237,9 @@ class Context:
         """While the model is loading: add a warning to the response to its registration."""
         self._ms_warnings.append(message)
 
-    def _ms_computes_in(self, asked: str, used: str, why: str) -> None:
-        """While the model is loading: the precision for its description; ``asked`` may be ``default``."""
-        self._ms_precision = {"asked": asked, "used": used, "why": why}
+    def _ms_set_precision(self, requested: str, used: str, why: str) -> None:
+        """While the model is loading: the precision for its description; ``requested`` may be ``default``."""
+        self._ms_precision = {"asked": requested, "used": used, "why": why}
 
     def _ms_begin(self, state: BatchState) -> None:
         """Make ``state`` the current batch of the calling thread."""
@@ -403,8 +403,8 @@ class Headers(dict[str, Any]):
 
     def _actual(self, key: object) -> str | None:
         if isinstance(key, str):
-            wanted = key.lower()
-            return next((name for name in reversed(self) if name.lower() == wanted), None)
+            lower = key.lower()
+            return next((name for name in reversed(self) if name.lower() == lower), None)
         return None
 
     def __missing__(self, key: str) -> Any:

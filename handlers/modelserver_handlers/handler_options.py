@@ -24,12 +24,12 @@ def whole_number(
 
 def probability(settings: Mapping[str, Any], key: str, default: float) -> float:
     """A number from 0 to 1. Raises ModelLoadError naming the key."""
-    found = _checked(
+    value = _checked(
         *(settings, key, default),
         lambda value: type(value) in (int, float) and 0 <= value <= 1,
         "a number from 0 to 1",
     )
-    return float(found)
+    return float(value)
 
 
 def _flag(settings: Mapping[str, Any], key: str) -> bool:
@@ -77,16 +77,16 @@ _PRECISION |= {"float32": "fp32", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOptions:
+class NetworkOptions:
     """How the network may be run.
 
-    ``optimize_asked`` is whether the author wrote ``optimize: auto``. ``precision`` is fp32, bf16 or int8;
+    ``optimize_requested``: the author wrote ``optimize: auto``. ``precision`` is fp32, bf16 or int8;
     ``tf32`` is whether GPUs may round float32 to TF32, None if the author leaves it open. ``shape`` is that
     of one row of input, None if only the handler knows it. ``calibration`` names the rows for int8.
     """
 
     optimize: bool = True
-    optimize_asked: bool = False
+    optimize_requested: bool = False
     precision: str = "fp32"
     tf32: bool | None = None
     warmup: bool = True
@@ -94,7 +94,7 @@ class ModelOptions:
     calibration: str | None = None
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> ModelOptions:
+    def parse(cls, document: Mapping[str, Any]) -> NetworkOptions:
         """From the keys at the top of the document or under ``handler``, which take precedence.
 
         Raises ModelLoadError that names the key and what is allowed.

@@ -53,9 +53,9 @@ class ImageClassifier(VisionHandler):
         settings = self._ms_handler_settings()
         if "topk" in settings:
             self.topk = whole_number(settings, "topk", 5)
-        asked = configured_processing(settings)
-        if asked is not None:
-            self._ms_process_with(asked)
+        configured = configured_processing(settings)
+        if configured is not None:
+            self._ms_process_with(configured)
         elif self._ms_network is not None and self._ms_network.transforms is not None:
             preset = self._ms_network.transforms
             self._ms_process_with(ClassicProcessing.of_preset(preset) or preset)

@@ -26,9 +26,9 @@ class ImageSegmenter(VisionHandler):
     image_processing: Callable[[Any], Any] = classic_processing()
 
     def _ms_choose_processing(self) -> None:
-        asked = configured_processing(self._ms_handler_settings())
-        if asked is not None:
-            self.image_processing, self.picture_mode = asked, "RGB"
+        configured = configured_processing(self._ms_handler_settings())
+        if configured is not None:
+            self.image_processing, self.picture_mode = configured, "RGB"
 
     def postprocess(self, data: Any) -> list[Any]:
         """Logits (n x classes x height x width, or a mapping that has them as ``out``) to nested lists."""

@@ -43,10 +43,10 @@ def datatypes_of(config: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 
 def _dtype(datatype: str) -> torch.dtype:
-    found: torch.dtype | None = _DATATYPES.get(datatype) or getattr(torch, datatype.lower(), None)
-    if found is None:
+    dtype: torch.dtype | None = _DATATYPES.get(datatype) or getattr(torch, datatype.lower(), None)
+    if dtype is None:
         raise BadInput(f"tensors of {datatype} need torch 2.3 or newer, not {torch.__version__}")
-    return found
+    return dtype
 
 
 def takes_floats(model: Any) -> bool:
@@ -96,14 +96,18 @@ def grouped(answers: Any, rows: Sequence[Any]) -> Any:
     """One answer per request: those to the instances of one become ``{"predictions": [...]}``."""
     if not are_requests(rows):
         return answers
-    found = [instances_of(row) for row in rows]
-    counts = [1 if each is None else len(each) for each in found]
-    if all(each is None for each in found) or not isinstance(answers, list) or len(answers) != sum(counts):
+    instances = [instances_of(row) for row in rows]
+    counts = [1 if each is None else len(each) for each in instances]
+    if (
+        all(each is None for each in instances)
+        or not isinstance(answers, list)
+        or len(answers) != sum(counts)
+    ):
         return answers
     following = iter(answers)
     return [
         next(following) if each is None else {"predictions": [next(following) for _ in each]}
-        for each in found
+        for each in instances
     ]
 
 

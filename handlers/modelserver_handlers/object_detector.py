@@ -54,10 +54,10 @@ class ObjectDetector(VisionHandler):
         """The network's detections for pictures, one mapping each."""
         if isinstance(data, torch.Tensor) and not self._ms_takes_list:
             return super().inference(data, *args, **kwargs)
-        with self._ms_blaming_tensors(data), torch.inference_mode():
+        with self._ms_reject_unfit_tensors(data), torch.inference_mode():
             return self.model([picture.to(self.device) for picture in data], *args, **kwargs)
 
-    def _ms_why_unfit(self, data: Any) -> str:
+    def _ms_unfit_reason(self, data: Any) -> str:
         reasons = (unfit(picture.shape, picture.dtype, (3, -1, -1)) for picture in data)
         return next(filter(None, reasons), "")
 
@@ -68,13 +68,13 @@ class ObjectDetector(VisionHandler):
 
     def _ms_boxes(self, detections: Any) -> list[dict[str, Any]]:
         names = self.mapping or {}
-        found = zip(
+        boxes = zip(
             *(detections[field].tolist() for field in ("labels", "boxes", "scores")),
             strict=True,
         )
         return [
             {names.get(str(label), str(label)): box, "score": score}
-            for label, box, score in found
+            for label, box, score in boxes
             if score >= self.threshold
         ]
 
@@ -94,5 +94,5 @@ def takes_list(model: Any) -> bool:
     if forward is None:
         return False
     annotations = [parameter.annotation for parameter in inspect.signature(forward).parameters.values()]
-    said = annotations[1] if len(annotations) > 1 else inspect.Parameter.empty
-    return _LIST.match(said if isinstance(said, str) else repr(said)) is not None
+    annotation = annotations[1] if len(annotations) > 1 else inspect.Parameter.empty
+    return _LIST.match(annotation if isinstance(annotation, str) else repr(annotation)) is not None

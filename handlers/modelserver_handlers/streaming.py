@@ -16,7 +16,7 @@ class ClientsGone(BaseException):
     """
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """Sends one call's parts to its requests."""
 
     def send(self, parts: Mapping[int, Any]) -> None:
@@ -48,7 +48,7 @@ def send_intermediate_predict_response(
     if int(os.environ.get("LOCAL_RANK") or 0):
         return
     state = getattr(context, "_ms_state", None)
-    stream: Stream | None = getattr(state, "stream", None)
+    stream: ResponseStream | None = getattr(state, "stream", None)
     if state is None or stream is None:
         raise RuntimeError("An answer can be sent in parts only while the server calls the handler.")
     positions = _positions(state.request_ids or {}, req_id_map or {})

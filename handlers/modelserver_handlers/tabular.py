@@ -14,7 +14,7 @@ import numpy
 import numpy.typing
 
 from modelserver_handlers.errors import ModelLoadError, first_line
-from modelserver_handlers.typed.handler import Handler, Signature
+from modelserver_handlers.typed.handler import Handler, HandlerSignature
 from modelserver_handlers.typed.signature import JSON, Described
 
 _Predict = Callable[[Any], Any]
@@ -44,12 +44,12 @@ class Tabular(Handler):
         answers: list[Any] = numpy.asarray(self._predict(rows)).tolist()
         return answers
 
-    def _ms_signature(self) -> Signature:
+    def _ms_signature(self) -> HandlerSignature:
         schema: dict[str, Any] = {"type": "array", "items": {"type": "number"}}
         if self._features is not None:
             schema |= {"minItems": self._features, "maxItems": self._features}
         tensor = ("input_0", "FP64", (-1, self._features or -1))
-        return Signature(Described((tensor,), JSON, schema), Described())
+        return HandlerSignature(Described((tensor,), JSON, schema), Described())
 
 
 def _from_pickle(path: Path) -> tuple[_Predict, int | None]:

@@ -127,10 +127,10 @@ class TextHandler(BaseHandler):
             raise PredictionException("Only an eager network with an nn.EmbeddingBag can be explained", 501)
         ids, offsets = text_preprocess.ids, text_preprocess.offsets
         try:
-            found = bag_attributions(lambda: self.model(ids, offsets), bag, ids, offsets, target).tolist()
+            shares = bag_attributions(lambda: self.model(ids, offsets), bag, ids, offsets, target).tolist()
         except IndexError:
             raise PredictionException(f"the model has no class {target}", 400) from None
-        parts = iter(found)
+        parts = iter(shares)
         return [_insight(text, [next(parts) for _ in text.ids]) for text in text_preprocess.texts]
 
     def get_word_token(self, input_tokens: Iterable[Any]) -> list[str]:

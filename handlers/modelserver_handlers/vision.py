@@ -15,14 +15,14 @@ from PIL import Image
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import BadInput, PredictionException
-from modelserver_handlers.handler_options import NVJPEG, ModelOptions, VisionOptions, handler_settings
+from modelserver_handlers.handler_options import NVJPEG, NetworkOptions, VisionOptions, handler_settings
 from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
 from modelserver_handlers.networks.insights import captum_attributions, integrated_gradients
 from modelserver_handlers.networks.precision import is_eager
 from modelserver_handlers.pictures.classic import ClassicProcessing
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture, picture_input
-from modelserver_handlers.pictures.transfer import CopyStream, DeviceLanding, HostLanding, join
+from modelserver_handlers.pictures.transfer import CopyStream, DeviceCropBuffer, HostCropBuffer, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,17 +67,17 @@ class VisionHandler(BaseHandler):
         elif self._ms_options.cuda_graphs or self._ms_options.decode == NVJPEG:
             logger.warning("There is no GPU: handler: decode and cuda_graphs have no effect")
 
-    def _ms_made_ready(self, model: Any) -> Any:
+    def _ms_prepare_network(self, model: Any) -> Any:
         # Before anything is compiled or warmed up: code and kernels are those of one memory format.
         if (
             self.device.type == "cuda"
             and self._ms_classic() is not None
             and is_eager(model)
-            and ModelOptions.parse(self.model_yaml_config).optimize
+            and NetworkOptions.parse(self.model_yaml_config).optimize
         ):
             self._ms_order = torch.channels_last
             model = model.to(memory_format=self._ms_order)
-        return super()._ms_made_ready(model)
+        return super()._ms_prepare_network(model)
 
     def _ms_input_shape(self) -> tuple[int, ...] | None:
         """Of one prepared picture, channels x height x width; None if only ``image_processing`` knows."""
@@ -98,23 +98,23 @@ class VisionHandler(BaseHandler):
         """As BaseHandler; replayed if a CUDA graph fits."""
         if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
             return self._ms_graphs(data)
-        with self._ms_blaming_tensors(data):
+        with self._ms_reject_unfit_tensors(data):
             if self._ms_order is torch.channels_last and isinstance(data, torch.Tensor) and data.dim() == 4:
                 data = data.to(self.device).contiguous(memory_format=self._ms_order)
             return super().inference(data, *args, **kwargs)
 
     @contextlib.contextmanager
-    def _ms_blaming_tensors(self, data: Any) -> Iterator[None]:
+    def _ms_reject_unfit_tensors(self, data: Any) -> Iterator[None]:
         """If the network rejects tensors that clients sent instead of pictures, they get the error (400)."""
         try:
             yield
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
-            reason = self._ms_why_unfit(data)
+            reason = self._ms_unfit_reason(data)
             if not reason or isinstance(error, torch.OutOfMemoryError) or "CUDA" in str(error):
                 raise
             raise PredictionException(reason, 400) from error
 
-    def _ms_why_unfit(self, data: Any) -> str:
+    def _ms_unfit_reason(self, data: Any) -> str:
         """What is wrong with the network's input tensors, or nothing: pictures have one shape."""
         expected = self._ms_input_shape()
         if expected is None or not isinstance(data, torch.Tensor):
@@ -144,12 +144,12 @@ class VisionHandler(BaseHandler):
 
     def _ms_prepare_together(self, rows: list[Any], processing: ClassicProcessing) -> torch.Tensor:
         """By ClassicProcessing: crops as bytes, and one tensor of floats that they are written to."""
-        landing: HostLanding | DeviceLanding
+        landing: HostCropBuffer | DeviceCropBuffer
         if self._ms_copies is None:
-            landing = HostLanding(processing, len(rows))
+            landing = HostCropBuffer(processing, len(rows))
             landed: frozenset[int] = frozenset()
         else:
-            landing = DeviceLanding(processing, len(rows), self._ms_copies, self._ms_order)
+            landing = DeviceCropBuffer(processing, len(rows), self._ms_copies, self._ms_order)
             landed = self._ms_decode_on_gpu(rows, processing, landing)
         enough = processing.resized_size if self._ms_options.fast_decode else None
         mode = self._ms_mode()
@@ -169,14 +169,14 @@ class VisionHandler(BaseHandler):
         return join(landing, self._ms_each(prepare, list(range(len(rows)))), self.device)
 
     def _ms_decode_on_gpu(
-        self, rows: list[Any], processing: ClassicProcessing, landing: DeviceLanding
+        self, rows: list[Any], processing: ClassicProcessing, landing: DeviceCropBuffer
     ) -> frozenset[int]:
         """Land what nvJPEG can decode; returns the places, none if one is damaged."""
         if self._ms_jpeg_decoder is None or self._ms_mode() != "RGB":
             return frozenset()
         suits = self._ms_jpeg_decoder.suits
-        found = ((place, _file_of(row)) for place, row in enumerate(rows))
-        files = {place: file for place, file in found if file is not None and suits(file, processing)}
+        candidates = ((place, _file_of(row)) for place, row in enumerate(rows))
+        files = {place: file for place, file in candidates if file is not None and suits(file, processing)}
         try:
             landing.land_on_device(
                 list(files), partial(self._ms_jpeg_decoder.crops, list(files.values()), processing)
@@ -251,7 +251,7 @@ class VisionHandler(BaseHandler):
 def unfit(shape: Sequence[int], dtype: torch.dtype, expected: tuple[int, ...]) -> str:
     """How a tensor differs from those of pictures, for the client, or nothing; -1 is any size."""
     fits = len(shape) == len(expected) and all(
-        size > 0 if wanted < 0 else size == wanted for size, wanted in zip(shape, expected, strict=True)
+        size > 0 if allowed < 0 else size == allowed for size, allowed in zip(shape, expected, strict=True)
     )
     if fits and dtype.is_floating_point:
         return ""

@@ -79,8 +79,8 @@ class Vocabulary:
 
 def load_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in ``path``. Raises ModelLoadError naming the file, the problem, and the solution."""
-    found = read_saved(path, _refusal)
-    vocabulary = _read(found)
+    content = read_saved(path, _refusal)
+    vocabulary = _read(content)
     if vocabulary is None:
         raise ModelLoadError(
             f"{path.name} holds no vocabulary: a mapping of tokens to distinct whole numbers of at least 0,"
@@ -100,26 +100,26 @@ def _refusal(name: str, reason: str) -> str:
     )
 
 
-def _read(found: Any) -> Vocabulary | None:
-    if isinstance(found, Mapping) and set(found) == {"tokens", "default_index"}:
-        default = found["default_index"]
-        inner = _read_tokens(found["tokens"])
+def _read(content: Any) -> Vocabulary | None:
+    if isinstance(content, Mapping) and set(content) == {"tokens", "default_index"}:
+        default = content["default_index"]
+        inner = _read_tokens(content["tokens"])
         if inner is None or not (default is None or _is_number(default)):
             return None
         return Vocabulary(inner, default)
-    ids = _read_tokens(found)
+    ids = _read_tokens(content)
     return None if ids is None else Vocabulary(ids, _default(ids))
 
 
-def _read_tokens(found: Any) -> Mapping[str, int] | None:
-    if isinstance(found, (list, tuple)):
-        return Vocabulary.of_tokens(found).ids if all(isinstance(token, str) for token in found) else None
-    if not isinstance(found, Mapping) or not all(isinstance(token, str) for token in found):
+def _read_tokens(content: Any) -> Mapping[str, int] | None:
+    if isinstance(content, (list, tuple)):
+        return Vocabulary.of_tokens(content).ids if all(isinstance(token, str) for token in content) else None
+    if not isinstance(content, Mapping) or not all(isinstance(token, str) for token in content):
         return None
-    numbers = list(found.values())
+    numbers = list(content.values())
     if not all(map(_is_number, numbers)) or len(set(numbers)) != len(numbers):
         return None
-    return dict(found)
+    return dict(content)
 
 
 def _is_number(value: object) -> bool:

@@ -34,7 +34,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.set_num_threads(1)
     model = build.train(200, 0)
     torch.set_num_threads(threads)
-    share = build.found_share(model)
+    share = build.detection_share(model)
     with zipfile.ZipFile(build.pack(model, folder)) as packed:
         packed.extractall(folder)
     manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_bytes())

@@ -9,7 +9,7 @@ import yaml
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.handler_options import (
-    ModelOptions,
+    NetworkOptions,
     VisionOptions,
     handler_settings,
     probability,
@@ -50,25 +50,25 @@ def test_wrong_probabilities_are_refused(value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ("", ModelOptions()),
-        ("optimize: off", ModelOptions(optimize=False)),
-        ("optimize: auto", ModelOptions(optimize_asked=True)),
-        ("handler: {optimize: 'off', precision: bf16}", ModelOptions(optimize=False, precision="bf16")),
-        ("precision: bfloat16", ModelOptions(precision="bf16")),
-        ("precision: bf16\nhandler: {precision: fp32}", ModelOptions(tf32=False)),
-        ("precision: tf32", ModelOptions(tf32=True)),
+        ("", NetworkOptions()),
+        ("optimize: off", NetworkOptions(optimize=False)),
+        ("optimize: auto", NetworkOptions(optimize_requested=True)),
+        ("handler: {optimize: 'off', precision: bf16}", NetworkOptions(optimize=False, precision="bf16")),
+        ("precision: bfloat16", NetworkOptions(precision="bf16")),
+        ("precision: bf16\nhandler: {precision: fp32}", NetworkOptions(tf32=False)),
+        ("precision: tf32", NetworkOptions(tf32=True)),
         (
             "handler: {precision: int8, calibration: samples/*.jpg}",
-            ModelOptions(precision="int8", calibration="samples/*.jpg"),
+            NetworkOptions(precision="int8", calibration="samples/*.jpg"),
         ),
-        ("handler: {warmup: false}", ModelOptions(warmup=False)),
-        ("warmup: {shape: [3, 32, 32]}", ModelOptions(shape=(3, 32, 32))),
-        ("handler: a name", ModelOptions()),
+        ("handler: {warmup: false}", NetworkOptions(warmup=False)),
+        ("warmup: {shape: [3, 32, 32]}", NetworkOptions(shape=(3, 32, 32))),
+        ("handler: a name", NetworkOptions()),
     ],
 )
-def test_options_of_networks_are_read(text: str, options: ModelOptions) -> None:
+def test_options_of_networks_are_read(text: str, options: NetworkOptions) -> None:
     """The keys count at the top and under ``handler``, where they win; a bare ``off`` is understood."""
-    assert ModelOptions.parse(yaml.safe_load(text) or {}) == options
+    assert NetworkOptions.parse(yaml.safe_load(text) or {}) == options
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_options_of_networks_are_read(text: str, options: ModelOptions) -> None:
 def test_malformed_options_stop_the_load(document: dict[str, Any], message: str) -> None:
     """Another value stops the load, with what is allowed."""
     with pytest.raises(ModelLoadError, match=message):
-        ModelOptions.parse(document)
+        NetworkOptions.parse(document)
 
 
 # How pictures get to the network

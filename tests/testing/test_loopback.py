@@ -17,7 +17,7 @@ def opened() -> tuple[ConnectionExchange, asyncio.Future[Answer]]:
     """An exchange, and its answer to come."""
     ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     headers = [(b"Content-Type", b"text/plain"), (b"X-Request-Timeout-Ms", b"50")]
-    return Loopback(ended).ask(Target("/p", b"", "/p"), b"body", headers), ended
+    return Loopback(ended).exchange(Target("/p", b"", "/p"), b"body", headers), ended
 
 
 async def test_a_request_is_read_as_from_a_connection() -> None:

@@ -33,16 +33,21 @@ def package_model(config: ModelArchiverConfig | Namespace, manifest: str) -> Non
     Step by step, as scripts that replace a step expect it; so the files are copied first, which
     ``modelserver-archive`` does without.
     """
-    given = as_archive_config(config)
-    if not os.path.exists(given.export_path):
-        ModelExportUtils.make_dir(given.export_path)
-    ModelExportUtils.validate_inputs(given.model_name, given.export_path)
+    archive_config = as_archive_config(config)
+    if not os.path.exists(archive_config.export_path):
+        ModelExportUtils.make_dir(archive_config.export_path)
+    ModelExportUtils.validate_inputs(archive_config.model_name, archive_config.export_path)
     folder = ModelExportUtils.check_mar_already_exists(
-        given.model_name, given.export_path, given.force, given.archive_format
+        archive_config.model_name,
+        archive_config.export_path,
+        archive_config.force,
+        archive_config.archive_format,
     )
-    parts = {name: getattr(given, name) for name in PARTS}
-    path = ModelExportUtils.copy_artifacts(given.model_name, given.runtime, **parts)
+    parts = {name: getattr(archive_config, name) for name in PARTS}
+    path = ModelExportUtils.copy_artifacts(archive_config.model_name, archive_config.runtime, **parts)
     try:
-        ModelExportUtils.archive(folder, given.model_name, path, manifest, given.archive_format)
+        ModelExportUtils.archive(
+            folder, archive_config.model_name, path, manifest, archive_config.archive_format
+        )
     finally:
         shutil.rmtree(path, ignore_errors=True)

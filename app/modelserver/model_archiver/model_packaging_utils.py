@@ -93,10 +93,10 @@ class ModelExportUtils:
     @staticmethod
     def find_unique(files: Iterable[str], suffix: str) -> str | None:
         """The one file of that suffix, None if there is none; several are an error."""
-        found = [file for file in files if file.endswith(suffix)]
-        if len(found) > 1:
-            raise ArchiverError(f"Only one {suffix} file is expected, there are {len(found)}: {found}.")
-        return found[0] if found else None
+        matches = [file for file in files if file.endswith(suffix)]
+        if len(matches) > 1:
+            raise ArchiverError(f"Only one {suffix} file is expected, there are {len(matches)}: {matches}.")
+        return matches[0] if matches else None
 
     @staticmethod
     def generate_model(modelcfg: ModelArchiverConfig | Namespace) -> Model:
@@ -126,14 +126,14 @@ class ModelExportUtils:
         that does not exist, and ``FileNotFoundError``.
         """
         check_runtime(runtime)
-        given = {key.replace("-", "_"): value for key, value in kwargs.items() if value}
-        known = {key: given.pop(key) for key in PARTS if key in given}
+        parts = {key.replace("-", "_"): value for key, value in kwargs.items() if value}
+        known = {key: parts.pop(key) for key in PARTS if key in parts}
         handler = known.pop("handler", BUILT_IN_HANDLERS[0])
         config = ArchiveConfig(model_name, str(handler), "1.0", runtime=runtime, **known)  # type: ignore[arg-type]
         contents = collect(config)
         warn_of_mistakes(config, contents)
         folder = Path(tempfile.mkdtemp(prefix=f"{model_name}-"))
-        for name, source in [*contents.items(), *((Path(str(each)).name, each) for each in given.values())]:
+        for name, source in [*contents.items(), *((Path(str(each)).name, each) for each in parts.values())]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(str(source), folder / name)
         return str(folder)

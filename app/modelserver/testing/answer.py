@@ -57,8 +57,8 @@ class Answer:
     @property
     def handling_ms(self) -> float:
         """Milliseconds that the handler took for the batch; 0.0 if it was not called."""
-        found = _HANDLING.search(self.headers.get("server-timing", ""))
-        return float(found[1]) if found else 0.0
+        match = _HANDLING.search(self.headers.get("server-timing", ""))
+        return float(match[1]) if match else 0.0
 
 
 def as_body(value: Any) -> tuple[bytes, str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _GRACE = 2.0  # seconds for workers to end by themselves
 
-Asked = tuple[str, bytes, "Mapping[str, str]"]  # path, body and headers of a request
+EngineRequest = tuple[str, bytes, "Mapping[str, str]"]  # path, body and headers of a request
 
 
 class Engine:
@@ -44,7 +44,7 @@ class Engine:
         self.model = model
         self.api = api
 
-    async def ask(self, requests: Sequence[Asked]) -> list[Answer]:
+    async def send(self, requests: Sequence[EngineRequest]) -> list[Answer]:
         """The answers to requests that arrive at the same moment."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Answer]] = []
@@ -56,7 +56,7 @@ class Engine:
             answers.append(ended)
             pairs = ((name.lower(), value) for name, value in headers.items())
             lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
-            self.api.serve(Loopback(ended).ask(target, body, lines))
+            self.api.serve(Loopback(ended).exchange(target, body, lines))
         return list(await asyncio.gather(*answers))
 
 

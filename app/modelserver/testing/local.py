@@ -17,7 +17,7 @@ from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.testing.answer import Answer, as_body
-from modelserver.testing.engine import Asked, Engine, engine
+from modelserver.testing.engine import Engine, EngineRequest, engine
 from modelserver.tools.serve.script import source_of
 from modelserver.tools.serve.wanted import locate_source
 
@@ -166,7 +166,7 @@ class Client:
 
     def post_all(self, requests: Sequence[tuple[str, Any, Mapping[str, str] | None]]) -> list[Answer]:
         """The answers to requests that arrive together, each a path, a body and headers."""
-        return self.run(self._opened.ask([_asked(*request) for request in requests]))
+        return self.run(self._opened.send([_engine_request(*request) for request in requests]))
 
     # -- the model
 
@@ -203,20 +203,22 @@ class Client:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def _asked(path: str, body: Any, headers: Mapping[str, str] | None) -> Asked:
+def _engine_request(path: str, body: Any, headers: Mapping[str, str] | None) -> EngineRequest:
     content, kind = as_body(body)
-    given = {name.lower(): value for name, value in (headers or {}).items()}
-    return path, content, {**({"content-type": kind} if kind else {}), **given}
+    own = {name.lower(): value for name, value in (headers or {}).items()}
+    return path, content, {**({"content-type": kind} if kind else {}), **own}
 
 
-def _configured(url: str, file: Path | None, given: Mapping[str, Any]) -> tuple[Registration, LoadedSettings]:
+def _configured(
+    url: str, file: Path | None, settings: Mapping[str, Any]
+) -> tuple[Registration, LoadedSettings]:
     """The registration and the settings. Raises TypeError, ConfigError, BadRequest."""
-    unknown = given.keys() - _OF_REGISTRATIONS - KEYS.keys() - {"ts_config"}
+    unknown = settings.keys() - _OF_REGISTRATIONS - KEYS.keys() - {"ts_config"}
     if unknown:
         raise TypeError(
             f"{', '.join(sorted(unknown))}: not an option of a registration, nor a key of config.properties"
         )
-    options = {name: given[name] for name in given.keys() & _OF_REGISTRATIONS}
+    options = {name: settings[name] for name in settings.keys() & _OF_REGISTRATIONS}
     if options.keys().isdisjoint({"max_batch_delay", "max_latency", "batch_policy"}):
         # What arrives together is a batch, and waits for nothing else.
         options["batch_policy"] = "greedy"
@@ -226,7 +228,7 @@ def _configured(url: str, file: Path | None, given: Mapping[str, Any]) -> tuple[
         "default_workers_per_model": 1,
         "expose_errors": "true",
     }
-    flags = {**own, **{name: _as_flag(given[name]) for name in given.keys() - options.keys()}}
+    flags = {**own, **{name: _as_flag(settings[name]) for name in settings.keys() - options.keys()}}
     # Without the variables and the config.properties that happen to be where the tests run.
     loaded = load_settings(flags, {}, Path(tempfile.gettempdir()))
     return Registration(url=url, trusted=True, **{"min_workers": 1, "max_workers": 1, **options}), loaded

@@ -35,7 +35,7 @@ class Loopback:
         self._complete = False
         self._parser = httptools.HttpResponseParser(self)
 
-    def ask(
+    def exchange(
         self, target: Target, body: bytes, headers: Iterable[tuple[bytes, bytes]], method: bytes = b"POST"
     ) -> ConnectionExchange:
         """The exchange, whose body is complete."""

@@ -1,7 +1,7 @@
 """The modules of ``ts``, created from the table of offered names when imported.
 
 Only ``ts`` itself is a file: so its place on ``sys.path`` decides precedence, and processes that inherit that
-path find it too. It opens the doors: Python then asks :class:`DoorFinder` for modules in its folder.
+path find it too. It opens the doors: Python then asks :class:`NamesFinder` for modules in its folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.offered import BESIDE, LATE, OFFERED
+from modelserver_handlers.compat.offered import LAZY, OFFERED, REEXPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,14 +34,14 @@ _PACKAGES = {
 }
 
 
-def open_doors() -> None:
+def install_finder() -> None:
     """Make the modules of ``ts`` importable."""
-    if DoorFinder not in sys.path_hooks:
-        sys.path_hooks.insert(0, DoorFinder)
+    if NamesFinder not in sys.path_hooks:
+        sys.path_hooks.insert(0, NamesFinder)
         sys.path_importer_cache.pop(str(_FOLDER), None)
 
 
-class DoorFinder(PathEntryFinder):
+class NamesFinder(PathEntryFinder):
     """Finds the modules of one package of ``ts``; raises ImportError for other folders."""
 
     def __init__(self, folder: str) -> None:
@@ -54,7 +54,9 @@ class DoorFinder(PathEntryFinder):
         if fullname not in self._names():
             return None
         inner = [str(Path(PATH, *fullname.split(".")))] if fullname in _PACKAGES else None
-        return spec_from_file_location(fullname, __file__, loader=_Door(), submodule_search_locations=inner)
+        return spec_from_file_location(
+            fullname, __file__, loader=_NamesLoader(), submodule_search_locations=inner
+        )
 
     def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
         """Name and whether it is a package, as ``pkgutil`` asks for them."""
@@ -65,7 +67,7 @@ class DoorFinder(PathEntryFinder):
         return {name for name in _MODULES | _PACKAGES if name.rpartition(".")[0] == self._package}
 
 
-class _Door(Loader):
+class _NamesLoader(Loader):
     """Provides names, or refuses."""
 
     def exec_module(self, module: ModuleType) -> None:
@@ -74,18 +76,18 @@ class _Door(Loader):
         if name in ABSENT:
             raise ImportError(f"modelserver does not offer {name}: {ABSENT[name]}.", name=name)
         offered = OFFERED.get(name, {})
-        late = {short: place for short, place in offered.items() if f"{name}.{short}" in LATE}
-        beside = {short: _HOMES[short] for short in BESIDE.get(name, "").split()}
+        late = {short: place for short, place in offered.items() if f"{name}.{short}" in LAZY}
+        beside = {short: _HOMES[short] for short in REEXPORTED.get(name, "").split()}
         for short, place in (offered | beside).items():
             if short not in late:
-                setattr(module, short, _found(place))
+                setattr(module, short, _resolve(place))
         if offered:
             vars(module)["__all__"] = sorted(offered)
         if late:
             vars(module)["__getattr__"] = _getter(name, late)
 
 
-def _found(place: str) -> Any:
+def _resolve(place: str) -> Any:
     home, _, name = place.rpartition(".")
     return getattr(import_module(f"modelserver_handlers.{home}"), name)
 
@@ -93,7 +95,7 @@ def _found(place: str) -> Any:
 def _getter(module: str, late: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name in late:
-            return _found(late[name])
+            return _resolve(late[name])
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get

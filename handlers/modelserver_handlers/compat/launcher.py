@@ -53,7 +53,7 @@ def start(  # noqa: PLR0917 - TorchServe's signature
         "--enable-model-api": enable_model_api,
     }
     arguments = [part for flag, value in flags.items() if value for part in (flag, value)]
-    _run("--start", *arguments, *(flag for flag, wanted in switches.items() if wanted))
+    _run("--start", *arguments, *(flag for flag, is_on in switches.items() if is_on))
 
 
 def stop(wait: bool = True) -> None:

@@ -73,15 +73,15 @@ def _places(row: str) -> dict[str, str]:
     for group in row.split("; "):
         home, _, names = group.partition(": ")
         for name in names.split():
-            theirs, _, ours = name.partition("=")
-            places[theirs] = f"{home}.{ours or theirs}"
+            offered, _, own = name.partition("=")
+            places[offered] = f"{home}.{own or offered}"
     return places
 
 
 OFFERED: dict[str, dict[str, str]] = {module: _places(row) for module, row in _TABLE.items()}
 """Module to its names, and the place in modelserver_handlers of each."""
 
-BESIDE: dict[str, str] = {
+REEXPORTED: dict[str, str] = {
     "ts.handler_utils.utils": "Context",
     "ts.metrics.caching_metric": "Dimension MetricAbstract MetricTypes",
     "ts.metrics.metric": "CachingMetric MetricTypes MetricUnit Units",
@@ -111,5 +111,5 @@ BESIDE: dict[str, str] = {
 }
 """Module to the names that TorchServe's module imports from others, and handlers import from it."""
 
-LATE = frozenset({"ts.utils.util.PT2Backend", "ts.utils.util.check_valid_pt2_backend"})
+LAZY = frozenset({"ts.utils.util.PT2Backend", "ts.utils.util.check_valid_pt2_backend"})
 """Names that need torch in a module that does not: imported on first use."""

@@ -50,7 +50,7 @@ class BaseEnvelope:
         values = self.parse_input(data)
         if not values:
             return self.format_output([])
-        with self._shown(context):
+        with self._showing_values(context):
             answers = self._handle_fn(values, context)
         if not isinstance(answers, list):
             raise PredictionException("Invalid model predict output", 503)
@@ -101,7 +101,7 @@ class BaseEnvelope:
         return value
 
     @contextmanager
-    def _shown(self, context: Any) -> Iterator[None]:
+    def _showing_values(self, context: Any) -> Iterator[None]:
         """Within, the context shows the values instead of the requests."""
         requests = getattr(context, "_ms_state", None)
         if requests is None:
@@ -128,13 +128,13 @@ def content(request: Any) -> Any:
 
     Raises BadInput for bytes that are not JSON.
     """
-    found = request
+    value = request
     if isinstance(request, Mapping):
-        found = request.get("data") or request.get("body") or request
-    if not isinstance(found, (bytes, bytearray, memoryview)):
-        return found
+        value = request.get("data") or request.get("body") or request
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return value
     try:
-        return json.loads(bytes(found))
+        return json.loads(bytes(value))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the body is not JSON: {error or type(error).__name__}") from None
 
@@ -144,10 +144,10 @@ def listed(request: Any, key: str) -> list[Any]:
     carried = content(request)
     if not isinstance(carried, Mapping) or key not in carried:
         raise BadInput(f'no {key} in the request: the body needs "{key}", a list')
-    found = carried[key]
-    if not isinstance(found, list):
-        raise BadInput(f'expected "{key}" to be a list, got {type(found).__name__}')
-    return found
+    value = carried[key]
+    if not isinstance(value, list):
+        raise BadInput(f'expected "{key}" to be a list, got {type(value).__name__}')
+    return value
 
 
 def is_explaining(context: Any) -> bool:

@@ -63,13 +63,13 @@ def _shaped(one: Any, place: int) -> dict[str, Any]:
     if one["datatype"] == "BYTES":
         # Its shape is ignored, as in TorchServe, whose documentation sends one text with shape -1.
         return {**one, "data": values[0] if values else ""}
-    given = one["shape"]
-    shape = given if isinstance(given, list) else [given]
+    declared = one["shape"]
+    shape = declared if isinstance(declared, list) else [declared]
     if not all(map(_is_size, shape)) or shape.count(-1) > 1:
         raise BadInput(f"inputs[{place}]: shape must be a size or a list of sizes, one of them may be -1")
     filled = _filled(shape, len(values))
     if len(values) != math.prod(filled):
-        raise BadInput(f"inputs[{place}]: {len(values)} values do not fill the shape {given}")
+        raise BadInput(f"inputs[{place}]: {len(values)} values do not fill the shape {declared}")
     return {**one, "data": _nested(values, filled)}
 
 

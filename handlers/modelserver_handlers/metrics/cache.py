@@ -13,7 +13,7 @@ from modelserver_handlers.metrics.errors import (
     MetricsCacheKeyError,
     MetricsCacheTypeError,
 )
-from modelserver_handlers.metrics.measures import Added, Measures
+from modelserver_handlers.metrics.measures import Measurement, Measures
 from modelserver_handlers.metrics.values import MetricTypes
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class MetricsCache(Measures):
     def initialize_cache(self) -> None:
         """Declares the metrics that are known in advance: here, none."""
 
-    def _add(self, added: Added) -> None:
-        name, value, unit, kind, dimensions, idx, level = added
+    def _add(self, measurement: Measurement) -> None:
+        name, value, unit, kind, dimensions, idx, level = measurement
         if kind == "counter" and value < 0:
             logger.error("The counter %s cannot be increased by %s: it is below 0", name, value)
             return
@@ -160,6 +160,6 @@ def _read(path: Any) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _check_type(value: Any, wanted: type | tuple[type, ...], message: str) -> None:
-    if not isinstance(value, wanted):
+def _check_type(value: Any, expected: type | tuple[type, ...], message: str) -> None:
+    if not isinstance(value, expected):
         raise MetricsCacheTypeError(message)

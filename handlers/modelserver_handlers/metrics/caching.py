@@ -65,10 +65,10 @@ class CachingMetric(MetricAbstract):
         """Report a value for these dimensions, one per name."""
         problem = self._problem(value, dimension_values)
         if problem:
-            given = ",".join(str(text) for text in dimension_values or ())
+            values = ",".join(str(text) for text in dimension_values or ())
             logger.error(
                 "[METRICS]Failed to update metric with name:%s and dimensions: %s with value: %s: %s",
-                *(self.metric_name, given, value, problem),
+                *(self.metric_name, values, value, problem),
             )
             return
         dimensions = tuple(zip(self.dimension_names, dimension_values, strict=True))

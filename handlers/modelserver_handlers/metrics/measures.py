@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Added(NamedTuple):
+class Measurement(NamedTuple):
     """One value; ``kind`` is counter, gauge or histogram."""
 
     name: str
@@ -38,13 +38,13 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.COUNTER,
     ) -> None:
         """Adds one value; ``metric_type`` is counter, gauge or histogram."""
-        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = ()
     ) -> None:
         """Increments a counter by ``value``."""
-        self._add(Added(name, value, "count", "counter", dimensions, idx))
+        self._add(Measurement(name, value, "count", "counter", dimensions, idx))
 
     def add_time(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -58,7 +58,7 @@ class Measures(ABC):
         """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
         if unit not in TIME_UNITS:
             raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_size(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -72,7 +72,7 @@ class Measures(ABC):
         """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
         if unit not in SIZE_UNITS:
             raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self._add(Added(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_percent(
         self,
@@ -83,12 +83,12 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.GAUGE,
     ) -> None:
         """Adds a share in percent."""
-        self._add(Added(name, value, "percent", kind_of(metric_type), dimensions, idx))
+        self._add(Measurement(name, value, "percent", kind_of(metric_type), dimensions, idx))
 
     def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = ()) -> None:
         """Increments an error counter."""
-        self._add(Added(name, value, "", "counter", dimensions, None, "Error"))
+        self._add(Measurement(name, value, "", "counter", dimensions, None, "Error"))
 
     @abstractmethod
-    def _add(self, added: Added) -> None:
+    def _add(self, measurement: Measurement) -> None:
         """Add one value."""

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.metrics.emission import Emission, emit, long_unit
-from modelserver_handlers.metrics.measures import Added, Measures
+from modelserver_handlers.metrics.measures import Measurement, Measures
 from modelserver_handlers.metrics.values import Dimension, MetricTypes
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ class MetricsStore(Measures):
         """Adds one value of any kind."""
         super().add_metric(name, value, unit, idx, dimensions, metric_type)
 
-    def _add(self, added: Added) -> None:
-        name, value, unit, kind, dimensions, idx, level = added
-        own, request_id, shown, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
+    def _add(self, measurement: Measurement) -> None:
+        name, value, unit, kind, dimensions, idx, level = measurement
+        own, request_id, tag, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
         if level == "Model":
             own.insert(-1, Dimension("ModelName", self.model_name))
             ids = self.request_ids or {}
-            request_id = shown = ",".join(ids.values()) if idx is None else ids.get(idx, "")
+            request_id = tag = ",".join(ids.values()) if idx is None else ids.get(idx, "")
             method = "counter" if kind == "counter" else None
         # As TorchServe writes it: tests of handlers look metrics up by it.
-        key = "-".join([name, str(unit), shown, *map(str, own)])
+        key = "-".join([name, str(unit), tag, *map(str, own)])
         metric = self.cache.get(key)
         if metric is None:
             metric = self.cache[key] = Metric(name, value, unit, own, request_id, method)

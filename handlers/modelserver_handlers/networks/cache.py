@@ -65,9 +65,9 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _root() -> Path | None:
-    said = os.environ.get(VARIABLE)
-    if said is not None:
-        return None if said in ("", "off") else Path(said).absolute()
+    variable = os.environ.get(VARIABLE)
+    if variable is not None:
+        return None if variable in ("", "off") else Path(variable).absolute()
     caches = os.environ.get("XDG_CACHE_HOME")
     if caches and os.path.isabs(caches):
         return Path(caches) / "modelserver"
@@ -76,9 +76,9 @@ def _root() -> Path | None:
 
 
 def _is_private(path: Path) -> bool:
-    found = path.lstat()
+    status = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & others
 
 
 @contextlib.contextmanager
@@ -126,11 +126,11 @@ def prune(folder: Path, limit: int = LIMIT, pattern: str = "*.pt") -> None:
     Workers that have mapped one keep it.
     """
     with contextlib.suppress(OSError):
-        found = sorted(
+        files = sorted(
             ((path.stat(), path) for path in folder.glob(pattern)), key=lambda each: each[0].st_mtime
         )
-        total = sum(status.st_size for status, _ in found)
-        for status, path in found[:-1]:
+        total = sum(status.st_size for status, _ in files)
+        for status, path in files[:-1]:
             if total <= limit:
                 return
             path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ _NO_GRAPHS = "CUDA graphs could not be recorded, the network runs without: "
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class GraphRecording:
     """``replay`` computes ``answers`` anew from ``inputs``."""
 
     inputs: torch.Tensor
@@ -42,7 +42,7 @@ class Recording:
 class BatchGraphs:
     """Recordings by batch size, for inputs of one shape."""
 
-    def __init__(self, recordings: Mapping[int, Recording]) -> None:
+    def __init__(self, recordings: Mapping[int, GraphRecording]) -> None:
         self._recordings = dict(sorted(recordings.items()))
         self._sizes = list(self._recordings)
 
@@ -97,15 +97,15 @@ def record_graphs(  # noqa: PLR0917 - all that there is to know
         return None
     stream, measured = torch.cuda.current_stream(device), torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
-    recordings: dict[int, Recording] = {}
-    begun = False
+    recordings: dict[int, GraphRecording] = {}
+    recording_started = False
     try:
         # The largest first: the smaller ones reuse its memory.
         pool = torch.cuda.graph_pool_handle()
         for size in sorted(set(sizes), reverse=True):
             inputs = torch.zeros(size, *shape, device=device).contiguous(memory_format=order)
             _rehearse(inference, inputs)
-            begun = True
+            recording_started = True
             recordings[size] = _record(inference, inputs, pool)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         reason = first_line(error)
@@ -114,7 +114,7 @@ def record_graphs(  # noqa: PLR0917 - all that there is to know
     if reason:
         # Until torch 2.15, that of the recording stays the current one.
         torch.cuda.set_stream(stream)
-        if not _is_sound(device) or (begun and torch.__version__ < FORGETS_FAILURES):
+        if not _is_sound(device) or (recording_started and torch.__version__ < FORGETS_FAILURES):
             raise LoadAgain(
                 f"{_NO_GRAPHS}{reason}. That needs a new process, in which none are recorded",
                 {WITHOUT_GRAPHS: reason},
@@ -147,11 +147,11 @@ def _rehearse(inference: Inference, inputs: torch.Tensor) -> None:
         raise TypeError("the network does not return one row per input")
 
 
-def _record(inference: Inference, inputs: torch.Tensor, pool: Any) -> Recording:
+def _record(inference: Inference, inputs: torch.Tensor, pool: Any) -> GraphRecording:
     graph = torch.cuda.CUDAGraph()
     with (
         torch.cuda.device(inputs.device),
         torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
     ):
         answers = inference(inputs)
-    return Recording(inputs, answers, graph.replay)
+    return GraphRecording(inputs, answers, graph.replay)

@@ -88,7 +88,7 @@ def _driver_version() -> str:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
-_KEPT = 1 << 29  # bytes of free memory at the heap's end
+_FREE_MEMORY = 1 << 29  # bytes of free memory at the heap's end
 _OWN_MAPPING = 1 << 25  # bytes from which allocations are mapped separately; glibc's maximum
 _USER_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -101,7 +101,7 @@ def keep_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and not any(name in os.environ for name in _USER_SETTINGS):
-        set_option(_TRIM_THRESHOLD, _KEPT)
+        set_option(_TRIM_THRESHOLD, _FREE_MEMORY)
         set_option(_MMAP_THRESHOLD, _OWN_MAPPING)
 
 

@@ -108,7 +108,7 @@ class FusedConvolution(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConvolutionSource:
     """The layers that a fused convolution replaces."""
 
     conv: nn.Conv2d
@@ -129,7 +129,7 @@ class Fused:
     """
 
     graph: fx.GraphModule
-    sources: dict[str, Source]
+    sources: dict[str, ConvolutionSource]
 
 
 def fuse(model: nn.Module) -> Fused | None:
@@ -145,7 +145,7 @@ def trace(model: nn.Module) -> Fused | None:
     except Exception:  # noqa: BLE001 - tracing runs user code on stand-ins, which may raise anything
         return None
     uses = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
-    sources: dict[str, Source] = {}
+    sources: dict[str, ConvolutionSource] = {}
     for node in list(graph.graph.nodes):
         conv = _module(graph, node)
         if _can_fuse(conv) and uses[str(node.target)] == 1:
@@ -190,7 +190,7 @@ def _can_fuse(conv: nn.Module | None) -> bool:
     )
 
 
-def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[str]) -> Source:
+def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[str]) -> ConvolutionSource:
     """Replace one convolution and what can be fused with it."""
     conv = _module(graph, node)
     assert isinstance(conv, nn.Conv2d)  # noqa: S101 - the caller looked
@@ -213,7 +213,7 @@ def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[st
     last.replace_all_uses_with(fused)
     for gone in _chain(last, node):
         graph.graph.erase_node(gone)
-    return Source(conv, norm)
+    return ConvolutionSource(conv, norm)
 
 
 def _chain(last: fx.Node, first: fx.Node) -> Iterator[fx.Node]:

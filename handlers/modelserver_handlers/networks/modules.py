@@ -51,6 +51,6 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
     """The classes that ``module`` itself defines, alphabetically; of ``parent_class`` only, if given."""
-    classes = [found for _, found in inspect.getmembers(module, inspect.isclass)]
-    own = [found for found in classes if found.__module__ == module.__name__]
-    return own if parent_class is None else [found for found in own if issubclass(found, parent_class)]
+    classes = [each for _, each in inspect.getmembers(module, inspect.isclass)]
+    own = [each for each in classes if each.__module__ == module.__name__]
+    return own if parent_class is None else [each for each in own if issubclass(each, parent_class)]

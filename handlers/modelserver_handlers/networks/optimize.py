@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modelserver_handlers.errors import first_line
 from modelserver_handlers.networks.fusion import fuse
 from modelserver_handlers.networks.precision import full, half, is_eager
-from modelserver_handlers.networks.prepared import Plan, ready_graph
+from modelserver_handlers.networks.prepared import FusedPlan, ready_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
     if fused is None:
         raise NotAsGoodError("it has no convolutions that can be joined with what follows them")
     typical = 1 if rows == 1 else TYPICAL_ROWS
-    return ready_graph(Plan(model, fused, (typical, *shape), precision), check)
+    return ready_graph(FusedPlan(model, fused, (typical, *shape), precision), check)
 
 
 def probe_batch(shape: Sequence[int]) -> torch.Tensor:
@@ -115,11 +115,12 @@ def deviation(outputs: Any, expected: Any) -> float:
 
     Infinite for outputs of another form, that are not finite, or that are all zero and so prove nothing.
     """
-    ours, theirs = tree_leaves(outputs), tree_leaves(expected)
-    if len(ours) != len(theirs):
+    values, references = tree_leaves(outputs), tree_leaves(expected)
+    if len(values) != len(references):
         return float("inf")
     return max(
-        (_tensor_deviation(one, other) for one, other in zip(ours, theirs, strict=True)), default=float("inf")
+        (_tensor_deviation(one, other) for one, other in zip(values, references, strict=True)),
+        default=float("inf"),
     )
 
 

@@ -59,9 +59,9 @@ def statistics_of(module: nn.Module) -> set[int]:
 
 def convert(module: nn.Module) -> nn.Module:
     """Convert its parameters to bfloat16, in place; batch norms stay, because of their small variances."""
-    kept = statistics_of(module)
+    statistics = statistics_of(module)
     with torch.no_grad():
-        module._apply(lambda tensor: tensor if id(tensor) in kept else half(tensor))  # type: ignore[no-untyped-call]
+        module._apply(lambda tensor: tensor if id(tensor) in statistics else half(tensor))  # type: ignore[no-untyped-call]
     return module
 
 

@@ -25,7 +25,7 @@ FORMAT = 2
 FOLDER = "weights"
 
 
-class Kept(Protocol):
+class GraphPlan(Protocol):
     """What a fused network is made of: tensors, numbers and names, which a file can keep."""
 
     def key(self) -> str:
@@ -38,7 +38,7 @@ class Kept(Protocol):
         """The network with what was made, now or by another process."""
 
 
-def ready_graph(plan: Kept, check: Callable[[fx.GraphModule], None]) -> fx.GraphModule:
+def ready_graph(plan: GraphPlan, check: Callable[[fx.GraphModule], None]) -> fx.GraphModule:
     """The fused network with its weights.
 
     They are read from the cache, or written to it after ``check``, which raises for a network that is not as
@@ -66,7 +66,7 @@ def ready_graph(plan: Kept, check: Callable[[fx.GraphModule], None]) -> fx.Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FusedPlan:
     """A fused network of a model, the shape of a typical batch, and the precision: fp32 or bf16."""
 
     model: nn.Module
@@ -125,14 +125,14 @@ def restored(weight: Any) -> torch.Tensor:
     return packed.from_bytes(weight) if isinstance(weight, dict) else weight
 
 
-def _input_shapes(plan: Plan) -> dict[str, list[int]]:
+def _input_shapes(plan: FusedPlan) -> dict[str, list[int]]:
     """The shape of each fused convolution's input, found by running the network with dense weights."""
     for name, source in plan.fused.sources.items():
         _convolution(plan.fused.graph, name).put(*source.fold())
     finder = _ShapeFinder(plan.fused.graph)
     rows, *shape = plan.batch_shape
     finder.run(torch.zeros(1, *shape).contiguous(memory_format=torch.channels_last))
-    return {name: [rows, *found] for name, found in finder.shapes.items()}
+    return {name: [rows, *sizes] for name, sizes in finder.shapes.items()}
 
 
 class _ShapeFinder(fx.Interpreter):
@@ -149,7 +149,7 @@ class _ShapeFinder(fx.Interpreter):
         return super().call_module(target, args, kwargs)
 
 
-def _rest(plan: Plan) -> dict[str, torch.Tensor]:
+def _rest(plan: FusedPlan) -> dict[str, torch.Tensor]:
     """The other layers' tensors, if the precision makes them differ from the plain network's."""
     if plan.precision == "fp32":
         return {}
@@ -157,9 +157,9 @@ def _rest(plan: Plan) -> dict[str, torch.Tensor]:
 
 
 def _own_tensors(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
-    kept = statistics_of(graph)
+    statistics = statistics_of(graph)
     named = (*graph.named_parameters(), *graph.named_buffers())
-    return {name: tensor for name, tensor in named if id(tensor) not in kept}
+    return {name: tensor for name, tensor in named if id(tensor) not in statistics}
 
 
 def _like(original: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from modelserver_handlers.networks.warmup import LONG, warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from modelserver_handlers.handler_options import ModelOptions
+    from modelserver_handlers.handler_options import NetworkOptions
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Calibration:
 
 def make_ready(  # noqa: PLR0917 - all that there is to know
     model: Any,
-    options: ModelOptions,
+    options: NetworkOptions,
     document: Mapping[str, Any],
     batches: Batches,
     device: torch.device,
@@ -109,7 +109,7 @@ def _next_best(model: Any, device: torch.device) -> str:
 @dataclass(frozen=True, slots=True)
 class _Preparation:
     model: Any
-    options: ModelOptions
+    options: NetworkOptions
     document: Mapping[str, Any]
     batches: Batches
     device: torch.device

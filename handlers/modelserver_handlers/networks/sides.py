@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from modelserver_handlers.networks.onnx_session import OnnxNetwork
-from modelserver_handlers.typed.handler import Signature
+from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.signature import Described, datatype_named
 
 _ANY: Final = -1
@@ -27,18 +27,18 @@ def remember(network: Any, program: Any) -> Any:
         if all(hasattr(named.get(name), "shape") for name in names)
     ]
     if len(sides) == 2:
-        setattr(network, _OF_PROGRAM, Signature(*sides))
+        setattr(network, _OF_PROGRAM, HandlerSignature(*sides))
     return network
 
 
-def sides_of(network: Any) -> Signature | None:
+def sides_of(network: Any) -> HandlerSignature | None:
     """What the file of a network declares, None if it declares nothing."""
     if isinstance(network, OnnxNetwork):
         session = network.session
         inputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_inputs()]
         outputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_outputs()]
-        return Signature(_side(inputs), _side(outputs, is_output=True))
-    declared: Signature | None = getattr(network, _OF_PROGRAM, None)
+        return HandlerSignature(_side(inputs), _side(outputs, is_output=True))
+    declared: HandlerSignature | None = getattr(network, _OF_PROGRAM, None)
     return declared
 
 

@@ -259,7 +259,7 @@ def load_compiled_library(path: Path, device: str) -> Any:
 
 def _function(module: str, name: str, path: Path) -> Any:
     """A function of torch. Raises ModelLoadError if torch is too old for it."""
-    found = getattr(importlib.import_module(module), name, None)
-    if found is None:
+    function = getattr(importlib.import_module(module), name, None)
+    if function is None:
         raise ModelLoadError(f"{path.name} is compiled and needs a newer torch than {torch.__version__}")
-    return found
+    return function

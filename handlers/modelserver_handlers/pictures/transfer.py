@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
-class Landing(Protocol):
+class CropBuffer(Protocol):
     """Collects the crops of a batch from several threads."""
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
@@ -29,7 +29,7 @@ class Landing(Protocol):
 
 
 def join(
-    landing: Landing, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
+    landing: CropBuffer, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
 ) -> torch.Tensor:
     """One tensor of all rows but the bad ones, on the device; empty if all are bad.
 
@@ -44,7 +44,7 @@ def join(
     return torch.stack([others[place].to(device) for place in sorted(others)])
 
 
-class HostLanding:
+class HostCropBuffer:
     """In the CPU's memory; each crop is normalised by the thread that puts it."""
 
     def __init__(self, processing: ClassicProcessing, size: int) -> None:
@@ -85,7 +85,7 @@ class CopyStream:
         batch.record_stream(torch.cuda.default_stream(self.device))
 
 
-class DeviceLanding:
+class DeviceCropBuffer:
     """In pinned memory, then in one copy on the GPU, where they are normalised; ``order`` is its format."""
 
     def __init__(

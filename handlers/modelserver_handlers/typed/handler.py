@@ -25,7 +25,7 @@ _EXPLAINS_NOTHING = "The handler has no method for explanations"
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class HandlerSignature:
     """What the annotations say about a handler's rows and answers."""
 
     inputs: Described
@@ -145,7 +145,7 @@ class Handler:
         finally:
             parts.close()
 
-    def _ms_signature(self) -> Signature:
+    def _ms_signature(self) -> HandlerSignature:
         """What the annotations say."""
         return self._ms_types.signature
 
@@ -175,7 +175,7 @@ class Types:
     whole: bool
     prepares: bool
     read: Read
-    signature: Signature
+    signature: HandlerSignature
     content_type: str
 
     @classmethod
@@ -214,11 +214,11 @@ class Types:
         return cls(row, whole, False, _reader(row, name), sides, content_type)
 
 
-def _signature(row: Any, answer: Any, content_type: str) -> Signature:
+def _signature(row: Any, answer: Any, content_type: str) -> HandlerSignature:
     answers = described(answer, "output_0")
     if content_type:
         answers = replace(answers, media=content_type)
-    return Signature(described(row, "input_0"), answers)
+    return HandlerSignature(described(row, "input_0"), answers)
 
 
 def _check_synchronous(method: Any, name: str) -> None:
@@ -244,8 +244,8 @@ def annotated_types(method: Any, name: str, place: int = 1) -> tuple[Any, Any]:
             hints = get_type_hints(method)
         except NameError:
             function = inspect.unwrap(method)
-            given = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
-            hints = get_type_hints(SimpleNamespace(__annotations__=given), function.__globals__)
+            annotations = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+            hints = get_type_hints(SimpleNamespace(__annotations__=annotations), function.__globals__)
         parameters = list(inspect.signature(method).parameters)
     except (NameError, TypeError, ValueError) as error:
         raise TypeError(

@@ -210,13 +210,13 @@ def _read_pydantic(row: Any, model: Any) -> Any:
             content = _texts(content, get_type_hints(model))
         return model.model_validate(_lists(content))
     except ValueError as error:
-        raise BadInput(f"{_said_by_pydantic(error)}{_form_hint(content)}") from None
+        raise BadInput(f"{_pydantic_message(error)}{_form_hint(content)}") from None
 
 
-def _said_by_pydantic(error: ValueError) -> str:
+def _pydantic_message(error: ValueError) -> str:
     problems: Any = getattr(error, "errors", list)()
-    said = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in problems]
-    return "; ".join(said) or first_line(error)
+    lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in problems]
+    return "; ".join(lines) or first_line(error)
 
 
 def _fields_of(annotation: Any) -> dict[str, Any] | None:
@@ -263,6 +263,6 @@ def _form_hint(content: Any) -> str:
 
 
 def _refused(needed: str, content: Any) -> BadInput:
-    shown = repr(content)
-    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
-    return BadInput(f"{needed} is needed, got {shown}{_form_hint(content)}".replace("s is", "s are"))
+    text = repr(content)
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return BadInput(f"{needed} is needed, got {text}{_form_hint(content)}".replace("s is", "s are"))

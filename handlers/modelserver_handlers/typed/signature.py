@@ -86,8 +86,8 @@ def element_of(annotation: Any) -> tuple[Any, bool]:
         return annotation, True
     if (get_origin(annotation) or annotation) in _LISTS:
         return next(iter(get_args(annotation)), None), False
-    shown = getattr(annotation, "__name__", annotation)
-    raise TypeError(f"is annotated with {shown}, but gets all rows of a batch: list[{shown}] is needed")
+    name = getattr(annotation, "__name__", annotation)
+    raise TypeError(f"is annotated with {name}, but gets all rows of a batch: list[{name}] is needed")
 
 
 def _tensor_of(annotation: Any) -> tuple[str, int]:

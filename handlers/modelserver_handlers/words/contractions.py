@@ -52,7 +52,7 @@ _CONTRACTION = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _LONGEST_FIRST))
 def expand_contractions(text: str) -> str:
     """``text`` with its contractions written out; a capital first letter is kept."""
     return _CONTRACTION.sub(
-        lambda found: _expanded(found[0]), text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+        lambda match: _expanded(match[0]), text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     )
 
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BREAK = re.compile(r"<br />")
-_DROPPED = re.compile(r'"|[;:]')
-_APART = re.compile(r"(['.,()!?])")
+_SEPARATORS = re.compile(r'"|[;:]')
+_PUNCTUATION = re.compile(r"(['.,()!?])")
 
 
 def get_tokenizer(tokenizer: Any, language: str = "en") -> Any:
@@ -32,8 +32,8 @@ def get_tokenizer(tokenizer: Any, language: str = "en") -> Any:
 
 def basic_english(text: str) -> list[str]:
     """Lower-case words and punctuation marks; quotation marks, colons and semicolons are left out."""
-    apart = _DROPPED.sub(lambda found: "" if found[0] == '"' else " ", _BREAK.sub(" ", text.lower()))
-    return _APART.sub(r" \1 ", apart).split()
+    spaced = _SEPARATORS.sub(lambda match: "" if match[0] == '"' else " ", _BREAK.sub(" ", text.lower()))
+    return _PUNCTUATION.sub(r" \1 ", spaced).split()
 
 
 def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:

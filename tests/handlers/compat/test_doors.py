@@ -58,10 +58,10 @@ def test_every_offered_name_is_there() -> None:
 )
 def test_names_are_our_very_objects(name: str, ours: str) -> None:
     """A name of TorchServe is the very object of modelserver_handlers."""
-    theirs_module, _, torchserves = name.rpartition(".")
+    torchserve_module, _, torchserves = name.rpartition(".")
     our_module, _, our = f"modelserver_handlers.{ours}".rpartition(".")
 
-    result = getattr(importlib.import_module(theirs_module), torchserves)
+    result = getattr(importlib.import_module(torchserve_module), torchserves)
     assert result is getattr(importlib.import_module(our_module), our)
 
 
@@ -136,7 +136,7 @@ def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
     (package / "context.py").write_text("MINE = True\n")
     done = python(
         "-c",
-        "import ts.context, modelserver_handlers.compat.doors as doors; doors.open_doors()\n"
+        "import ts.context, modelserver_handlers.compat.doors as doors; doors.install_finder()\n"
         "print(ts.context.MINE)\nimport ts.version",
         path=str(tmp_path),
     )

@@ -14,7 +14,7 @@ import torch
 from tests.handlers.networks.conftest import Net
 from torch import nn
 
-from modelserver_handlers.handler_options import ModelOptions
+from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.networks import ahead
 from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead, install
 from modelserver_handlers.networks.optimize import FastForward, deviation
@@ -261,7 +261,7 @@ def test_ready_networks_use_the_code_for_batches(
     monkeypatch.setenv("MODELSERVER_CACHE", str(made[1]))
     net, plain = Net(), Net()
     document = {"pt2": {"compile": {"enable": True, **FAST}}, "precision": "fp32"}
-    ready = make_ready(net, ModelOptions.parse(document), document, Batches(4, SHAPE), torch.device("cpu"))
+    ready = make_ready(net, NetworkOptions.parse(document), document, Batches(4, SHAPE), torch.device("cpu"))
 
     assert ready is net
     assert isinstance(net.forward, CompiledForward)

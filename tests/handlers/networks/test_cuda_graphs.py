@@ -12,7 +12,7 @@ from modelserver_handlers.errors import LoadAgain
 from modelserver_handlers.networks.cuda_graphs import (
     WARMUPS,
     BatchGraphs,
-    Recording,
+    GraphRecording,
     batch_sizes,
     record_graphs,
 )
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
 
 
-def played(size: int, replayed: list[int]) -> Recording:
+def played(size: int, replayed: list[int]) -> GraphRecording:
     """Doubles the sums of its inputs, and says that it was replayed."""
     inputs, answers = torch.full((size, 3), 9.0), torch.zeros(size, 1)
 
@@ -31,7 +31,7 @@ def played(size: int, replayed: list[int]) -> Recording:
         replayed.append(size)
         answers.copy_(2 * inputs.sum(dim=1, keepdim=True))
 
-    return Recording(inputs, answers, replay)
+    return GraphRecording(inputs, answers, replay)
 
 
 @pytest.mark.parametrize(

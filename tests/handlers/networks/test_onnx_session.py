@@ -164,7 +164,7 @@ def shared(place: Any) -> torch.Tensor:
     content = (ctypes.c_byte * size).from_address(memory["data"][0])
     tensor = torch.from_numpy(np.frombuffer(content, kind).reshape(shape))
     # torch's tensors keep the object.
-    weakref.finalize(tensor, lambda _kept: None, place)
+    weakref.finalize(tensor, lambda _stored: None, place)
     return tensor
 
 

@@ -21,7 +21,7 @@ def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPat
     second.load_state_dict(first.state_dict())
     optimize(first, SHAPE)
     (file,) = folder.glob("*.pt")
-    monkeypatch.setattr(prepared.Plan, "make", None)
+    monkeypatch.setattr(prepared.FusedPlan, "make", None)
 
     assert optimize(second, SHAPE)
     assert str(file) in Path("/proc/self/maps").read_text()

@@ -15,7 +15,7 @@ from torch import nn
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.handler_options import ModelOptions
+from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.image_classifier import ImageClassifier
 from modelserver_handlers.networks import ahead, readiness
 from modelserver_handlers.networks.int8 import quantisation
@@ -55,7 +55,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ready(model: Any, config: dict[str, Any] | None = None, batches: Batches = BATCHES) -> Any:
     """As BaseHandler does it, on a processor."""
-    return make_ready(model, ModelOptions.parse(config or {}), config or {}, batches, CPU)
+    return make_ready(model, NetworkOptions.parse(config or {}), config or {}, batches, CPU)
 
 
 def rows(count: int = 3) -> torch.Tensor:
@@ -157,7 +157,7 @@ def test_networks_run_uncompiled_without_a_compiler(
         monkeypatch.setattr(ahead, "finds_compiler", lambda: False)
     net, document = Net(), COMPILE | {"warmup": place == "cpu"}
 
-    assert make_ready(net, ModelOptions.parse(document), document, BATCHES, torch.device(place)) is net
+    assert make_ready(net, NetworkOptions.parse(document), document, BATCHES, torch.device(place)) is net
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line in warning
     assert is_optimised(net) is (place == "cpu")
@@ -177,7 +177,7 @@ def test_a_compiled_network_that_fails_is_not_used(
     monkeypatch.setattr(readiness, "compile_model", lambda *_: fail)
     net = Net()
 
-    assert make_ready(net, ModelOptions.parse(COMPILE), COMPILE, BATCHES, torch.device(place)) is net
+    assert make_ready(net, NetworkOptions.parse(COMPILE), COMPILE, BATCHES, torch.device(place)) is net
     assert "device kernel image is invalid" in caplog.text
     assert "runs uncompiled" in caplog.text
 
@@ -207,7 +207,7 @@ def in_int8(model: Any, report: Report, config: dict[str, Any] | None = None, sh
     """Made ready with ``precision: int8``."""
     document = {"precision": "int8", **(config or {})}
     calibration = Calibration(report.rows, report.tell)
-    return make_ready(model, ModelOptions.parse(document), document, Batches(4, shape), CPU, calibration)
+    return make_ready(model, NetworkOptions.parse(document), document, Batches(4, shape), CPU, calibration)
 
 
 @needs_int8
@@ -296,7 +296,7 @@ def test_a_gpu_uses_the_next_best_of_int8(
     calibration = Calibration(report.rows, report.tell)
     document = {"precision": "int8"}
     device = torch.device("cuda")
-    make_ready(model, ModelOptions.parse(document), document, Batches(4, (1, 8, 8)), device, calibration)
+    make_ready(model, NetworkOptions.parse(document), document, Batches(4, (1, 8, 8)), device, calibration)
 
     assert report.precision == (used, "the network is on a GPU, and int8 is for processors")
     assert next(model.parameters()).dtype == (torch.bfloat16 if used == "bf16" else torch.float32)

@@ -10,7 +10,7 @@ import torch
 
 from modelserver_handlers.image_classifier import MEAN, STD
 from modelserver_handlers.pictures.classic import ClassicProcessing
-from modelserver_handlers.pictures.transfer import DeviceLanding, HostLanding
+from modelserver_handlers.pictures.transfer import DeviceCropBuffer, HostCropBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +44,17 @@ class Played:
 
 
 @pytest.fixture(params=["host", "device"])
-def landing(request: pytest.FixtureRequest) -> HostLanding | DeviceLanding:
+def landing(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
     """Both kinds, for three crops."""
-    return HostLanding(PROCESSING, 3) if request.param == "host" else DeviceLanding(PROCESSING, 3, Played())
+    return (
+        HostCropBuffer(PROCESSING, 3)
+        if request.param == "host"
+        else DeviceCropBuffer(PROCESSING, 3, Played())
+    )
 
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
-def test_crops_come_out_normalised(landing: HostLanding | DeviceLanding, places: list[int]) -> None:
+def test_crops_come_out_normalised(landing: HostCropBuffer | DeviceCropBuffer, places: list[int]) -> None:
     """The batch holds the crops of the asked places, in order, as floats."""
     for place in places:
         landing.put(place, CROPS[place])
@@ -61,7 +65,7 @@ def test_crops_come_out_normalised(landing: HostLanding | DeviceLanding, places:
 def test_a_batch_is_there_when_it_is_given() -> None:
     """The stream has done its work before the batch is handed over."""
     stream = Played()
-    DeviceLanding(PROCESSING, 3, stream).finish([0, 1, 2])
+    DeviceCropBuffer(PROCESSING, 3, stream).finish([0, 1, 2])
 
     assert stream.calls == ["begin", "done", "hand over 3"]
 
@@ -69,7 +73,7 @@ def test_a_batch_is_there_when_it_is_given() -> None:
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
 def test_crops_made_on_the_device_are_put_between(there: list[int]) -> None:
     """They are put between those that were copied."""
-    landing = DeviceLanding(PROCESSING, 3, Played())
+    landing = DeviceCropBuffer(PROCESSING, 3, Played())
     landing.land_on_device(there, lambda: list(CROPS[there]))
     for place in set(range(3)) - set(there):
         landing.put(place, CROPS[place])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from modelserver.engine.worker.channel import ServerChannel
     from modelserver.engine.worker.work import Encoded, Work
     from modelserver_handlers.context import BatchState
-    from modelserver_handlers.streaming import Stream
+    from modelserver_handlers.streaming import ResponseStream
 
 # Bytes that one call may send before the server confirms that clients have read them.
 WINDOW = 1 << 20
@@ -126,7 +126,7 @@ def holds_generators(outputs: Sequence[Any]) -> bool:
     return GeneratorType in map(type, outputs)
 
 
-def exhaust(outputs: Sequence[Any], stream: Stream) -> tuple[list[Any], dict[int, Exception]]:
+def exhaust(outputs: Sequence[Any], stream: ResponseStream) -> tuple[list[Any], dict[int, Exception]]:
     """Sends the parts that generators among the answers yield, one of each in turn.
 
     Returns the answers with the generators' return values in their places (no bytes for None), and the errors

@@ -178,7 +178,7 @@ def _rest_asked(opened: Engine, call: Call, queued: _Queued) -> asyncio.Future[A
     assert target is not None  # noqa: S101 - it was one when it was recorded
     # A reader without a socket waits for the body that an answer to HEAD does not have.
     method = b"GET" if call.method == b"HEAD" else call.method
-    exchange = Loopback(ended).ask(target, call.body, call.headers, method)
+    exchange = Loopback(ended).exchange(target, call.body, call.headers, method)
     exchange.watcher = queued
     # The time does not run as it did.
     exchange.deadline_ms = 0

@@ -29,23 +29,23 @@ def calibration_rows(folder: Path, name: str, prepare: Callable[[list[Any]], Any
     list in a file ``.json`` each element is one to prepare, and so is any other file. Files that cannot be
     read are left out. Raises NotInt8Error if none can, or their rows have different shapes.
     """
-    found: list[torch.Tensor] = []
+    rows: list[torch.Tensor] = []
     failures: list[str] = []
     for path in _files(folder, name):
         try:
-            found += _read(path, prepare)
+            rows += _read(path, prepare)
         except Exception as error:  # noqa: BLE001 - libraries and handlers raise anything for broken files
             failures.append(f"{path.name}: {first_line(error)}")
-        if len(found) >= MOST_ROWS:
+        if len(rows) >= MOST_ROWS:
             break
     if failures:
         logger.warning("Left out of the calibration set: %s", "; ".join(failures[:5]))
-    if not found:
+    if not rows:
         raise NotInt8Error(f"the calibration set {name!r} has no file that can be read")
-    shapes = {tuple(row.shape) for row in found}
+    shapes = {tuple(row.shape) for row in rows}
     if len(shapes) > 1:
         raise NotInt8Error(f"the rows of the calibration set have different shapes: {sorted(shapes)[:3]}")
-    return torch.stack(found[:MOST_ROWS])
+    return torch.stack(rows[:MOST_ROWS])
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -54,8 +54,8 @@ def _files(folder: Path, name: str) -> list[Path]:
         raise NotInt8Error(f"the calibration set {name!r} must be in the archive")
     place = folder / name
     try:
-        found = [place] if place.is_file() else place.iterdir() if place.is_dir() else folder.glob(name)
-        files = sorted(path for path in found if path.is_file())
+        candidates = [place] if place.is_file() else place.iterdir() if place.is_dir() else folder.glob(name)
+        files = sorted(path for path in candidates if path.is_file())
     except (OSError, ValueError, NotImplementedError) as error:
         raise NotInt8Error(f"the calibration set {name!r} cannot be read: {error}") from error
     if not files:

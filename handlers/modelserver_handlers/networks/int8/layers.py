@@ -44,8 +44,8 @@ def has(feature: str) -> bool:
 @functools.cache
 def has_dot_products() -> bool:
     """Whether the processor has VNNI, of AVX-512 or of its own, or AMX."""
-    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return has("vnni") or has("amx_tile") or bool(told.get("avx_vnni"))
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return has("vnni") or has("amx_tile") or bool(capabilities.get("avx_vnni"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,8 @@ class QuantisedLayer(nn.Module):
     def in_floats(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """The same for float32 inputs and outputs."""
         others = () if other is None or self.other is None else (Quantise(self.other)(other),)
-        found: torch.Tensor = self(Quantise(self.into)(rows), *others)
-        return found if self.out is None else Dequantise(self.out)(found)
+        output: torch.Tensor = self(Quantise(self.into)(rows), *others)
+        return output if self.out is None else Dequantise(self.out)(output)
 
     def _output(self) -> tuple[float, int, torch.dtype]:
         return (1.0, 0, torch.float32) if self.out is None else (self.out.step, self.out.zero, torch.uint8)

@@ -69,7 +69,7 @@ def quantise(model: Any, rows: torch.Tensor, typical: int, agreement: float | No
     began = time.perf_counter()
     try:
         with torch.inference_mode():
-            graph, said = _graph(model, rows, typical, AGREEMENT if agreement is None else agreement)
+            graph, summary = _graph(model, rows, typical, AGREEMENT if agreement is None else agreement)
     except NotInt8Error:
         raise
     except Exception as error:  # whatever user code or an operator of this torch raises
@@ -79,9 +79,9 @@ def quantise(model: Any, rows: torch.Tensor, typical: int, agreement: float | No
         ) from error
     model.forward = Int8Forward(model, graph, rows.dim())
     if not has_dot_products():
-        said += "; activations have 7 bits, as this processor has no instructions for 8 (VNNI)"
-    logger.info("The network computes in int8 after %.1f s: %s", time.perf_counter() - began, said)
-    return said
+        summary += "; activations have 7 bits, as this processor has no instructions for 8 (VNNI)"
+    logger.info("The network computes in int8 after %.1f s: %s", time.perf_counter() - began, summary)
+    return summary
 
 
 def _unfit(rows: torch.Tensor) -> str | None:
@@ -103,8 +103,8 @@ def _graph(
         raise NotInt8Error("it has no convolution or linear layer that oneDNN has in 8 bits")
     graph = ready_graph(plan, plan.check)
     if plan.refused:
-        raise NotInt8Error(plan.said)
-    return graph, plan.said
+        raise NotInt8Error(plan.summary)
+    return graph, plan.summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Int8Plan:
     def __init__(
         self, model: nn.Module, fused: Fused, rows: torch.Tensor, typical: int, agreement: float
     ) -> None:
-        self.said = ""
+        self.summary = ""
         self.refused = False
         self._model = model
         self._fused = fused
@@ -129,11 +129,11 @@ class Int8Plan:
         self._typical = typical
         self._agreement = agreement
         self._graph = fused.graph
-        self.layers = list(self._found())
+        self.layers = list(self._find_layers())
         self._content: dict[str, Any] = {}
         self._builder: _Builder | None = None
 
-    def _found(self) -> Iterator[Layer]:
+    def _find_layers(self) -> Iterator[Layer]:
         taken: set[fx.Node] = set()
         for node in self._graph.graph.nodes:
             module = self._graph.get_submodule(node.target) if node.op == "call_module" else None
@@ -162,7 +162,7 @@ class Int8Plan:
         ranges = _Ranges(self._graph)
         for chunk in _chunks(self._rows):
             ranges.run(chunk)
-        scales = {name: Scale.of(*each) for name, each in ranges.found.items()}
+        scales = {name: Scale.of(*each) for name, each in ranges.ranges.items()}
         for layer in self.layers:
             if isinstance(layer.module, nn.MaxPool2d):
                 scales[layer.node.name] = scales[_node(layer.node.args[0]).name]
@@ -199,7 +199,7 @@ class Int8Plan:
         """The graph in 8 bits; the plain network's other layers stay as they are. If it is refused, the plain
         graph.
         """
-        self.said, self.refused = content["said"], content["refused"]
+        self.summary, self.refused = content["said"], content["refused"]
         if self.refused:
             return self._graph
         builder = _Builder(self._graph, {layer.node: layer.module for layer in self.layers}, content)
@@ -216,25 +216,25 @@ class Int8Plan:
         """
         same, largest = 0.0, 0.0
         for chunk in _chunks(self._rows):
-            expected, found = _first(self._model.forward(chunk)), _first(graph(chunk))
-            same += _agreeing(found, expected)
+            expected, actual = _first(self._model.forward(chunk)), _first(graph(chunk))
+            same += _agreeing(actual, expected)
             scale = float(expected.abs().max())
-            largest = max(largest, float((found - expected).abs().max()) / scale if scale else 0.0)
-        self.said = (
+            largest = max(largest, float((actual - expected).abs().max()) / scale if scale else 0.0)
+        self.summary = (
             f"the first class agrees for {same / len(self._rows):.1%} of the {len(self._rows)} rows of the"
             f" calibration set, the largest difference is {largest:.1%} of the largest output"
         )
         if same < self._agreement * len(self._rows):
             self.refused = True
-            self.said += f"; {self._worst()}"
+            self.summary += f"; {self._worst()}"
             self._content["weights"] = {}
-        self._content |= {"said": self.said, "refused": self.refused}
+        self._content |= {"said": self.summary, "refused": self.refused}
 
     def _worst(self) -> str:
         assert self._builder is not None  # noqa: S101 - the graph was made
         errors = _Errors(self._graph, self._builder.layers)
         errors.run(next(_chunks(self._rows)))
-        node, error = max(errors.found.items(), key=lambda each: each[1])
+        node, error = max(errors.errors.items(), key=lambda each: each[1])
         return f"most of it is lost in {self._own_name(node)}, whose output is off by {error:.0%}"
 
     def _own_name(self, node: fx.Node) -> str:
@@ -248,10 +248,10 @@ class _Builder:
     """Makes a graph in 8 bits of one in float32; ``layers`` are its layers in 8 bits, by their nodes."""
 
     def __init__(
-        self, graph: fx.GraphModule, found: Mapping[fx.Node, nn.Module], content: Mapping[str, Any]
+        self, graph: fx.GraphModule, plain_layers: Mapping[fx.Node, nn.Module], content: Mapping[str, Any]
     ) -> None:
         self._plain = graph
-        self._found = found
+        self._plain_layers = plain_layers
         self._weights = content["weights"]
         self._scales = {name: Scale(*each) for name, each in content["scales"].items()}
         self._root = fx.GraphModule(graph, graph.graph)
@@ -263,8 +263,8 @@ class _Builder:
 
     def build(self) -> fx.GraphModule:
         for node in self._plain.graph.nodes:
-            if node in self._found:
-                self._layer(node, self._found[node])
+            if node in self._plain_layers:
+                self._layer(node, self._plain_layers[node])
             else:
                 self._floats[node] = self._graph.node_copy(node, self._float)
         return fx.GraphModule(self._root, self._graph)
@@ -284,7 +284,7 @@ class _Builder:
         layer: QuantisedLayer
         if isinstance(plain, FusedConvolution):
             other = self.scale(_node(node.args[1])) if len(node.args) == 2 else None
-            stays = other is not None or any(user in self._found for user in node.users)
+            stays = other is not None or any(user in self._plain_layers for user in node.users)
             layer = QuantisedConvolution(plain, into, self.scale(node) if stays else None, other)
         else:
             layer = QuantisedLinear(into, None)
@@ -318,7 +318,7 @@ class _Ranges(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
-        self.found: dict[str, tuple[float, float]] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
         self.shapes: dict[str, list[int]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -326,8 +326,8 @@ class _Ranges(fx.Interpreter):
         value = super().run_node(n)
         if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.numel():
             low, high = map(float, value.aminmax())
-            before = self.found.get(n.name, (low, high))
-            self.found[n.name] = min(low, before[0]), max(high, before[1])
+            before = self.ranges.get(n.name, (low, high))
+            self.ranges[n.name] = min(low, before[0]), max(high, before[1])
             self.shapes[n.name] = list(value.shape[1:])
         return value
 
@@ -338,7 +338,7 @@ class _Errors(fx.Interpreter):
     def __init__(self, graph: fx.GraphModule, layers: Mapping[fx.Node, nn.Module]) -> None:
         super().__init__(graph)
         self._layers = layers
-        self.found: dict[fx.Node, float] = {}
+        self.errors: dict[fx.Node, float] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """As the graph does."""
@@ -346,8 +346,8 @@ class _Errors(fx.Interpreter):
         inputs = [value.clone() for value in self.fetch_args_kwargs_from_env(n)[0]] if layer else []
         value = super().run_node(n)
         if isinstance(layer, QuantisedLayer):
-            found = layer.in_floats(*inputs)
-            self.found[n] = float((found - value).norm() / value.norm().clamp_min(1e-12))
+            output = layer.in_floats(*inputs)
+            self.errors[n] = float((output - value).norm() / value.norm().clamp_min(1e-12))
         return value
 
 
@@ -396,12 +396,12 @@ def _first(outputs: Any) -> torch.Tensor:
     raise NotInt8Error("its outputs are not scores of classes, so that none can be compared")
 
 
-def _agreeing(found: torch.Tensor, expected: torch.Tensor) -> float:
+def _agreeing(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """How many rows have the same first class; with one class only, about the same value."""
     if expected.shape[1] > 1:
-        same = found.argmax(1) == expected.argmax(1)
+        same = actual.argmax(1) == expected.argmax(1)
     else:
-        same = (found - expected).abs() <= _NEAR * expected.abs().max()
+        same = (actual - expected).abs() <= _NEAR * expected.abs().max()
     return float(same.flatten(1).float().mean(1).sum() if same.dim() > 1 else same.float().sum())
 
 

@@ -80,7 +80,7 @@ def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest
 # Graphs
 
 
-class Kept(nn.Module):
+class Stored(nn.Module):
     """A sum whose terms are used afterwards, and a value that both 8-bit layers and others use."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("lenient")
-@pytest.mark.parametrize(("network", "written"), [(Kept, [False]), (Chain, [True, True])])
+@pytest.mark.parametrize(("network", "written"), [(Stored, [False]), (Chain, [True, True])])
 def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], written: list[bool]) -> None:
     """A sum is written over its second term only where nothing uses that afterwards."""
     torch.manual_seed(0)

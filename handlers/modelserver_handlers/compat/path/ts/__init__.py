@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from modelserver_handlers.compat import TORCHSERVE_VERSION
-from modelserver_handlers.compat.doors import open_doors
+from modelserver_handlers.compat.doors import install_finder
 
 __version__ = TORCHSERVE_VERSION
 
 __all__ = ["__version__"]
 
-open_doors()
+install_finder()
