@@ -98,7 +98,5 @@ def gauges() -> set[str]:
     """The gauges of its own that a server with a model shows."""
     metrics = ServerMetrics(hostname="h")
     model = metrics.model("m", "1.0")
-    model.set_queue(1, 1)
-    model.set_in_flight(1)
-    model.set_workers({"ready": 1})
+    model.workers.set_states({"ready": 1})
     return set(re.findall(r"(?m)^# TYPE (modelserver_\w+) gauge$", metrics.render().decode()))

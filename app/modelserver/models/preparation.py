@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from modelserver.engine.demand import Demand
     from modelserver.engine.pools.spec import Launcher, Machines, Spawner
-    from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.models.changes import Change
     from modelserver.models.options.table import ModelConfig
     from modelserver.models.settings.settings import Settings
@@ -185,7 +186,7 @@ class Preparation:
             need = await asyncio.to_thread(need_of, archive.model_dir)
         except OSError as error:
             raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
-        spec = replace(spec, measured=metrics.model_metric, need=need * max(1, options.processes))
+        spec = replace(spec, measured=metrics.handler_metric, need=need * max(1, options.processes))
         pool = self._pool(SequencePool if options.sequence_batching else Pool, spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None

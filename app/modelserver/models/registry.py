@@ -96,7 +96,7 @@ class Registry:
         model = self.get(name, version)
         if model.traffic is not None and version is None:
             model = model.traffic.choose(request)
-        model.metrics.request(version is not None)
+        model.metrics.requests.received(version is not None)
         return model
 
     def has(self, name: str, version: str) -> bool:

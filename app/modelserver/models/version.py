@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from modelserver.engine.batching.request import Request
     from modelserver.engine.pools.pool import Pool
-    from modelserver.engine.telemetry.metrics import ModelMetrics
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
     from modelserver.models.archives.archive import ModelArchive
     from modelserver.models.options.resolve import ModelOptions

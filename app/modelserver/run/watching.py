@@ -28,17 +28,19 @@ def show_pools(registry: Registry) -> None:
             ("PredictionTime", model.pool.last_handler_time),
             ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
         ):
-            model.metrics.model_metric(
+            model.metrics.handler_metric(
                 name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
             )
-        model.metrics.worker_overhead(model.pool.last_overhead)
-        model.metrics.set_queue(statistics.pending, statistics.instances)
-        model.metrics.set_in_flight(statistics.batches_in_flight)
-        model.metrics.set_failing(model.pool.failing)
-        model.metrics.set_workers(
+        model.metrics.workers.set_overhead(model.pool.last_overhead)
+        batches = model.metrics.batches
+        batches.queue_requests.set(statistics.pending)
+        batches.queue_instances.set(statistics.instances)
+        batches.in_flight.set(statistics.batches_in_flight)
+        batches.failing.set(model.pool.failing)
+        model.metrics.workers.set_states(
             {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
         )
-        model.metrics.set_nodes(_by_node(model.pool.workers))
+        model.metrics.workers.set_nodes(_by_node(model.pool.workers))
 
 
 def note_arrivals(registry: Registry, now: float) -> None:

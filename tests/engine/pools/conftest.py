@@ -171,6 +171,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.calls: dict[str, list[tuple[Any, ...]]] = {}
+        self.requests = self.batches = self.workers = self
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.calls.setdefault(name, []).append(arguments)

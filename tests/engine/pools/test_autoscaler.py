@@ -138,7 +138,7 @@ async def test_closed_pools_are_left(make: Any, autoscaler: Autoscaler, counts: 
     autoscaler.look(1.0)
 
     assert autoscaler.idle
-    assert counts("wished")[-1] == (None,)
+    assert counts("set_wish")[-1] == (None,)
 
 
 async def test_forgotten_pools_are_left(
@@ -189,7 +189,7 @@ async def test_up_and_down(
 
     assert len(pool.workers) == 1
     assert counts("scaled") == [("up", "queue_wait"), ("down", "idle")]
-    assert counts("wished")[-1] == (1,)
+    assert counts("set_wish")[-1] == (1,)
     assert (pool.autoscaling.event.before, pool.autoscaling.event.after) == (2, 1)
 
 

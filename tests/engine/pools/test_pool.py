@@ -705,12 +705,12 @@ async def test_batches_and_waits_are_counted(pool: Pool, stage: Any, counts: Cou
     own = Measurement("Own", 1.0, "Count", "counter", [("k", "v")], "id")
     stage.processes[0].answer(calls=3, phases=(0.1, 0.2, 0.3), metrics=[own])
 
-    size, requests, capacity, reason, _, phases = counts("batch")[0]
+    size, requests, capacity, reason, _, phases = counts("finished")[0]
     assert (size, requests, capacity, reason, phases) == (2, 1, 2, "size", (0.1, 0.2, 0.3))
-    assert len(counts("queue_wait")) == 1
+    assert len(counts("waited")) == 1
     assert counts("isolated") == [(0,)]
-    assert counts("model_metric") == [("Own", 1.0, "Count", "counter", [("k", "v")], "id")]
-    assert counts("worker_loaded")[0][0] == "W-9000-m_1.0"
+    assert counts("handler_metric") == [("Own", 1.0, "Count", "counter", [("k", "v")], "id")]
+    assert counts("loaded")[0][0] == "W-9000-m_1.0"
 
 
 async def test_statistics_show_the_state_of_the_pool(make: Any, stage: Any) -> None:

@@ -86,7 +86,7 @@ async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: 
     assert contents(running) == [b"late"]
     assert not stage.processes[0].killed
     assert counts("recycled") == [("requests",)]
-    assert counts("worker_gone") == [("W-9000-m_1",)]
+    assert counts("gone") == [("W-9000-m_1",)]
     assert len(stage.processes) == 2
 
 

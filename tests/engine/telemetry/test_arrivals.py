@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from modelserver.engine.telemetry.arrivals import DAY, Arrivals, Interval
-from modelserver.engine.telemetry.metrics import ModelMetrics, ServerMetrics
+from modelserver.engine.telemetry.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 
 def metrics(version: str = "1.0") -> ModelMetrics:
@@ -17,9 +21,9 @@ def metrics(version: str = "1.0") -> ModelMetrics:
 def serve(counted: ModelMetrics, requests: int = 1, seconds: float = 0.01) -> None:
     """Requests that were answered in one batch."""
     for _ in range(requests):
-        counted.answered(seconds, 0.001, False)
-        counted.queue_wait(0.001)
-    counted.batch(requests, requests, 8, "idle", seconds - 0.002, (0.0, 0.0, 0.0))
+        counted.requests.answered(seconds, 0.001, False)
+        counted.batches.waited(0.001)
+    counted.batches.finished(requests, requests, 8, "idle", seconds - 0.002, (0.0, 0.0, 0.0))
 
 
 def total(intervals: list[Interval], field: str) -> float:
@@ -31,7 +35,7 @@ def test_requests_are_counted_with_what_they_cost() -> None:
     counted, history = metrics(), Arrivals(10.0)
     serve(counted, 3)
     history.look(11.0, counted, 2)
-    counted.rejected("queue_full")
+    counted.requests.rejected("queue_full")
     result = history.measured(12.0, counted, 2)
 
     assert [tuple(map(float, each)) for each in result.intervals] == [

@@ -32,12 +32,12 @@ def visible() -> dict[str, set[str]]:
     metrics.response(200)
     metrics.response(200, "/livez")
     model = metrics.model("m", "1.0")
-    model.request(explicit_version=True)
-    model.failed(InternalError("no"), "r")
-    model.set_workers({"ready": 1})
-    model.wished(2)
-    model.scaled("up", "queue_wait")
-    model.worker_loaded("W-9000-m_1.0", 1.0)
+    model.requests.received(explicit_version=True)
+    model.requests.failed(InternalError("no"), "r")
+    model.workers.set_states({"ready": 1})
+    model.workers.set_wish(2)
+    model.workers.scaled("up", "queue_wait")
+    model.workers.loaded("W-9000-m_1.0", 1.0)
     result: dict[str, set[str]] = {}
     for line in metrics.render().decode().splitlines():
         if not line.startswith("#"):

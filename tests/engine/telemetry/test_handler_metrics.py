@@ -147,7 +147,7 @@ def names_after(metrics: ServerMetrics) -> set[str]:
     """Which of three handlers' metrics there are after each was emitted."""
     model = metrics.model("m", "1.0")
     for name in ("HandlerTime", "PredictionTime", "Words"):
-        model.model_metric(name, 5.0, "ms", "gauge", DIMENSIONS)
+        model.handler_metric(name, 5.0, "ms", "gauge", DIMENSIONS)
     text = metrics.render().decode()
     return {name for name in ("HandlerTime", "PredictionTime", "Words") if f'\n{name}{{ModelName="m"' in text}
 

@@ -142,10 +142,10 @@ def test_metrics_of_handlers() -> None:
     for detect in (False, True):
         metrics = made(auto_detect=detect)
         model = metrics.model("m", "1.0")
-        model.model_metric("Words", 3, "ms", "gauge", [("a", "m"), ("b", "Model")])
-        model.model_metric("Words", 4, "ms", "gauge", [("a", "m"), ("b", "Model")])
-        model.model_metric("Length", 7, "chars", "HISTOGRAM", DIMENSIONS)
-        model.model_metric("Other", 1, "ms", "GAUGE", DIMENSIONS)
+        model.handler_metric("Words", 3, "ms", "gauge", [("a", "m"), ("b", "Model")])
+        model.handler_metric("Words", 4, "ms", "gauge", [("a", "m"), ("b", "Model")])
+        model.handler_metric("Length", 7, "chars", "HISTOGRAM", DIMENSIONS)
+        model.handler_metric("Other", 1, "ms", "GAUGE", DIMENSIONS)
         lines = rendered(metrics)
 
         assert 'Words{ModelName="m",Level="Model",Hostname="h"} 7.0' in lines
@@ -158,7 +158,7 @@ def test_listed_metrics_outlive_their_model() -> None:
     """They are announced before the first value and after the last model."""
     metrics = made()
     model = metrics.model("m", "1.0")
-    model.model_metric("Words", 3, "count", "counter", DIMENSIONS)
+    model.handler_metric("Words", 3, "count", "counter", DIMENSIONS)
     metrics.forget("m", "1.0")
 
     assert "# TYPE Words counter" in rendered(metrics)
@@ -170,7 +170,7 @@ def test_wrong_number_of_dimensions(caplog: pytest.LogCaptureFixture) -> None:
     metrics = made()
     model = metrics.model("m", "1.0")
     for number in range(3):
-        model.model_metric("Words", 3, "count", "counter", [("ModelName", f"m{number}")])
+        model.handler_metric("Words", 3, "count", "counter", [("ModelName", f"m{number}")])
 
     assert not any(line.startswith("Words") for line in rendered(metrics))
     assert caplog.text.count("The handler metric Words has 1 dimensions, metrics_config lists 2") == 1
@@ -183,9 +183,9 @@ def test_log_mode_logs_what_is_listed(caplog: pytest.LogCaptureFixture) -> None:
     metrics.response(200)
     metrics.response(404)
     model = metrics.model("m", "1.0")
-    model.model_metric("Words", 3, "x", "counter", DIMENSIONS, "id")
-    model.model_metric("Other", 3, "x", "counter", DIMENSIONS, "id")
-    model.batch(1, 1, 1, "idle", 0.5, (0.0, 0.0, 0.0))
+    model.handler_metric("Words", 3, "x", "counter", DIMENSIONS, "id")
+    model.handler_metric("Other", 3, "x", "counter", DIMENSIONS, "id")
+    model.batches.finished(1, 1, 1, "idle", 0.5, (0.0, 0.0, 0.0))
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("modelserver.m")]
 
     assert [line.partition("|#")[0] for line in lines] == ["Requests2XX.Count:1.0", "Words.count:3.0"]
@@ -196,7 +196,7 @@ def test_times_of_each_batch_in_log_mode(caplog: pytest.LogCaptureFixture) -> No
     """PredictionTime and HandlerTime are told for each batch (reference 12.5)."""
     caplog.set_level("INFO")
     model = ServerMetrics(hostname="h", mode="legacy").model("m", "1.0")
-    model.batch(1, 1, 1, "idle", 0.5, (0.125, 0.125, 0.0))
+    model.batches.finished(1, 1, 1, "idle", 0.5, (0.125, 0.125, 0.0))
     lines = [r.getMessage() for r in caplog.records if r.name == "modelserver.model_metrics"]
 
     assert [line.partition(",requestID")[0] for line in lines] == [

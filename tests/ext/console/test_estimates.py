@@ -8,7 +8,7 @@ import pytest
 from tests.ext.console.doubles import Waiting
 
 from modelserver.engine.telemetry.arrivals import Interval, Measured
-from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.ext.console.estimates import (
     MOST,

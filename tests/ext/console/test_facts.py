@@ -75,10 +75,10 @@ def read(event: bytes) -> dict[str, Any]:
 def test_figures_are_the_servers_own_counts() -> None:
     """Sums and buckets of its histograms, from which the page takes differences."""
     item = model()
-    item.metrics.answered(0.02, 0.001, False)
-    item.metrics.batch(3, 3, 8, "idle", 0.015, (0.0, 0.0, 0.0))
-    item.metrics.rejected("queue_full")
-    item.metrics.expired()
+    item.metrics.requests.answered(0.02, 0.001, False)
+    item.metrics.batches.finished(3, 3, 8, "idle", 0.015, (0.0, 0.0, 0.0))
+    item.metrics.requests.rejected("queue_full")
+    item.metrics.requests.expired()
     facts = figures_of(item)
 
     assert (facts["latency"][0], sum(facts["latency"][1:])) == (0.02, 1)
@@ -87,7 +87,7 @@ def test_figures_are_the_servers_own_counts() -> None:
     assert facts["fill"] == [0.375, 1]
     assert (facts["handler"][0], facts["unanswered"], facts["waiting"]) == (0.015, 2, 3)
     assert facts["errors"] == 0
-    item.metrics.failed(InternalError("no"), "r")
+    item.metrics.requests.failed(InternalError("no"), "r")
     assert figures_of(item)["errors"] == 1
 
 
@@ -111,7 +111,7 @@ def test_a_version_whose_batches_fail_is_failing() -> None:
     """Although its workers are ready; the last error is there with its time, request and type."""
     item = model(worker())
     item.pool.failing = True
-    item.metrics.failed(InternalError("no"), "r")
+    item.metrics.requests.failed(InternalError("no"), "r")
     facts = facts_of(item, is_default=True)
 
     assert facts["state"] == "failing"

@@ -63,8 +63,8 @@ def model() -> Any:
 
 def outcomes(model: Any) -> list[str]:
     """The classes of status of the requests that were answered."""
-    model.metrics.count_answers()
-    series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics._by_class[2:], strict=False))
+    model.metrics.requests.count_answers()
+    series = dict(zip(("2xx", "3xx", "4xx", "5xx"), model.metrics.requests._by_class[2:], strict=False))
     return [name for name, one in series.items() for _ in range(int(one.value))]
 
 
@@ -128,7 +128,7 @@ async def test_outcomes_are_counted(model: Any) -> None:
         Pending(model, parsed(), CALL, None, UNWATCHED)
 
     assert outcomes(model) == ["2xx", "5xx", "5xx"]
-    assert model.metrics.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
+    assert model.metrics.requests.errors.by_type == {"HandlerError": 1, "ServiceUnavailable": 1}
 
 
 async def test_parts_come_before_the_returned_answer(model: Any) -> None:

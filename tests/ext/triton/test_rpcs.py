@@ -24,7 +24,7 @@ class OneModel:
 
     def __init__(self) -> None:
         self.model = version()
-        self.model.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
+        self.model.metrics.batches.finished(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
 
     def get(self, name: str, _: str | None = None) -> Any:
         if name != "m":

@@ -25,9 +25,9 @@ def test_fresh_version_has_zeros() -> None:
 def test_batches_are_counted() -> None:
     """Instances and batches are counted; a request's computation is that of its batch, in nanoseconds."""
     model = version()
-    model.metrics.batch(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
-    model.metrics.batch(2, 1, 4, "size", 0.003, (0.0, 0.0, 0.0))
-    model.metrics.batch(4, 1, 4, "size", 0.004, (0.0, 0.004, 0.0))
+    model.metrics.batches.finished(2, 2, 4, "size", 0.004, (0.001, 0.002, 0.001))
+    model.metrics.batches.finished(2, 1, 4, "size", 0.003, (0.0, 0.0, 0.0))
+    model.metrics.batches.finished(4, 1, 4, "size", 0.004, (0.0, 0.004, 0.0))
     statistics = statistics_of(model)
 
     assert (statistics["inference_count"], statistics["execution_count"]) == (8, 3)
@@ -46,12 +46,12 @@ def test_ends_of_requests_are_counted() -> None:
     model = version()
     metrics = model.metrics
     for _ in range(3):
-        metrics.queue_wait(0.001)
-        metrics.answered(0.01, 0.001, False)
-    metrics.totals.fail(0.01, answered=True)
-    metrics.totals.fail(2.0, answered=False)
-    metrics.rejected("queue_full")
-    metrics.cancelled(0.5)
+        metrics.batches.waited(0.001)
+        metrics.requests.answered(0.01, 0.001, False)
+    metrics.requests.totals.fail(0.01, answered=True)
+    metrics.requests.totals.fail(2.0, answered=False)
+    metrics.requests.rejected("queue_full")
+    metrics.requests.cancelled(0.5)
     statistics = statistics_of(model)
     stats, responses = statistics["inference_stats"], statistics["response_stats"]["0"]
 

@@ -155,8 +155,8 @@ async def test_a_failing_branch_cancels_the_other() -> None:
     assert (error.status, error.message) == (500, "Error executing b")
     assert models["c"].cancelled == models["c"].sent
     assert flow.ended == [flow.run]
-    assert models["b"].metrics.errors.by_type == {"HandlerError": 2}
-    assert models["a"].metrics.errors.by_type == models["c"].metrics.errors.by_type == {}
+    assert models["b"].metrics.requests.errors.by_type == {"HandlerError": 2}
+    assert models["a"].metrics.requests.errors.by_type == models["c"].metrics.requests.errors.by_type == {}
 
 
 async def test_a_second_attempt_answers() -> None:
@@ -188,7 +188,7 @@ async def test_refusals_are_not_repeated() -> None:
     await flow.models["a"].answer(b"one")
     assert flow.exchange.error is not None
     assert (flow.exchange.error.status, flow.exchange.error.message) == (503, "Error executing b: full")
-    assert flow.models["b"].metrics.errors.by_type == {"ServiceUnavailable": 1}
+    assert flow.models["b"].metrics.requests.errors.by_type == {"ServiceUnavailable": 1}
 
     flow = Flow({"a": ["b"]}, retry_attempts=5)
     del flow.models["b"]

@@ -133,12 +133,12 @@ def test_a_worker_shows_what_its_gpu_did() -> None:
 def test_errors_of_requests_are_told() -> None:
     """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
     shown = model(ModelOptions(), worker())
-    shown.metrics.failed(HandlerError("no", 404), "client")
+    shown.metrics.requests.failed(HandlerError("no", 404), "client")
     assert describe(shown)["errors"] is None
     for request_id in ("first", "second"):
         error = HandlerError("Prediction failed", 503)
         error.cause = "KeyError: 'x' (handler.py, line 3, in handle)"
-        shown.metrics.failed(error, request_id)
+        shown.metrics.requests.failed(error, request_id)
     told = describe(shown)["errors"]
 
     assert {**told, "last": {**told["last"], "time": ""}} == {
@@ -333,7 +333,7 @@ async def test_all_that_is_told_is_documented() -> None:
     shown.replacement = Replacement("new.mar", version="2.0")
     shown.replacement.failed("why")
     shown.traffic = promoting()
-    shown.metrics.failed(InternalError("no"), "r")
+    shown.metrics.requests.failed(InternalError("no"), "r")
     failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
     told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
     schema = schema_of("management", "ModelDescription")

@@ -46,7 +46,7 @@ def series(metrics: ServerMetrics) -> Sequence[str]:
 def test_unknown_names_make_no_series(route: str) -> None:
     """Ten thousand, a quarter on each route, leave no series behind, and nothing that grows (F69)."""
     metrics = ServerMetrics(hostname="h")
-    metrics.model("m", "1.0").request(explicit_version=True)
+    metrics.model("m", "1.0").requests.received(explicit_version=True)
     metrics.response(404)
     before = series(metrics)
     api = InferenceApi(Registry(cast("Any", None)), 1 << 20)

@@ -177,7 +177,7 @@ def test_errors_are_counted_by_type(reply: Reply, metrics: ServerMetrics) -> Non
     lost = Request("lost", [Row("lost", 0)], [b""], 0.0)
     lost.fail(DeadlineExceeded("too late"))
     reply.whole(lost)
-    errors = reply.model.metrics.errors
+    errors = reply.model.metrics.requests.errors
 
     assert counted(metrics, "modelserver_requests_total") == {"4xx": 1, "5xx": 3}
     assert counted(metrics, "modelserver_errors_total") == {
@@ -192,4 +192,4 @@ def test_statuses_that_handlers_choose_are_errors_too(reply: Reply, metrics: Ser
     reply.whole(ended((Answer(2, 599), b"no")))
 
     assert counted(metrics, "modelserver_errors_total") == {"Status": 1}
-    assert reply.model.metrics.errors.last.message == "The handler answered with status 599."
+    assert reply.model.metrics.requests.errors.last.message == "The handler answered with status 599."

@@ -90,7 +90,7 @@ class Autoscaler:
             self._pools.discard(pool)
             if before is not None:
                 pool.autoscaling = None
-                pool.metrics.wished(None)
+                pool.metrics.workers.set_wish(None)
         elif before is None:
             pool.autoscaling = PoolScaling(rule)
             self._pools.add(pool)
@@ -148,7 +148,7 @@ class Autoscaler:
             sample = replace(sample, room=room)
         decision = scaling.scaler.decide(sample, pool.min_workers, pool.max_workers)
         scaling.sample, scaling.decision = sample, decision
-        pool.metrics.wished(decision.wish)
+        pool.metrics.workers.set_wish(decision.wish)
         before = sample.ready + sample.loading
         if decision.workers != before:
             # Failed workers stay in the list.
@@ -262,7 +262,7 @@ def _changed(  # noqa: PLR0917 - one line of the log has it all
     pool: Pool, scaling: PoolScaling, before: int, after: int, reason: str, failure: str = ""
 ) -> None:
     scaling.event = ScaleEvent(time.time(), before, after, reason)
-    pool.metrics.scaled("up" if after > before else "down", reason)
+    pool.metrics.workers.scaled("up" if after > before else "down", reason)
     _log.info(
         "Autoscaling %s: %d -> %d workers (%s)%s",
         *(pool.label, before, after, reason, f": {failure}" if failure else _seen(scaling)),

@@ -21,7 +21,7 @@ class FailedPool(Pool):
 
     def submit(self, request: Request, asked_version: str | None = None) -> None:
         """Raises ServiceUnavailable with the reason."""
-        self.metrics.rejected("no_worker")
+        self.metrics.requests.rejected("no_worker")
         raise ServiceUnavailable(f"{self.label} could not be restored: {self.reason}")
 
     def expect(self, min_workers: int, max_workers: int) -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from modelserver.engine.pools.devices import DeviceList
     from modelserver.engine.pools.scaling import PoolScaling
     from modelserver.engine.pools.spec import WorkerSpec
-    from modelserver.engine.telemetry.metrics import ModelMetrics
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.engine.wire.messages import Answer, Parts, Result
     from modelserver.ext.sequences.queue import SequenceStatistics
 
@@ -171,16 +171,16 @@ class Pool:
                 self._successor.submit(request, asked_version)
                 self._passed_on.add(request)
                 return
-            self.metrics.rejected("no_worker")
+            self.metrics.requests.rejected("no_worker")
             raise no_worker(self.name, asked_version, self.failure)
         queue = self.queue
         try:
             queue.put(request)
         except QueueFull as full:
-            self.metrics.rejected(full.reason)
+            self.metrics.requests.rejected(full.reason)
             raise no_worker(self.name, asked_version) from full
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
-            self.metrics.split()
+            self.metrics.requests.split()
         if request.deadline is not None:
             self._deadlines[request] = self._loop.call_at(request.deadline, self._late.add, request)
         if queue.instances >= queue.batch_size:
@@ -202,7 +202,7 @@ class Pool:
             self._expire(request)
         else:
             self._abort(request, ConnectionError("The client disconnected."))
-            self.metrics.cancelled(self.clock() - request.arrived)
+            self.metrics.requests.cancelled(self.clock() - request.arrived)
 
     def pump(self) -> None:
         """Sends every batch that may go now and sets the timer for the next one."""
@@ -264,7 +264,7 @@ class Pool:
         self._deadlines.pop(request, None)
         if request.done:
             return
-        self.metrics.expired()
+        self.metrics.requests.expired()
         ms = (self.clock() - request.arrived) * 1000
         self._abort(request, DeadlineExceeded(f"The deadline of the request passed after {ms:.0f} ms."))
 
@@ -277,7 +277,7 @@ class Pool:
     def worker_ready(self, worker: Worker, seconds: float) -> None:
         # The only worker so far may hold a batch in reserve.
         self._reserve.watch(self)
-        self.metrics.worker_loaded(worker.label, seconds)
+        self.metrics.workers.loaded(worker.label, seconds)
         self._recycler.loaded(worker)
         for warning in worker.warnings:
             if warning not in self.warnings:
@@ -315,14 +315,14 @@ class Pool:
         # Refill the worker first, before delivering answers.
         self.pump()
         self._deliver(batch, result, tail, began)
-        self.metrics.batch(
+        self.metrics.batches.finished(
             batch.size, len(batch.parcels), self.limits.batch_size, batch.reason, seconds, result.phases
         )
         if result.calls > 1:
-            self.metrics.isolated(sum(answer.failed for answer in answers))
+            self.metrics.batches.isolated(sum(answer.failed for answer in answers))
         if result.metrics:
             for m in result.metrics:
-                self.metrics.model_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
+                self.metrics.handler_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
         if 0 < self.limits.max_worker_requests <= worker.served:
             self._recycler.served(worker)
         if self._quiet is not None:
@@ -358,7 +358,7 @@ class Pool:
         worker.proceed(batch)
 
     def _deliver(self, batch: Batch, result: Result, tail: memoryview, began: float) -> None:
-        answers, handler_time, waited = result.answers, result.handler_time, self.metrics.queue_wait
+        answers, handler_time, waited = result.answers, result.handler_time, self.metrics.batches.waited
         position, remaining = 0, iter(answers)
         for parcel in batch.parcels:
             pieces: list[tuple[Answer, bytes]] = []
@@ -378,7 +378,7 @@ class Pool:
             request.deliver(parcel.start, pieces)
 
     def worker_broken(self, worker: Worker) -> None:
-        self.metrics.gpu_failed()
+        self.metrics.workers.gpu_failed()
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError
@@ -505,7 +505,7 @@ class Pool:
                 self.worker_returned(worker, batch)
         task = self._leaving[worker] = self._loop.create_task(self._leave(worker))
         task.add_done_callback(lambda _: self._left(worker))
-        self.metrics.worker_gone(worker.label)
+        self.metrics.workers.gone(worker.label)
 
     async def _leave(self, worker: Worker) -> None:
         await worker.stop(self._times.response)
@@ -542,7 +542,7 @@ class Pool:
         workers = self._all_workers()
         await self.close(self._times.response)
         for worker in workers:
-            self.metrics.worker_gone(worker.label)
+            self.metrics.workers.gone(worker.label)
 
     async def close(self, grace: float) -> None:
         """Refuses waiting requests, gives running batches ``grace`` seconds to finish, ends all workers."""

@@ -20,7 +20,7 @@ from modelserver.engine.resources import resident_bytes
 if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Node, PoolLimits
     from modelserver.engine.pools.worker import Worker
-    from modelserver.engine.telemetry.metrics import ModelMetrics
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -150,7 +150,7 @@ class Recycler:
         failure = fresh.first_load.exception()
         if failure is None and worker in self._pool.workers:
             self._pool.exchange(worker, fresh)
-            self._pool.metrics.recycled(reason)
+            self._pool.metrics.workers.recycled(reason)
             _log.info("Worker %s has replaced %s", fresh.label, worker.label)
             return
         if failure is not None:

@@ -10,12 +10,12 @@ from array import array
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.engine.telemetry.metrics import ModelMetrics
+    from modelserver.engine.telemetry.model_metrics import ModelMetrics
 
 # From the newest to the oldest: for how many seconds intervals of about so many seconds are kept.
 SPANS: Final = ((60.0, 1.0), (540.0, 10.0), (3000.0, 60.0), (82_800.0, 900.0))
@@ -150,16 +150,22 @@ _COSTS: Final = Interval._fields.index("batches")
 
 def _counts(metrics: ModelMetrics) -> tuple[float, ...]:
     """The counts of an interval's fields."""
-    sizes = metrics.batch_sizes
-    answered, batches = sum(metrics.request_seconds.counts), sum(sizes.counts)
-    return answered, metrics.unanswered, batches, sizes.total, metrics.handler_seconds.total
+    requests, batches = metrics.requests, metrics.batches
+    answered, handled = sum(requests.seconds.counts), sum(batches.sizes.counts)
+    return answered, requests.unanswered, handled, batches.sizes.total, batches.handler_seconds.total
 
 
 def _sums(now: float, metrics: ModelMetrics) -> _Sums:
-    latencies, waits = metrics.request_seconds, metrics.queue_seconds
+    latencies, batches = metrics.requests.seconds, metrics.batches
+    waits, handled = batches.queue_seconds, batches.handler_seconds
     return _Sums(
-        *(now, array("d", latencies.counts), latencies.total, waits.total, sum(waits.counts)),
-        *(metrics.handler_seconds.total, sum(metrics.handler_seconds.counts)),
+        at=now,
+        latencies=array("d", latencies.counts),
+        latency=latencies.total,
+        queued=waits.total,
+        waits=sum(waits.counts),
+        worked=handled.total,
+        batches=sum(handled.counts),
     )
 
 

@@ -19,7 +19,7 @@ from modelserver.engine.simulation.costs import Cost, fit
 from modelserver.engine.simulation.engine import Server, Simulation
 from modelserver.engine.simulation.figures import summarize
 from modelserver.engine.telemetry.arrivals import Interval, Measured  # noqa: TC001 - read at run time
-from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from modelserver.engine.telemetry.metrics import REQUEST_BOUNDS
+from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.engine.telemetry.prometheus import SECONDS_BOUNDS
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.key import property_text
@@ -124,13 +124,13 @@ def figures_of(model: ModelVersion) -> dict[str, Any]:
     """The part that changes all the time: counts, and the requests that wait and run now."""
     metrics, statistics = model.metrics, model.pool.statistics()
     return {
-        "latency": _counted(metrics.request_seconds),
-        "queue": _counted(metrics.queue_seconds),
-        "handler": _counted(metrics.handler_seconds),
-        "size": _summed(metrics.batch_sizes),
-        "fill": _summed(metrics.fill_ratios),
-        "unanswered": metrics.unanswered,
-        "errors": metrics.errors.count,
+        "latency": _counted(metrics.requests.seconds),
+        "queue": _counted(metrics.batches.queue_seconds),
+        "handler": _counted(metrics.batches.handler_seconds),
+        "size": _summed(metrics.batches.sizes),
+        "fill": _summed(metrics.batches.fill_ratios),
+        "unanswered": metrics.requests.unanswered,
+        "errors": metrics.requests.errors.count,
         "waiting": statistics.pending,
         "running": statistics.batches_in_flight,
     }

@@ -152,7 +152,7 @@ class OpenInferenceService:
                 read = await self._codec.read(asked, model)
             except ModelServerError as error:
                 error.logged_id = id_of(call)
-                model.metrics.failed(error, error.logged_id)
+                model.metrics.requests.failed(error, error.logged_id)
                 raise
             async with Pending(model, read, call, version, watched) as pending:
                 size = sum(map(len, await pending.answers()))

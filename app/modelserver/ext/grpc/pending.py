@@ -91,7 +91,7 @@ class Pending:
             if traffic is not None:
                 traffic.refused(model, getattr(error, "status", 500))
             if isinstance(error, ModelServerError):
-                model.metrics.failed(error, request.id)
+                model.metrics.requests.failed(error, request.id)
             # The request never ends: it and this object would keep each other.
             request.on_done = request.on_part = request.backlog = None
             raise
@@ -108,8 +108,10 @@ class Pending:
         request = self.request
         if isinstance(error, ModelServerError):
             error.logged_id = request.id
-            self.model.metrics.totals.fail(time.monotonic() - request.arrived, answered=self._answered)
-            self.model.metrics.failed(error, request.id)
+            self.model.metrics.requests.totals.fail(
+                time.monotonic() - request.arrived, answered=self._answered
+            )
+            self.model.metrics.requests.failed(error, request.id)
         self.model.pool.cancel(request)
         if self._unsent:
             self._call.hold(-self._unsent)
@@ -159,7 +161,9 @@ class Pending:
             raise PayloadTooLarge(f"The client reads too slowly: {self._unsent} bytes wait for it.")
         if request.error is None:
             self._answered = True
-            self.model.metrics.answered(time.monotonic() - request.arrived, request.queued, self._named)
+            self.model.metrics.requests.answered(
+                time.monotonic() - request.arrived, request.queued, self._named
+            )
         failure = failure_of(request, self._where)
         if failure is not None:
             if self.model.exposes_errors and isinstance(failure, HandlerError):

@@ -79,12 +79,12 @@ class SequencePool(Pool):
         self._end_those_over()
         reason = self._objection(request)
         if reason:
-            self.metrics.rejected(reason)
+            self.metrics.requests.rejected(reason)
             raise no_worker(self.name, asked_version, self.failure if reason == "no_worker" else "")
         try:
             super().submit(request, asked_version)
         except SequenceLost as lost:
-            self.metrics.rejected("sequence_lost")
+            self.metrics.requests.rejected("sequence_lost")
             raise self._lost(str(lost)) from lost
 
     def _objection(self, request: Request) -> str:

@@ -48,8 +48,8 @@ async def list_statistics(
 def statistics_of(model: ModelVersion) -> dict[str, Any]:
     """The statistics of one version, since it was registered."""
     metrics = model.metrics
-    totals = metrics.totals
-    answered, queue = metrics.request_seconds, metrics.queue_seconds
+    totals = metrics.requests.totals
+    answered, queue = metrics.requests.seconds, metrics.batches.queue_seconds
     sizes = sorted(totals.by_size.items())
     requests = sum(each.requests for _, each in sizes)
     computed = {
@@ -59,7 +59,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     success = _duration(
         sum(answered.counts) - totals.failed_answers.count, answered.total - totals.failed_answers.seconds
     )
-    fail = _duration(totals.failed.count + round(metrics.refused), totals.failed.seconds)
+    fail = _duration(totals.failed.count + round(metrics.requests.refused), totals.failed.seconds)
     none = _duration(0, 0.0)
     return {
         "name": model.name,

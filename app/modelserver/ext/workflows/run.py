@@ -138,7 +138,7 @@ class Run:
         except ModelServerError as error:
             self._live.pop(node, None)
             if model is not None:
-                model.metrics.failed(error, self._exchange.request_id)
+                model.metrics.requests.failed(error, self._exchange.request_id)
                 if model.traffic is not None:
                     model.traffic.refused(model, error.status)
             self._fail(node, error)
@@ -158,12 +158,12 @@ class Run:
             return
         failure = failure_of(request)
         if failure is None:
-            model.metrics.answered(monotonic() - request.arrived, request.queued, False)
+            model.metrics.requests.answered(monotonic() - request.arrived, request.queued, False)
             (content,) = contents_of(request)
             self._loop.call_soon(self._pass_on, node, content)
         else:
-            model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
-            model.metrics.failed(failure, request.id)
+            model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
+            model.metrics.requests.failed(failure, request.id)
             self._loop.call_soon(self._try_again, node, model, failure)
 
     def _try_again(self, node: str, model: ModelVersion, failure: ModelServerError) -> None:

@@ -89,7 +89,7 @@ def describe_failure(model: ModelVersion) -> dict[str, Any]:
 
 def describe_errors(model: ModelVersion) -> dict[str, Any] | None:
     """The requests that were answered with a status of 500 or more; None if there were none."""
-    errors, failing = model.metrics.errors, model.pool.failing
+    errors, failing = model.metrics.requests.errors, model.pool.failing
     if errors.last is None and not failing:
         return None
     last = errors.last and {

@@ -168,7 +168,7 @@ def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: M
     """Answers a request that was not queued."""
     route: Route = exchange.target.route
     if model is not None:
-        model.metrics.failed(error, exchange.request_id, kserve=route.kserve)
+        model.metrics.requests.failed(error, exchange.request_id, kserve=route.kserve)
         if model.traffic is not None and route.version is None:
             model.traffic.refused(model, error.status)
     codec.fail(exchange, error, model)

@@ -56,14 +56,14 @@ class Reply(msgspec.Struct, eq=False):
         failure = failure_of(request)
         if failure is not None:
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
-            self.model.metrics.broken_off()
-            self.model.metrics.totals.fail(monotonic() - request.arrived, answered=False)
-            self.model.metrics.failed(failure, request.id)
+            self.model.metrics.requests.broken_off()
+            self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
+            self.model.metrics.requests.failed(failure, request.id)
             self.exchange.end(complete=False)
             return
         self.exchange.send(*contents_of(request))
         self._extra(request)
-        self.model.metrics.ended(self.sent_status, request.id)
+        self.model.metrics.requests.ended(self.sent_status, request.id)
         self.exchange.end()
 
     def whole(self, request: Request) -> None:
@@ -80,7 +80,7 @@ class Reply(msgspec.Struct, eq=False):
         if answer.headers:
             extra += header_block(answer.headers)
         if answer.status != 200:
-            self.model.metrics.ended(answer.status, request.id)
+            self.model.metrics.requests.ended(answer.status, request.id)
         self.exchange.reply(answer.status, content, answer.content_type, extra, answer.phrase)
 
     def joined(self, request: Request) -> None:
@@ -114,12 +114,12 @@ class Reply(msgspec.Struct, eq=False):
         headers = next((answer.headers for answer in answers if answer.headers), ())
         extra = self._extra(request) + header_block(headers) + lines
         if status != 200:
-            self.model.metrics.ended(status, request.id)
+            self.model.metrics.requests.ended(status, request.id)
         self.exchange.reply(status, body, content_type, extra)
 
     def _fail(self, request: Request, error: ModelServerError) -> None:
-        self.model.metrics.totals.fail(monotonic() - request.arrived, answered=request.error is None)
-        self.model.metrics.failed(error, request.id, kserve=self.exchange.target.route.kserve)
+        self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=request.error is None)
+        self.model.metrics.requests.failed(error, request.id, kserve=self.exchange.target.route.kserve)
         if request.error is None:
             extra = self._extra(request)
             if self.model.exposes_errors and isinstance(error, HandlerError):
@@ -131,7 +131,7 @@ class Reply(msgspec.Struct, eq=False):
     def _extra(self, request: Request) -> bytes:
         queue = request.queued
         named = self.exchange.target.route.version is not None
-        self.model.metrics.answered(monotonic() - request.arrived, queue, named)
+        self.model.metrics.requests.answered(monotonic() - request.arrived, queue, named)
         return (
             f"{self._heads(request)}server-timing: queue;dur={queue * 1e3:.3f}, "
             f"inference;dur={request.handler_time * 1e3:.3f}\r\n"

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from modelserver.engine.telemetry.metrics import ServerMetrics
+
+
+@pytest.fixture
+def metrics() -> ServerMetrics:
+    return ServerMetrics(hostname="h")

@@ -1,0 +1,16 @@
+"""What the tests of metrics read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+
+HOST = '{Level="Host",Hostname="h"}'
+MODEL = '{model_name="m",model_version="1.0"'
+
+
+def samples(metrics: ServerMetrics, *names: str) -> dict[str, float]:
+    lines = metrics.render(names).decode().splitlines()
+    return {key: float(value) for key, value in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
