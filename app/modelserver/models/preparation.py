@@ -35,7 +35,7 @@ from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
 from modelserver.models.archives.sources import locate
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy
-from modelserver.models.environments.environments import Environments, Wanted, WorkerEnvironment
+from modelserver.models.environments.environments import Environments, PackageRequest, WorkerEnvironment
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.reading import Reader
 from modelserver.models.version import FailedVersion, ModelVersion
@@ -103,7 +103,7 @@ class Preparation:
         self.metrics = metrics
         self._devices = devices
         self._cpus = usable_cpus()
-        self._policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
+        self._policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._spawner = spawner
         path = settings.metrics_config
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
@@ -316,7 +316,9 @@ class Preparation:
         if self._demand(options) is not None:
             # Each machine makes its own.
             return WorkerEnvironment()
-        wanted = Wanted(name, manifest.model_version, archive.model_dir, requirements, options.use_venv)
+        wanted = PackageRequest(
+            name, manifest.model_version, archive.model_dir, requirements, options.use_venv
+        )
         try:
             environment = await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
         except InvalidModel as error:

@@ -37,7 +37,7 @@ from modelserver.extension import Host, close_extensions, open_extensions
 from modelserver.models.loading import load_first, tell_first_loads
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
-from modelserver.models.settings.load import given_properties
+from modelserver.models.settings.load import set_properties
 from modelserver.models.snapshot import check_routes, parse_snapshot
 from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
@@ -133,7 +133,7 @@ class Server:
         self._collector = None if own_readings else Collector(str(command), python)
         config = loaded.settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
-        self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, given_properties(loaded))
+        self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, set_properties(loaded))
         self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
         self._registrations = registrations

@@ -173,7 +173,7 @@ TRACE = (("traceparent", f"00-{'a' * 32}-{'b' * 16}-01"), ("baggage", "user=7"))
         ("https://other.example/new.mar", False),
     ],
 )
-async def test_the_trace_of_the_caller(store: Path, target: str, is_sent: bool) -> None:
+async def test_trace_of_the_caller_goes_to_its_host_only(store: Path, target: str, is_sent: bool) -> None:
     """It goes to the host of the URL, and to no other that this one redirects to."""
     seen: list[dict[str, str | None]] = []
 

@@ -103,7 +103,7 @@ def safetensors(*names: str) -> bytes:
         (lambda: b"\x80\4\x95 and no more", Seen(Kind.PICKLE)),
     ],
 )
-def test_each_format(content: Callable[[], bytes], seen: Seen, tmp_path: Path) -> None:
+def test_format_is_known_by_content(content: Callable[[], bytes], seen: Seen, tmp_path: Path) -> None:
     """It is known by its content, whatever the file is called; others are not."""
     (tmp_path / "model").write_bytes(content())
 

@@ -55,7 +55,7 @@ async def opened(url: str, store: Path, workdir: Path, *, trusted: bool = False)
         ("folder", None),
     ],
 )
-def test_urls(url: str, expected: SingleFile | None) -> None:
+def test_urls_of_scripts_and_model_files_are_parsed(url: str, expected: SingleFile | None) -> None:
     """A script may name a class or function and a model file; archives and folders are something else."""
     assert SingleFile.parse(url) == expected
 
@@ -93,7 +93,9 @@ async def test_a_script_is_an_archive(folder: Path, tmp_path: Path) -> None:
         ("import (\n", {"helper", "deeper", "other"}),
     ],
 )
-async def test_sources_beside_a_script(folder: Path, tmp_path: Path, script: str, brought: set[str]) -> None:
+async def test_imported_sources_beside_a_script_come_along(
+    folder: Path, tmp_path: Path, script: str, brought: set[str]
+) -> None:
     """Those that its imports lead to come along, and all where that cannot be told; the others might have
     torch imported for nothing.
     """
@@ -127,7 +129,7 @@ async def test_a_name_that_is_missing(folder: Path, tmp_path: Path) -> None:
     await opened("handler.py:f", folder, tmp_path / "work")
 
 
-async def test_weights_of_a_script(folder: Path, tmp_path: Path) -> None:
+async def test_weights_of_a_script_are_its_serialized_file(folder: Path, tmp_path: Path) -> None:
     """They are the serialized file of the manifest, wherever the operator has them."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "weights.pt").write_text("other")
@@ -142,7 +144,9 @@ async def test_weights_of_a_script(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "file"), [("net.pt2", "net.pt2"), ("net.onnx", "net.onnx"), ("script.ts", "script.pt")]
 )
-async def test_a_model_file(folder: Path, tmp_path: Path, url: str, file: str) -> None:
+async def test_model_file_gets_the_handler_of_tensors(
+    folder: Path, tmp_path: Path, url: str, file: str
+) -> None:
     """It is the serialized file of the handler of tensors, which knows the format by the name."""
     archive = await opened(url, folder, tmp_path / "work")
     manifest = json.loads((archive.model_dir / "MAR-INF" / "MANIFEST.json").read_text())

@@ -41,13 +41,13 @@ async def message(url: str, store: Path | None, policy: UrlPolicy = DEFAULT) -> 
     return caught.value.message
 
 
-async def test_archive_of_the_store(store: Path) -> None:
+async def test_archive_is_read_from_the_store(store: Path) -> None:
     """A file name, also behind a path that TorchServe ignores, is found in the model store."""
     for url in ("x.mar", "sub/x.mar", str(store / "x.mar"), "/elsewhere/x.mar"):
         assert await locate(url, store, DEFAULT, store) == Located(url, store / "x.mar")
 
 
-async def test_directory_of_the_store(store: Path) -> None:
+async def test_directory_is_read_from_the_store(store: Path) -> None:
     """A directory of the model store is found by its name, its path and its file URL."""
     for url in ("mine", "mine/", str(store / "mine"), (store / "mine").as_uri()):
         assert await locate(url, store, DEFAULT, store) == Located(url, store / "mine")
@@ -63,7 +63,9 @@ async def test_nested_directory_needs_its_path(store: Path) -> None:
     assert await message("model", store) == "Model not found at: model"
 
 
-async def test_relative_directory_of_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relative_path_leads_to_a_directory_of_the_store(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A path relative to the working directory may name a directory of the store."""
     (store / "deep" / "model").mkdir(parents=True)
     monkeypatch.chdir(store.parent)
@@ -71,7 +73,7 @@ async def test_relative_directory_of_the_store(store: Path, monkeypatch: pytest.
     assert (await locate("store/deep/model", Path("store"), DEFAULT, store)).path == store / "deep" / "model"
 
 
-async def test_texts_of_the_reference(store: Path) -> None:
+async def test_refusals_have_the_texts_of_the_reference(store: Path) -> None:
     """Each refusal has TorchServe's status and words (reference 5.2)."""
     assert await message("", store) == "empty url"
     assert await message("../x.mar", store) == "Relative path is not allowed in url: ../x.mar"
@@ -178,7 +180,7 @@ async def test_special_files_are_not_models(store: Path) -> None:
     assert await message("file:///dev/zero", store, ANY) == "Model not found at: file:///dev/zero"
 
 
-async def test_public_hosts_by_default(store: Path) -> None:
+async def test_only_public_hosts_are_reached_by_default(store: Path) -> None:
     """F62: without allowed_urls a public host is reached and a private one is not."""
 
     async def resolve(host: str, _port: int) -> list[str]:
@@ -221,12 +223,12 @@ async def test_file_url_uses_an_allowed_directory_in_place(store: Path, tmp_path
 
 
 @pytest.mark.parametrize("url", ["file://host/etc", "file://[x", "file:///none/x.mar", "file://"])
-async def test_file_url_of_nothing(store: Path, url: str) -> None:
+async def test_file_url_of_nothing_is_refused(store: Path, url: str) -> None:
     """A file URL of another machine, or of nothing, is not found."""
     assert await message(url, store, ANY) == f"Model not found at: {url}"
 
 
-async def test_torchvision_model(store: Path, tmp_path: Path) -> None:
+async def test_torchvision_url_becomes_a_model_directory(store: Path, tmp_path: Path) -> None:
     """A torchvision URL becomes a temporary model directory, also without a model store."""
     located = await locate("torchvision://resnet18?weights=random", None, DEFAULT, tmp_path / "work")
 
@@ -252,7 +254,7 @@ async def test_torchvision_weights_lie_in_the_store(store: Path, tmp_path: Path)
         assert await message(url, store) == f"Model not found at: {url}: {name} is not in the model store"
 
 
-async def test_torchvision_failures(store: Path, tmp_path: Path) -> None:
+async def test_torchvision_failures_have_their_statuses(store: Path, tmp_path: Path) -> None:
     """A malformed torchvision URL is a 400; no place to write is a 500 (F56)."""
     with pytest.raises(BadRequest, match="allowed are weights and seed"):
         await locate("torchvision://resnet18?wieghts=random", store, DEFAULT, tmp_path)

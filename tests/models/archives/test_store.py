@@ -33,8 +33,8 @@ async def test_one_name_of_several_files(tmp_path: Path) -> None:
     assert await ModelStore(tmp_path).by_name() == {"a": "a.mar"}
 
 
-async def test_no_store(tmp_path: Path) -> None:
-    """There is nothing in one that is not there."""
+async def test_missing_store_is_empty(tmp_path: Path) -> None:
+    """A store that is not there has no models."""
     assert await ModelStore(None).by_name() == {}
     assert await ModelStore(tmp_path / "absent").by_name() == {}
 
@@ -48,6 +48,6 @@ async def test_no_store(tmp_path: Path) -> None:
         ("file:///store/a.mar", "a.mar"),
     ],
 )
-def test_the_file_of_a_url(url: str, file: str) -> None:
-    """Is its last segment."""
+def test_file_of_a_url_is_its_last_segment(url: str, file: str) -> None:
+    """The file is the last segment of the path."""
     assert file_of(url) == file

@@ -144,7 +144,7 @@ def test_mapped_addresses_are_judged_like_their_own(address: ipaddress.IPv4Addre
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1", "127.0.0.1", "::1"])
-async def test_other_spellings_of_loopback_resolve_to_it(host: str) -> None:
+async def test_other_spellings_of_loopback_are_refused(host: str) -> None:
     """F62: decimal, octal, hexadecimal and short forms of an address are judged by what they resolve to."""
     addresses = await resolve_host(host, 80)
 
@@ -163,7 +163,7 @@ async def test_other_spellings_of_loopback_resolve_to_it(host: str) -> None:
         ("x:y", None),
     ],
 )
-def test_scheme(url: str, expected: str | None) -> None:
+def test_scheme_is_read_in_lower_case(url: str, expected: str | None) -> None:
     """A scheme is what stands before ://, in lower case."""
     assert scheme(url) == expected
 

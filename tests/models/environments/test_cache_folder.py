@@ -20,12 +20,12 @@ def test_the_variable_names_it(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_xdg(tmp_path: Path) -> None:
+def test_xdg_folder_is_used(tmp_path: Path) -> None:
     """The user's cache folder is the next choice."""
     assert cache_folder("x", {"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "modelserver" / "x"
 
 
-def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without either it is in the home directory."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -33,7 +33,7 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("setting", ["off", ""])
-def test_none(setting: str) -> None:
+def test_cache_is_turned_off(setting: str) -> None:
     """It can be turned off."""
     assert cache_folder("x", {"MODELSERVER_CACHE": setting}) is None
 

@@ -51,7 +51,7 @@ def test_the_longest_unused_give_way(tmp_path: Path) -> None:
     assert names(tmp_path) == ["venv-3", "venv-4"]
 
 
-def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_removes_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the limit asks for gives way if the disk has to have a number of bytes free."""
     for number in (1, 2, 3):
         made(tmp_path, f"archive-{number}", used=number)
@@ -143,8 +143,8 @@ async def test_leftovers_go(tmp_path: Path) -> None:
     assert removed == [tmp_path / "packages-failed", tmp_path / "venv-left"]
 
 
-async def test_one_at_a_time(tmp_path: Path) -> None:
-    """Who comes second waits and is told so, also when the first leaves nothing and the lock's file goes."""
+async def test_second_installation_waits(tmp_path: Path) -> None:
+    """The second one waits and logs it, also when the first leaves nothing and the lock's file goes."""
     place = tmp_path / "venv-1"
     order: list[str] = []
     waiting = asyncio.Event()

@@ -24,7 +24,7 @@ from modelserver.errors import InvalidModel
 from modelserver.models.environments.environments import (
     EnvironmentFailed,
     Environments,
-    Wanted,
+    PackageRequest,
     WorkerEnvironment,
 )
 
@@ -71,8 +71,10 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def needs(model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt") -> Wanted:
-    return Wanted("m", "1.0", model_dir, requirements, venv)
+def needs(
+    model_dir: Path, *, venv: bool = False, requirements: str | None = "requirements.txt"
+) -> PackageRequest:
+    return PackageRequest("m", "1.0", model_dir, requirements, venv)
 
 
 def played(tmp_path: Path, script: str) -> str:
@@ -118,7 +120,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.slow  # pip installs a package
-async def test_packages_in_a_folder_of_their_own(
+async def test_packages_are_installed_into_their_own_folder(
     tmp_path: Path, folder: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two servers that ask at once install once; pip's output is in the model's log, progress is told, and
@@ -169,7 +171,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path: Path, folder: Path, mo
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
-async def test_a_virtual_environment(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_virtual_environment_is_created(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """Its Python sees the server's packages behind its own; without requirements pip is not asked, and it is
     made all the same, as in TorchServe.
     """
@@ -211,7 +213,7 @@ async def test_what_pip_is_told(tmp_path: Path, folder: Path, model_dir: Path) -
     assert arguments[-2:] == ["-r", str(model_dir / "requirements.txt")]
 
 
-async def test_pips_variables(
+async def test_pip_gets_the_variables(
     tmp_path: Path,
     folder: Path,
     model_dir: Path,
@@ -231,7 +233,7 @@ async def test_pips_variables(
     assert not any("SECRET" in line for line in printed)
 
 
-async def test_output_without_lines(tmp_path: Path, folder: Path, model_dir: Path) -> None:
+async def test_output_without_lines_is_logged(tmp_path: Path, folder: Path, model_dir: Path) -> None:
     """Megabytes on one line, and bytes that are no text, do no harm; the last lines are kept."""
     script = "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\377\\n'; seq 1000; printf end; exit 3"
     with pytest.raises(EnvironmentFailed) as error:
@@ -282,7 +284,7 @@ async def test_the_servers_own_path_comes_after(
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
-async def test_no_python(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
+async def test_missing_python_is_named(tmp_path: Path, folder: Path, model_dir: Path, python: str) -> None:
     """A ``python`` of the settings that is none is named."""
     with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
         await environments(tmp_path, folder, python).provide(needs(model_dir))
@@ -301,7 +303,9 @@ async def test_a_cancelled_registration(tmp_path: Path, folder: Path, model_dir:
     assert [name for name in names(folder) if not name.endswith(".lock")] == []
 
 
-async def test_without_a_cache(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environments_use_the_servers_folder_without_a_cache(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Environments go into a folder of the server's own then."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(needs(model_dir))
@@ -337,7 +341,7 @@ async def test_unused_environments_give_way(
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "is missing"), (b"\xff\xfe\xff", "cannot be read")])
-async def test_no_requirements_file(
+async def test_missing_requirements_file_is_refused(
     tmp_path: Path, folder: Path, model_dir: Path, content: bytes | None, reason: str
 ) -> None:
     """A manifest that names a file that is not there, or is no text, is refused by name."""

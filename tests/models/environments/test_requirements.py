@@ -40,7 +40,7 @@ def test_the_same_is_the_same_anywhere(folder: Path, tmp_path: Path) -> None:
         assert _digest(folder, text, "python") == _digest(other, text, "python")
 
 
-def test_what_it_depends_on(folder: Path) -> None:
+def test_digest_depends_on_the_named_files(folder: Path) -> None:
     """The text, the Python, and the files that it names; not the rest of the archive."""
     before = _digest(folder, "tiny==1.0\n", "3.10")
     assert _digest(folder, "tiny==1.1\n", "3.10") != before
@@ -87,8 +87,8 @@ def test_editable_packages_are_not_shared(folder: Path, tmp_path: Path) -> None:
     assert _digest(folder, "-e ./package\n") != _digest(other, "-e ./package\n")
 
 
-def test_files_outside_the_archive(folder: Path, tmp_path: Path) -> None:
-    """They count by size and time: nobody reads what the archive has no business with."""
+def test_files_outside_the_archive_count_by_size_and_time(folder: Path, tmp_path: Path) -> None:
+    """Their size and time count: their content is not the archive's business."""
     wheel = tmp_path / "outside.whl"
     wheel.write_bytes(b"one")
     line = f"{wheel}\n-f ../\n"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_off_by_default(tmp_path: Path) -> None:
-    """Nobody gets it unasked, with neither set of defaults."""
+def test_autoscaling_is_off_by_default(tmp_path: Path) -> None:
+    """It is off with both sets of defaults."""
     assert resolve().autoscale is False
     other = load_settings({}, {"TS_COMPAT_DEFAULTS": "torchserve"}, tmp_path).settings
     assert other.as_torchserve
@@ -39,7 +39,7 @@ def test_off_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"autoscale_target_wait": 0}, {"autoscale_up_pause": 99}, {"autoscale_down_pause": -1}]
 )
-def test_out_of_range(wrong: dict[str, int]) -> None:
+def test_times_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     """Times that cannot be meant are refused, in the registration and live."""
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         Registration(**wrong)  # type: ignore[arg-type]
@@ -48,13 +48,13 @@ def test_out_of_range(wrong: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["autoscale: often", "autoscaleUpPause: 5", "autoscaleTargetWait: soon"])
-def test_wrong_in_the_archive(wrong: str) -> None:
-    """So are those of model-config.yaml."""
+def test_wrong_values_of_the_archive_are_refused(wrong: str) -> None:
+    """Values of model-config.yaml are refused like those of a registration."""
     with pytest.raises(InvalidModel, match=wrong.partition(":")[0]):
         parse_model_config(wrong)
 
 
-def test_sequences() -> None:
+def test_models_with_sequences_are_not_scaled() -> None:
     """Models whose workers hold sequences are not scaled by load, with a warning where a file has it."""
     yaml = "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\n"
     by_file = resolve(yaml=yaml + "autoscale: true")
@@ -84,7 +84,7 @@ def test_change() -> None:
     assert off.applied_to(options).autoscale is False
 
 
-async def test_pool(tmp_path: Path) -> None:
+async def test_pool_is_scaled_by_the_rule(tmp_path: Path) -> None:
     """A version that asks for it has a pool that is scaled by its rule; live changes reach it."""
     folder = tmp_path / "m" / "MAR-INF"
     folder.mkdir(parents=True)

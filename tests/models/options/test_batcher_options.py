@@ -30,7 +30,7 @@ _SERVER: dict[str, Any] = {
 }
 
 
-def _found(options: ModelOptions) -> dict[str, tuple[object, str]]:
+def _resolved(options: ModelOptions) -> dict[str, tuple[object, str]]:
     return {name: (getattr(options, name), options.sources[name]) for name in _ASPECTS}
 
 
@@ -38,7 +38,7 @@ def test_it_is_off_unless_enabled() -> None:
     """The numbers alone switch nothing on, as with the agent's flags."""
     off = resolve(**{**_SERVER, "enable_batcher": False})
 
-    assert _found(off) == _found(resolve())
+    assert _resolved(off) == _resolved(resolve())
     assert off.batcher is False
 
 
@@ -46,14 +46,14 @@ def test_it_is_a_block_for_every_model() -> None:
     """A model that says nothing is batched as by a block with the server's numbers; the documented ones are
     32, 500 ms and 60 s (kserve reference 2.1).
     """
-    assert _found(resolve(**_SERVER)) == {
+    assert _resolved(resolve(**_SERVER)) == {
         "batcher": (True, CONFIG_FILE),
         "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
         "batch_size": (16, CONFIG_FILE),
         "max_batch_delay": (250, CONFIG_FILE),
         "request_timeout": (30, CONFIG_FILE),
     }
-    assert _found(resolve(enable_batcher=True)) == {
+    assert _resolved(resolve(enable_batcher=True)) == {
         "batcher": (True, CONFIG_FILE),
         "batch_policy": (BatchPolicy.WINDOW, CONFIG_FILE),
         "batch_size": (32, BATCHER_DEFAULT),
@@ -68,7 +68,7 @@ def test_its_source_is_told() -> None:
     sources["batcher_max_latency"] = "flag --max-latency"
     options = resolve(sources=sources, enable_batcher=True, batcher_max_latency=7)
 
-    assert _found(options) == {
+    assert _resolved(options) == {
         "batcher": (True, COMMAND_LINE),
         "batch_policy": (BatchPolicy.WINDOW, COMMAND_LINE),
         "batch_size": (32, BATCHER_DEFAULT),
@@ -96,7 +96,7 @@ def test_what_a_model_says_wins(
     delay: tuple[int, str],
 ) -> None:
     """Registration, model-config.yaml and models= come first, number by number; the server fills in."""
-    result = _found(resolve(registration, yaml, fallback, **_SERVER))
+    result = _resolved(resolve(registration, yaml, fallback, **_SERVER))
 
     assert (result["batch_size"], result["max_batch_delay"]) == (size, delay)
     assert result["batch_policy"][0] is BatchPolicy.WINDOW

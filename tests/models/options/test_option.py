@@ -45,7 +45,7 @@ def test_rows_stand_at_their_fields() -> None:
     assert [(name, row.description) for name, row in parameters_of(Sample).items()] == [("wait", "Wait.")]
 
 
-def test_ranks_in_words() -> None:
+def test_sources_of_an_option_are_written_in_words() -> None:
     """They follow from the words that an option has, and from who knows it."""
     size, idle = options_of(Sample).values()
 

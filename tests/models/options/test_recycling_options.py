@@ -22,7 +22,7 @@ def test_the_pool_gets_them() -> None:
 
 @pytest.mark.parametrize("name", ["max_worker_memory", "max_worker_requests"])
 @pytest.mark.parametrize("value", [-1, 1 << 60])
-def test_values_out_of_range(name: str, value: int) -> None:
+def test_values_out_of_range_are_refused(name: str, value: int) -> None:
     """They are refused by name, in a registration as in a change."""
     for refused in (Registration, Change.of):
         with pytest.raises(BadRequest, match=name):

@@ -31,7 +31,7 @@ from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
 
 
-def _found(options: ModelOptions, name: str) -> tuple[object, str]:
+def _resolved(options: ModelOptions, name: str) -> tuple[object, str]:
     return getattr(options, name), options.sources[name]
 
 
@@ -71,8 +71,8 @@ def test_batch_size_and_delay(
     """Register parameter, yaml, models=, default; a batcher block brings 32 and 500 ms (reference 8.6)."""
     defaults = ModelDefaults(batch_size=fallback, max_batch_delay=fallback) if fallback else None
     options = resolve(registration, yaml, defaults)
-    assert _found(options, "batch_size") == size
-    assert _found(options, "max_batch_delay") == delay
+    assert _resolved(options, "batch_size") == size
+    assert _resolved(options, "max_batch_delay") == delay
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_batch_size_and_delay(
         (Registration(max_batch_delay=-1), "maxBatchDelay: 0", None, None, ("adaptive", DEFAULT)),
     ],
 )
-def test_batch_policy(
+def test_batch_policy_is_resolved(
     registration: Registration,
     yaml: str,
     fallback: ModelDefaults | None,
@@ -106,7 +106,7 @@ def test_batch_policy(
 ) -> None:
     """A policy asked for wins, a delay or a batcher means window, else adaptive (design 9)."""
     options = resolve(registration, yaml, fallback, batch_policy=setting)
-    assert _found(options, "batch_policy") == (BatchPolicy(expected[0]), expected[1])
+    assert _resolved(options, "batch_policy") == (BatchPolicy(expected[0]), expected[1])
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,11 @@ def test_batch_policy(
         (Registration(), "clientTimeoutInMills: 0", (None, DEFAULT)),
     ],
 )
-def test_request_timeout(registration: Registration, yaml: str, expected: tuple[float | None, str]) -> None:
+def test_request_timeout_is_resolved(
+    registration: Registration, yaml: str, expected: tuple[float | None, str]
+) -> None:
     """The batcher's timeout or the client timeout of the yaml, in seconds; none without either."""
-    assert _found(resolve(registration, yaml), "request_timeout") == expected
+    assert _resolved(resolve(registration, yaml), "request_timeout") == expected
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_request_timeout(registration: Registration, yaml: str, expected: tuple[
         ("", None, 0, 0, (4, 4), DEFAULT),
     ],
 )
-def test_workers_at_startup(
+def test_workers_at_startup_are_resolved(
     yaml: str,
     fallback: ModelDefaults | None,
     setting: int,
@@ -170,7 +172,7 @@ def test_workers_at_startup(
         (Registration(max_workers=2, initial_workers=1), "", 4, (1, 2), REGISTER),
     ],
 )
-def test_workers_at_registration(
+def test_workers_at_registration_are_resolved(
     registration: Registration, yaml: str, setting: int, expected: tuple[int, int], source: str
 ) -> None:
     """The range asked for, yaml, initial_workers, default_workers_per_model, none; models= is not asked."""
@@ -203,18 +205,18 @@ def test_models_values_belong_to_name_and_version() -> None:
 def test_queue_and_retry_window() -> None:
     """The yaml's own numbers, 0 meaning none for the queue and never for retries."""
     options = resolve(None, "jobQueueSize: 7\nmaxRetryTimeoutInSec: 0", job_queue_size=9, job_queue_bytes=10)
-    assert _found(options, "job_queue_size") == (7, YAML)
-    assert _found(options, "job_queue_bytes") == (10, CONFIG_FILE)
-    assert _found(options, "max_retry_timeout") == (0, YAML)
-    assert _found(resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
+    assert _resolved(options, "job_queue_size") == (7, YAML)
+    assert _resolved(options, "job_queue_bytes") == (10, CONFIG_FILE)
+    assert _resolved(options, "max_retry_timeout") == (0, YAML)
+    assert _resolved(resolve(None, "jobQueueSize: 0", job_queue_size=9), "job_queue_size") == (9, CONFIG_FILE)
 
 
-def test_devices() -> None:
+def test_devices_are_resolved() -> None:
     """GPUs where there are any, within number_of_gpu."""
-    assert _found(resolve(devices=2), "device_type") == ("gpu", DEFAULT)
-    assert _found(resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
-    assert _found(resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
-    assert _found(resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
+    assert _resolved(resolve(devices=2), "device_type") == ("gpu", DEFAULT)
+    assert _resolved(resolve(devices=2, number_of_gpu=0), "device_type") == ("cpu", DEFAULT)
+    assert _resolved(resolve(None, "deviceType: cpu", devices=2), "device_type") == ("cpu", YAML)
+    assert _resolved(resolve(None, "deviceIds: [1, 0]", devices=2), "device_ids") == ((1, 0), YAML)
     assert resolve(at_startup=True, devices=8, number_of_gpu=3).min_workers == 3
 
 
@@ -231,7 +233,7 @@ def test_a_gpu_that_is_not_there_becomes_the_cpu() -> None:
 def test_devices_that_are_not_there_leave_the_list_out(ids: str, devices: int) -> None:
     """All must be below the number of GPUs, else the list is ignored with a warning (reference 9)."""
     options = resolve(None, f"deviceIds: {ids}", devices=devices)
-    assert _found(options, "device_ids") == ((), DEFAULT)
+    assert _resolved(options, "device_ids") == ((), DEFAULT)
     reason = f"numbers below {devices}, that of the GPUs, are needed"
     assert options.warnings == (f"model-config.yaml: deviceIds={ids} is ignored: {reason}",)
 
@@ -257,7 +259,9 @@ def test_on_the_cpu_no_list_of_devices_counts() -> None:
         ("torchrun: {nproc-per-node: 4}", 0, 0, 0),
     ],
 )
-def test_devices_and_processes_of_one_worker(yaml: str, level: int, processes: int, threads: int) -> None:
+def test_devices_and_processes_of_a_worker_are_resolved(
+    yaml: str, level: int, processes: int, threads: int
+) -> None:
     """A level needs a type, or torchrun, which sets it; a custom type is one process (reference 9, 18.1)."""
     options = resolve(None, yaml)
     assert (options.parallel_level, options.processes, options.rank_threads) == (level, processes, threads)
@@ -283,7 +287,7 @@ def test_devices_and_processes_of_one_worker(yaml: str, level: int, processes: i
         ("parallelType: tp\ntorchrun: {nproc-per-node: 2}", (2, 2), False),
     ],
 )
-def test_as_many_workers_as_groups_of_gpus(yaml: str, workers: tuple[int, int], warned: bool) -> None:
+def test_workers_are_capped_by_groups_of_gpus(yaml: str, workers: tuple[int, int], warned: bool) -> None:
     """On four GPUs, workers of several are capped, at a start without a word (reference 18.3)."""
     options = resolve(None, yaml, at_startup=True, devices=4)
     assert (options.min_workers, options.max_workers) == workers
@@ -403,7 +407,7 @@ def test_first_source_that_knows_a_key_counts(
                 devices=devices,
                 **left.get(CONFIG_FILE, {}),
             )
-            assert _found(options, option) == (values[source], source)
+            assert _resolved(options, option) == (values[source], source)
         left.pop(source, None)
 
 
@@ -505,7 +509,7 @@ def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned:
     """Where sequences are kept and no idle time is given, it is a minute, with a warning (reference 8.9)."""
     options = resolve(yaml=yaml)
 
-    assert _found(options, "sequence_max_idle_ms") == expected
+    assert _resolved(options, "sequence_max_idle_ms") == expected
     assert bool(options.warnings) is warned
 
 
@@ -520,7 +524,9 @@ def test_sequences_end_by_idleness(yaml: str, expected: tuple[int, str], warned:
         ("resources: local", {}, ("local", "cpu", 4)),
     ],
 )
-def test_devices_of_other_machines(yaml: str, settings: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_devices_of_other_machines_are_resolved(
+    yaml: str, settings: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
     """A model for GPUs asks for one if nothing says how many; those of the server, and its cores, count for
     nothing there: by default one worker is started.
     """

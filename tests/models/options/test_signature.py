@@ -20,7 +20,7 @@ def refusal(text: str) -> str:
     return caught.value.message
 
 
-def test_a_signature() -> None:
+def test_signature_is_read() -> None:
     """Inputs and outputs in the order of the file; either may be left out."""
     config, warnings = parse_model_config(
         "signature:\n"
@@ -95,7 +95,7 @@ def test_requests_that_do_not(inputs: list[Tensor], message: str) -> None:
     assert caught.value.message == message
 
 
-def test_unknown_outputs() -> None:
-    """In KServe's words."""
+def test_unknown_outputs_are_refused() -> None:
+    """The message is KServe's."""
     with pytest.raises(BadRequest, match="Unexpected inference output 'q' for model 'm', which has 'x', 'y'"):
         Signature(outputs=(X, Y)).check_outputs("m", ["x", "q"])

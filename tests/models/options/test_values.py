@@ -10,11 +10,11 @@ from modelserver.models.options.values import (
     anything,
     boolean,
     device_list,
+    excerpt,
     flag_or_auto,
     mapping,
     one_of,
     raised_to_one,
-    shown,
     whole,
 )
 
@@ -77,5 +77,5 @@ def test_a_number_below_one_is_raised_as_in_torchserve() -> None:
 
 def test_quoted_values_are_short() -> None:
     """On one line, of at most 80 characters."""
-    assert shown("a\n b") == "a b"
-    assert (len(shown("x" * 200)), shown("x" * 200)[-1]) == (80, "…")
+    assert excerpt("a\n b") == "a b"
+    assert (len(excerpt("x" * 200)), excerpt("x" * 200)[-1]) == (80, "…")

@@ -43,7 +43,7 @@ def loaded(
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_flags_and_variables(tmp_path: Path, name: str) -> None:
+def test_flags_and_variables_of_the_agent_set_keys(tmp_path: Path, name: str) -> None:
     """Each of the agent's flags sets one key; so does the variable named after the flag, always read."""
     flag, text, value = FLAGS[name]
     variable = "MODELSERVER_" + flag.removeprefix("--").upper().replace("-", "_")
@@ -60,7 +60,7 @@ def test_all_flags_are_tested() -> None:
     assert {key.name for key in agent_keys()} == {*FLAGS, "payload_log_ca_file"}
 
 
-def test_authorities_of_the_sink(tmp_path: Path) -> None:
+def test_missing_authorities_of_the_sink_are_refused(tmp_path: Path) -> None:
     """The agent's flag for them names a file that must be there."""
     (tmp_path / "ca.crt").write_text("-")
 
@@ -79,7 +79,7 @@ def test_switches_need_no_value() -> None:
     assert parse([]).enable_batcher is None
 
 
-def test_precedence(tmp_path: Path) -> None:
+def test_variable_beats_flag_beats_file(tmp_path: Path) -> None:
     """The variable wins over the flag, that over the file; no consent of the file is needed."""
     text = "batcher_max_latency=1\npayload_log_mode=response\nbatcher_timeout=9\n"
     both = loaded(
@@ -107,7 +107,7 @@ def test_what_is_switched_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["batcher_max_batch_size", "batcher_max_latency", "batcher_timeout"])
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "99999999999"])
-def test_numbers_of_the_batcher(tmp_path: Path, name: str, text: str) -> None:
+def test_wrong_numbers_of_the_batcher_stop_the_start(tmp_path: Path, name: str, text: str) -> None:
     """What is no whole number of at least 1 stops the start, as it does the agent's."""
     with pytest.raises(ConfigError, match=f"Invalid configuration: {name}={text}: a whole number from 1 to"):
         loaded(tmp_path, "--enable-batcher", f"{KEYS[name].flag}={text}")
@@ -131,7 +131,7 @@ def test_numbers_of_the_batcher(tmp_path: Path, name: str, text: str) -> None:
         ),
     ],
 )
-def test_refusals(tmp_path: Path, line: str, reason: str) -> None:
+def test_unusable_values_stop_the_start(tmp_path: Path, line: str, reason: str) -> None:
     """What cannot be meant, or must not be sent, stops the start with the key and the reason."""
     with pytest.raises(ConfigError) as error:
         loaded(tmp_path, text=line)

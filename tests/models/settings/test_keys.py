@@ -15,7 +15,7 @@ from modelserver.models.settings.values import convert
 def test_settings_have_a_field_per_key() -> None:
     """Settings and the table name the same keys, in the same order."""
     names = [field.name for field in fields(Settings)]
-    names.remove("allowed_urls_given")
+    names.remove("sets_allowed_urls")
     assert names == list(KEYS)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.models.settings.conftest import load
 
 from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import LoadedSettings, explain, given_properties, load_settings
+from modelserver.models.settings.load import LoadedSettings, explain, load_settings, set_properties
 from modelserver.models.settings.properties import dump
 from modelserver.models.settings.settings import Settings
 
@@ -40,7 +40,7 @@ def test_written_settings_are_read_back(tmp_path: Path) -> None:
     (tmp_path / "given.properties").write_text(CONFIG)
     flags = {"ts_config": "given.properties", "model_store": "store"}
     loaded = load_settings(flags, {"TS_JOB_QUEUE_SIZE": "9"}, tmp_path)
-    (tmp_path / "written.properties").write_text(dump(given_properties(loaded)))
+    (tmp_path / "written.properties").write_text(dump(set_properties(loaded)))
     again = load_settings({"ts_config": "written.properties"}, {}, tmp_path)
 
     assert again.settings.job_queue_size == 9
@@ -52,7 +52,7 @@ def test_written_settings_are_read_back(tmp_path: Path) -> None:
 
 def test_what_nobody_set_is_not_written(tmp_path: Path) -> None:
     """Defaults may change with the server's version."""
-    assert given_properties(load_settings({}, {}, tmp_path)) == {}
+    assert set_properties(load_settings({}, {}, tmp_path)) == {}
 
 
 def test_nothing_given_is_all_defaults(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from modelserver.models.settings.values import ModelToLoad
 
 def test_the_default_allowed_urls_written_out_permit_nothing_more(tmp_path: Path) -> None:
     """Copying the default line does not open private targets (F62)."""
-    assert not load(tmp_path, "allowed_urls=file://.*|http(s)?://.*").settings.allowed_urls_given
+    assert not load(tmp_path, "allowed_urls=file://.*|http(s)?://.*").settings.sets_allowed_urls
 
 
 def test_a_list_of_models_may_be_a_flag(tmp_path: Path) -> None:

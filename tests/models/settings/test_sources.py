@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_environment_beats_flags_beats_file(tmp_path: Path) -> None:
+def test_environment_wins_over_flags_and_file(tmp_path: Path) -> None:
     """The order of reference 2.4, with the source of each value."""
     text = "enable_envvars_config=true\njob_queue_size=1\nmax_request_size=1\nload_models=file.mar\n"
     flags = {"load_models": "flag.mar", "disable_token_authorization": True}
@@ -62,9 +62,9 @@ def test_allowed_urls_from_the_environment_need_a_second_consent(tmp_path: Path)
     """use_env_allowed_urls guards TS_ALLOWED_URLS."""
     environ = {"TS_ALLOWED_URLS": "https://a/.*"}
     text = "enable_envvars_config=true\n"
-    assert not load(tmp_path, text, {}, environ).settings.allowed_urls_given
+    assert not load(tmp_path, text, {}, environ).settings.sets_allowed_urls
     result = load(tmp_path, text + "use_env_allowed_urls=true\n", {}, environ).settings
-    assert result.allowed_urls_given
+    assert result.sets_allowed_urls
     assert result.allowed_urls == (re.compile("https://a/.*", re.I),)
 
 

@@ -10,7 +10,7 @@ import pytest
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE
 from modelserver.models.settings.keys import KEYS
-from modelserver.models.settings.load import LoadedSettings, explain, given_properties, load_settings
+from modelserver.models.settings.load import LoadedSettings, explain, load_settings, set_properties
 from modelserver.models.settings.settings import Settings
 from modelserver.models.settings.sources import STARTED_AS
 from modelserver.models.settings.values import convert
@@ -143,7 +143,7 @@ def test_both_sets_as_values(tmp_path: Path) -> None:
 
     assert loaded.settings == replace(Settings(), compat_defaults=TORCHSERVE, **values)
     assert loaded.settings.token_expiration_min == 60.0
-    assert given_properties(loaded) == {"compat_defaults": TORCHSERVE}
+    assert set_properties(loaded) == {"compat_defaults": TORCHSERVE}
     assert _load(tmp_path, "").settings == Settings()
 
 
@@ -227,7 +227,7 @@ def test_the_printed_settings_say_whose_default_it_is(tmp_path: Path) -> None:
         ("enable_envvars_config=true\nenable_model_api=false", False, "true", True),
     ],
 )
-def test_precedence_of_model_api_control(
+def test_model_api_control_follows_the_precedence(
     tmp_path: Path, text: str, flag: bool, variable: str | None, expected: bool
 ) -> None:
     """Variable, with the file's consent, over flag over file over default (reference 2.4, 16.3)."""

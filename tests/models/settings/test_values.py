@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_texts() -> None:
+def test_values_are_read_from_texts() -> None:
     """A value that is not set is empty, as an empty table is."""
     assert [property_text(value) for value in (None, True, (), {}, 3)] == ["", "true", "", "", "3"]
 
@@ -74,7 +74,7 @@ def test_values_are_typed(tmp_path: Path) -> None:
         load_models=(ModelToLoad("a.mar"), ModelToLoad("c.mar", "b"), ModelToLoad("d.mar")),
         models={"noop": {"1.0": ModelDefaults(batch_size=4)}},
         allowed_urls=(re.compile("https://a/.*", re.I), re.compile("https://b/.*", re.I)),
-        allowed_urls_given=True,
+        sets_allowed_urls=True,
         blacklist_env_vars=re.compile(".*SECRET.*"),
         job_queue_size=7,
         silence_timeout=0.5,

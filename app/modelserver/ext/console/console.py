@@ -19,7 +19,7 @@ from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
 from modelserver.models.options.table import OPTIONS
-from modelserver.models.settings.load import shown
+from modelserver.models.settings.load import settings_as_text
 from modelserver.surface.auth.scopes import CONSOLE_PATH
 from modelserver.surface.auth.scopes import Scope as TokenScope
 from modelserver.surface.http.answers import JSON
@@ -102,7 +102,9 @@ class Console:
         services = self._services
         settings = [
             {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
-            for key, value, source in shown(services.settings, services.registry.preparation.sources)
+            for key, value, source in settings_as_text(
+                services.settings, services.registry.preparation.sources
+            )
             if key.category != "N"
         ]
         options = {row.key: row.summary for row in OPTIONS.values()}

@@ -10,7 +10,7 @@ import msgspec
 
 from modelserver.errors import InvalidDag, InvalidModel, InvalidWorkflow
 from modelserver.ext.workflows.graph import Graph, make_graph
-from modelserver.models.options.values import shown
+from modelserver.models.options.values import excerpt
 from modelserver.models.settings.key import LARGEST
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def _specification(
     for name, model in models.items():
         if name in _KEYS:
             continue
-        place = f"{file}: models.{shown(name)}"
+        place = f"{file}: models.{excerpt(name)}"
         if not isinstance(model, dict):
             raise InvalidWorkflow(
-                f"{place}={shown(model)}: a model with a url is needed, or one of {', '.join(_KEYS)}"
+                f"{place}={excerpt(model)}: a model with a url is needed, or one of {', '.join(_KEYS)}"
             )
         warnings += [_unknown(place, key, ("url", *_KEYS)) for key in model if key not in ("url", *_KEYS)]
         urls[str(name)] = str(model.get("url") or ""), _options(model, common, place)
@@ -125,7 +125,7 @@ def _node(
     if name in urls:
         url, options = urls[name]
         if not url:
-            raise InvalidWorkflow(f"{file}: models.{shown(name)}: a url is needed")
+            raise InvalidWorkflow(f"{file}: models.{excerpt(name)}: a url is needed")
         return Node(name, options, url)
     if known is None:
         raise InvalidDag(f"Unknown node {name!r}: it is not among the models, and there is no handler file.")
@@ -155,7 +155,7 @@ def _options(given: Mapping[str, Any], common: Options, place: str) -> Options:
 def _number(value: object, smallest: int, place: str) -> int:
     if type(value) is int and smallest <= value <= LARGEST:
         return value
-    raise InvalidWorkflow(f"{place}={shown(value)}: a whole number from {smallest} to {LARGEST} is needed")
+    raise InvalidWorkflow(f"{place}={excerpt(value)}: a whole number from {smallest} to {LARGEST} is needed")
 
 
 def _mapping(document: Mapping[str, Any], section: str, file: str) -> dict[Any, Any]:
@@ -163,7 +163,7 @@ def _mapping(document: Mapping[str, Any], section: str, file: str) -> dict[Any, 
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise InvalidWorkflow(f"{file}: {section}={shown(found)}: a mapping (key: value lines) is needed")
+        raise InvalidWorkflow(f"{file}: {section}={excerpt(found)}: a mapping (key: value lines) is needed")
     return found
 
 
@@ -172,7 +172,7 @@ def _targets(name: object, targets: object, file: str) -> list[str]:
     if targets is None:
         return []
     if not isinstance(targets, list) or any(isinstance(each, (dict, list)) for each in targets):
-        raise InvalidWorkflow(f"{file}: dag.{shown(name)}={shown(targets)}: a list of nodes is needed")
+        raise InvalidWorkflow(f"{file}: dag.{excerpt(name)}={excerpt(targets)}: a list of nodes is needed")
     return [str(each) for each in targets if each is not None and str(each).strip()]
 
 
@@ -207,4 +207,4 @@ def _dag_text(dag: Mapping[Any, Any]) -> str:
 def _unknown(place: str, key: object, known: tuple[str, ...]) -> str:
     close = get_close_matches(str(key).lower(), known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
-    return f"{place}: {shown(key)} is not known and is ignored{meant}"
+    return f"{place}: {excerpt(key)} is not known and is ignored{meant}"

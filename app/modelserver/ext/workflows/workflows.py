@@ -57,7 +57,7 @@ class Workflows:
         self._registry = registry
         self._aside = aside
         self._settings = settings
-        policy = UrlPolicy(settings.allowed_urls, settings.allowed_urls_given)
+        policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._reads = settings.workflow_store, policy, workdir / "workflows"
         self._reader: ArchiveReader | None = None
         self._run_of: type[Run]

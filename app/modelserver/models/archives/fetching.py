@@ -25,14 +25,14 @@ _MAX_ADDRESSES: Final = 8
 class CheckedTransport(httpx.AsyncBaseTransport):
     """Connects only to the very addresses that it checked against the policy.
 
-    Host header and TLS keep the host name. ``asked`` is the URL that errors name.
+    Host header and TLS keep the host name. ``original`` is the URL that errors name.
     """
 
     def __init__(
-        self, policy: UrlPolicy, asked: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
+        self, policy: UrlPolicy, original: str, inner: httpx.AsyncBaseTransport, resolve: Resolver
     ) -> None:
         self._policy = policy
-        self._asked = asked
+        self._original = original
         self._inner = inner
         self._resolve = resolve
 
@@ -69,7 +69,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(f"{host}: {error}") from error
         for address in addresses:
-            self._policy.check_address(address, self._asked)
+            self._policy.check_address(address, self._original)
         return addresses
 
 
@@ -99,7 +99,7 @@ async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> No
                     await _store(response, incoming, transfer)
                     return
                 place = _redirected(response, place)
-                policy.check(place, asked=url)
+                policy.check(place, original=url)
     raise failed(url, f"more than {transfer.max_redirects} redirects")
 
 

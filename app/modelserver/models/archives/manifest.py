@@ -136,10 +136,10 @@ def _runtime(fields: Mapping[str, Any], text: Callable[[str], str | None]) -> st
     if "runtime" not in fields:
         return DEFAULT_RUNTIME
     runtime = (text("runtime") or "").lower()
-    found = next((known for known in RUNTIMES if known.lower() == runtime), None)
-    if found is None:
+    name = next((known for known in RUNTIMES if known.lower() == runtime), None)
+    if name is None:
         raise InvalidModel("Runtime is not defined or invalid.")
-    return found
+    return name
 
 
 def _path_problem(path: str) -> str | None:

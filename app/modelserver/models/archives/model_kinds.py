@@ -128,8 +128,8 @@ def _read_pickle(stream: io.BytesIO) -> Iterator[tuple[str, bool]]:
         texts: list[str] = []
         last: str | None = None
         try:
-            for code, given, _position in pickletools.genops(stream):
-                argument: Any = given
+            for code, value, _position in pickletools.genops(stream):
+                argument: Any = value
                 if code.name == "MEMOIZE" or "PUT" in code.name:
                     memo[len(memo) if argument is None else int(argument)] = last
                     continue

@@ -60,8 +60,8 @@ class SingleFile:
     @classmethod
     def parse(cls, url: str) -> SingleFile | None:
         """None for a URL that names something else."""
-        if found := _SCRIPT.fullmatch(url):
-            return cls(found["path"], found["name"] or "", found["file"] or "")
+        if match := _SCRIPT.fullmatch(url):
+            return cls(match["path"], match["name"] or "", match["file"] or "")
         return cls(url) if Path(url).suffix.lower() in _MODELS else None
 
     def lay_out(self, folder: Path) -> None:
@@ -92,14 +92,14 @@ class SingleFile:
 
     def _format_of(self, path: Path) -> str:
         """The suffix of a model file's format, by its content. Raises InvalidModel."""
-        suffix, seen = _MODELS[path.suffix.lower()], look(path)
-        if suffix == Kind.PICKLE.value and seen.kind in (Kind.UNKNOWN, Kind.MODULE, Kind.WEIGHTS):
-            seen = Seen(Kind.PICKLE, seen.of)
-        if seen.kind is Kind.PICKLE and self.trusts_pickles:
+        suffix, content = _MODELS[path.suffix.lower()], look(path)
+        if suffix == Kind.PICKLE.value and content.kind in (Kind.UNKNOWN, Kind.MODULE, Kind.WEIGHTS):
+            content = Seen(Kind.PICKLE, content.of)
+        if content.kind is Kind.PICKLE and self.trusts_pickles:
             return Kind.PICKLE.value
-        if said := advice(path, seen):
-            raise InvalidModel(said)
-        suffix = seen.kind.value or suffix
+        if problem := advice(path, content):
+            raise InvalidModel(problem)
+        suffix = content.kind.value or suffix
         if suffix not in _HANDLERS:
             raise InvalidModel(f"{path.name} is not what its name says: no {suffix} file.")
         return suffix
@@ -157,13 +157,13 @@ def _imports(source: Path) -> set[str] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    found = set()
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-    return found - {""}
+            modules.add((node.module or "").partition(".")[0])
+    return modules - {""}
 
 
 def _is_of_use(name: str) -> bool:

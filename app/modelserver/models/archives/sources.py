@@ -148,8 +148,8 @@ async def _from_file_url(
 ) -> Located:
     """Files in the store are used as they are, others are copied; directories are used in place."""
     path = _path_of(url)
-    if path is not None and trusted and (found := await asyncio.to_thread(_existing, path)):
-        return Located(url, found)
+    if path is not None and trusted and (existing := await asyncio.to_thread(_existing, path)):
+        return Located(url, existing)
     if store is not None and path is not None and (inside := await asyncio.to_thread(_inside, path, store)):
         return Located(url, inside)
     await load_client()
@@ -238,25 +238,25 @@ def _from_path(url: str, store: Path | None, *, trusted: bool) -> Located:
 
 def _single(url: str, store: Path | None, *, trusted: bool) -> Path:
     """As :func:`_local`, but the operator's absolute path is not looked for in the store."""
-    found = _existing(Path(url)) if trusted and os.path.isabs(url) else None
-    return _local(url, store, trusted=trusted) if found is None else found
+    existing = _existing(Path(url)) if trusted and os.path.isabs(url) else None
+    return _local(url, store, trusted=trusted) if existing is None else existing
 
 
 def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
     """Reference 10.3, except that paths from clients must lead into the store."""
     root = _needed(store)
-    named, given = root / os.path.basename(url.rstrip("/")), Path(url)
+    named, literal = root / os.path.basename(url.rstrip("/")), Path(url)
     outside = False
-    for path, is_meant in ((named, Path.is_file), (given, Path.is_dir), (named, Path.is_dir)):
-        found = _existing(path)
-        if found is None or not is_meant(found):
+    for path, is_meant in ((named, Path.is_file), (literal, Path.is_dir), (named, Path.is_dir)):
+        existing = _existing(path)
+        if existing is None or not is_meant(existing):
             continue
-        if (path is given and trusted) or _inside(path, root) is not None:
-            return found
+        if (path is literal and trusted) or _inside(path, root) is not None:
+            return existing
         outside = True
-    found = _existing(given) if trusted else None
-    if found is not None and found.is_file():
-        return found
+    existing = _existing(literal) if trusted else None
+    if existing is not None and existing.is_file():
+        return existing
     raise _not_found(url, _OUTSIDE if outside else "")
 
 

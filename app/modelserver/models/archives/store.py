@@ -30,12 +30,12 @@ class ModelStore:
         if self._place is None:
             return []
         if isinstance(self._place, Path):
-            found = await asyncio.to_thread(_entries, self._place)
+            entries = await asyncio.to_thread(_entries, self._place)
         else:
-            found = [] if self.remote is None else await self.remote.names(self._place)
+            entries = [] if self.remote is None else await self.remote.names(self._place)
         return [
             name
-            for name, is_folder in ((entry.rstrip("/"), entry.endswith("/")) for entry in found)
+            for name, is_folder in ((entry.rstrip("/"), entry.endswith("/")) for entry in entries)
             if not name.startswith(".") and (is_folder or name.endswith(SUFFIXES))
         ]
 

@@ -44,17 +44,17 @@ class TorchvisionSource:
         """Raises ``BadRequest`` naming what is allowed."""
         try:
             parts = urlsplit(url)
-            given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
+            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
         except ValueError as error:
             raise _bad(url, "the form is torchvision://<arch>?weights=…&seed=…") from error
         if not _ARCH.fullmatch(parts.netloc) or parts.path not in ("", "/") or parts.fragment:
             raise _bad(url, "an architecture such as torchvision://resnet152 is needed")
-        names = [name for name, _ in given]
+        names = [name for name, _ in pairs]
         if unknown := [name for name in names if name not in _PARAMETERS]:
             raise _bad(url, f"unknown parameter {unknown[0]!r}; allowed are {' and '.join(_PARAMETERS)}")
         if len(set(names)) != len(names):
             raise _bad(url, "each parameter may be given once")
-        values = dict(given)
+        values = dict(pairs)
         return cls(parts.netloc, _weights(url, values), _seed(url, values))
 
     @property

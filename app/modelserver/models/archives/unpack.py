@@ -171,11 +171,11 @@ def _read_padding(plain: gzip.GzipFile) -> None:
     raise tarfile.ReadError("too much data follows the end of the archive")
 
 
-def _bounded(archive: str, found: Iterable[_Entry], limits: Limits, allowed: int) -> list[_Entry]:
+def _bounded(archive: str, declared: Iterable[_Entry], limits: Limits, allowed: int) -> list[_Entry]:
     """All entries, after checking their number and declared sizes."""
     entries: list[_Entry] = []
     total = 0
-    for entry in found:
+    for entry in declared:
         entries.append(entry)
         total += entry.size
         if len(entries) > limits.max_entries:

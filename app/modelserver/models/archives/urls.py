@@ -41,20 +41,22 @@ class UrlPolicy:
     allowed: tuple[re.Pattern[str], ...] = ANY_URL
     operator_set: bool = False
 
-    def check(self, url: str, *, asked: str | None = None) -> None:
+    def check(self, url: str, *, original: str | None = None) -> None:
         """Raise ``ModelNotFound`` unless this URL, one with a scheme, may be used.
 
-        ``asked`` is the URL that redirected here.
+        ``original`` is the URL that redirected here.
         """
         if scheme(url) in OBJECT_STORES and not self.operator_set:
             raise refusal(url, f"{scheme(url)}:// needs an allowed_urls in the configuration")
         if not any(pattern.fullmatch(url) for pattern in self.allowed):
-            raise refusal(url if asked is None else asked, "" if asked is None else "it redirects elsewhere")
+            raise refusal(
+                url if original is None else original, "" if original is None else "it redirects elsewhere"
+            )
         problem = _disguise(url)
         if problem is None and scheme(url) == "file" and not self.operator_set:
             problem = "file:// needs an allowed_urls in the configuration"
         if problem is not None:
-            raise refusal(url if asked is None else asked, problem)
+            raise refusal(url if original is None else original, problem)
 
     def check_address(self, address: str, url: str) -> None:
         """Raise ``ModelNotFound`` for an address that is not public, unless the operator set the URLs."""
@@ -65,8 +67,8 @@ class UrlPolicy:
 async def resolve_host(host: str, port: int) -> list[str]:
     """All addresses of a host as the system resolves it: also ``127.1`` and ``2130706433`` (F62)."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    records = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in records))
 
 
 def scheme(url: str) -> str | None:

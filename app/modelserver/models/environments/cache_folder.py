@@ -35,15 +35,15 @@ def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Pat
 
 def _is_private(path: Path) -> bool:
     """Whether it is a folder that only this user can write to. Raises OSError."""
-    found = path.lstat()
+    status = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & others
 
 
 def _root(environment: Mapping[str, str]) -> Path | None:
-    said = environment.get(VARIABLE)
-    if said is not None:
-        return None if said in ("", "off") else Path(said).absolute()
+    value = environment.get(VARIABLE)
+    if value is not None:
+        return None if value in ("", "off") else Path(value).absolute()
     caches = environment.get("XDG_CACHE_HOME")
     if caches and os.path.isabs(caches):
         return Path(caches) / "modelserver"

@@ -91,10 +91,10 @@ async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
     Yields its descriptor: a child that inherits it holds the lock too, as long as it lives.
     """
     path = _lock_of(place)
-    told = False
+    has_waited = False
     while (descriptor := taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
-        if not told:
-            told = True
+        if not has_waited:
+            has_waited = True
             waits()
         await asyncio.sleep(_POLL)
     try:
@@ -119,9 +119,9 @@ def prune(folder: Path, limit: int = LIMIT, free: int = 0) -> list[Path]:
         with contextlib.suppress(OSError):
             if not (place / _MARK).exists():
                 removed += [place] if _removed(place) else []
-    found = _complete(folder)
-    total = sum(size for _, size, _ in found)
-    for _, size, place in sorted(found):
+    environments = _complete(folder)
+    total = sum(size for _, size, _ in environments)
+    for _, size, place in sorted(environments):
         if total <= limit and (not free or shutil.disk_usage(folder).free >= free):
             break
         with contextlib.suppress(OSError):
@@ -133,11 +133,11 @@ def prune(folder: Path, limit: int = LIMIT, free: int = 0) -> list[Path]:
 
 def _complete(folder: Path) -> list[tuple[int, int, Path]]:
     """When each was last used, its bytes, and its place."""
-    found = []
+    environments = []
     for place in _places(folder):
         with contextlib.suppress(OSError):
-            found.append(((place / _MARK).stat().st_mtime_ns, _known_bytes(place), place))
-    return found
+            environments.append(((place / _MARK).stat().st_mtime_ns, _known_bytes(place), place))
+    return environments
 
 
 def _places(folder: Path) -> Iterator[Path]:
@@ -180,5 +180,5 @@ def _free(place: Path, descriptor: int) -> None:
 
 def _known_bytes(place: Path) -> int:
     """The size in the mark, or as counted."""
-    said = (place / _MARK).read_text("utf-8", "replace").rpartition("bytes: ")[2].strip()
-    return int(said) if said.isascii() and said.isdecimal() else size_of(place)
+    size = (place / _MARK).read_text("utf-8", "replace").rpartition("bytes: ")[2].strip()
+    return int(size) if size.isascii() and size.isdecimal() else size_of(place)

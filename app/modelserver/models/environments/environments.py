@@ -41,7 +41,7 @@ _model_log = logging.getLogger("modelserver.model")
 
 # Seconds for everything that pip does for one model, including waiting for others that install the same.
 INSTALL_LIMIT = 1800.0
-_LINES_TOLD = 20
+_LAST_LINES = 20
 _LINE_LIMIT = 1 << 16
 _PROBE = """
 import json, os, sys, sysconfig
@@ -79,7 +79,7 @@ class WorkerEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PackageRequest:
     """What a model needs. ``requirements`` is its file in ``model_dir``, None to install nothing."""
 
     name: str
@@ -112,7 +112,7 @@ class Environments:
     printed: Callable[[str, str], None] = _into_the_log
 
     async def provide(
-        self, wanted: Wanted, tell: Callable[[str], None] | None = None
+        self, request: PackageRequest, tell: Callable[[str], None] | None = None
     ) -> WorkerEnvironment | None:
         """The environment of a model, in use until it is released; None if it needs none.
 
@@ -122,7 +122,7 @@ class Environments:
             InvalidModel: the requirements file is missing or cannot be read.
             EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
-        if wanted.requirements is None and not wanted.venv:
+        if request.requirements is None and not request.venv:
             return None
         folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
         if folder is None:
@@ -131,27 +131,29 @@ class Environments:
         try:
             identity, sites = await self._interpreter()
         except (OSError, ValueError) as error:
-            raise _failed(wanted, f"The Python {self.python} cannot be run: {error}") from error
-        place = folder / await asyncio.to_thread(_key, wanted, identity)
+            raise _failed(request, f"The Python {self.python} cannot be run: {error}") from error
+        place = folder / await asyncio.to_thread(_key, request, identity)
         try:
             use = store.use(place)
             if use is not None:
-                _log.info("%s %s: its packages are already installed: %s", wanted.name, wanted.version, place)
+                _log.info(
+                    "%s %s: its packages are already installed: %s", request.name, request.version, place
+                )
             else:
-                making = self._make(wanted, place, sites, tell)
+                making = self._make(request, place, sites, tell)
                 use = await asyncio.wait_for(making, self.limit)
                 await self._prune(folder)
         except asyncio.TimeoutError:
-            raise _failed(wanted, f"It did not finish within {self.limit:g} s.") from None
+            raise _failed(request, f"It did not finish within {self.limit:g} s.") from None
         except OSError as error:
-            raise _failed(wanted, f"{error.strerror or error}: {error.filename or place}.") from error
-        if wanted.venv:
+            raise _failed(request, f"{error.strerror or error}: {error.filename or place}.") from error
+        if request.venv:
             return WorkerEnvironment(str(place / "venv" / "bin" / "python"), use=use)
         paths = [str(place / "packages"), *filter(None, [self._variables().get("PYTHONPATH")])]
         return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)}, use=use)
 
     async def _make(
-        self, wanted: Wanted, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
+        self, request: PackageRequest, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
     ) -> Use | None:
         """Creates the environment unless another server did meanwhile.
 
@@ -160,26 +162,28 @@ class Environments:
         """
 
         def waits() -> None:
-            _log.info("%s %s: its packages are already being installed", wanted.name, wanted.version)
+            _log.info("%s %s: its packages are already being installed", request.name, request.version)
 
         async with store.locked(place, waits) as lock:
-            if (found := store.use(place)) is not None:
-                return found
+            if (existing := store.use(place)) is not None:
+                return existing
             await asyncio.to_thread(store.begin, place)
             started = time.monotonic()
-            text = f"Installing the packages of {wanted.name} {wanted.version}"
+            text = f"Installing the packages of {request.name} {request.version}"
             _log.info("%s into %s", text, place)
             if tell is not None:
                 tell(text)
             try:
-                await self._fill(wanted, place, sites, lock)
+                await self._fill(request, place, sites, lock)
                 size = await asyncio.to_thread(store.size_of, place)
-                store.complete(place, f"{wanted.name} {wanted.version}", size)
+                store.complete(place, f"{request.name} {request.version}", size)
             except BaseException:
                 await asyncio.to_thread(store.clear, place)
                 raise
             took = time.monotonic() - started
-            _log.info("The packages of %s %s are installed, after %.1f s", wanted.name, wanted.version, took)
+            _log.info(
+                "The packages of %s %s are installed, after %.1f s", request.name, request.version, took
+            )
             return store.use(place)
 
     async def _prune(self, folder: Path) -> None:
@@ -192,35 +196,35 @@ class Environments:
         for place in removed:
             _log.info("Removed the unused environment %s", place)
 
-    async def _fill(self, wanted: Wanted, place: Path, sites: Sequence[str], lock: int) -> None:
+    async def _fill(self, request: PackageRequest, place: Path, sites: Sequence[str], lock: int) -> None:
         python, where = self.python, ["--upgrade", "--target", str(place / "packages")]
-        if wanted.venv:
+        if request.venv:
             venv = place / "venv"
-            made = await self._run([python, "-m", "venv", "--without-pip", str(venv)], wanted, lock, "venv")
+            made = await self._run([python, "-m", "venv", "--without-pip", str(venv)], request, lock, "venv")
             if made.status:
                 raise EnvironmentFailed(
-                    f"Virtual environment creation failed for model {wanted.name}. {made.words('Python')}"
+                    f"Virtual environment creation failed for model {request.name}. {made.words('Python')}"
                 )
             _inherit(venv, sites)
             python, where = (
                 str(venv / "bin" / "python"),
                 ["--upgrade", "--upgrade-strategy", "only-if-needed"],
             )
-        if wanted.requirements is None:
+        if request.requirements is None:
             return
-        file = str(wanted.model_dir / wanted.requirements)
-        ended = await self._run([python, "-m", "pip", "install", *where, "-r", file], wanted, lock, "pip")
+        file = str(request.model_dir / request.requirements)
+        ended = await self._run([python, "-m", "pip", "install", *where, "-r", file], request, lock, "pip")
         if ended.status:
-            raise _failed(wanted, ended.words("pip"))
+            raise _failed(request, ended.words("pip"))
 
-    async def _run(self, command: list[str], wanted: Wanted, lock: int, what: str) -> _Ended:
+    async def _run(self, command: list[str], request: PackageRequest, lock: int, what: str) -> _Ended:
         """Runs a command to its end and logs its output in the model's log.
 
         It holds the lock too: if the server dies, the next one waits until the command has ended.
         """
         process = await asyncio.create_subprocess_exec(
             *command,
-            cwd=wanted.model_dir,
+            cwd=request.model_dir,
             env=self._variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -230,11 +234,11 @@ class Environments:
             limit=_LINE_LIMIT,
         )
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        last: deque[str] = deque(maxlen=_LINES_TOLD)
+        last: deque[str] = deque(maxlen=_LAST_LINES)
         try:
             async for text in _lines(process.stdout):
                 last.append(text)
-                self.printed(text, f"{wanted.name}_{wanted.version}-{what}")
+                self.printed(text, f"{request.name}_{request.version}-{what}")
             return _Ended(await process.wait(), list(last))
         finally:
             # Its children may outlive it, and all of them a timeout or a cancelled registration.
@@ -246,8 +250,8 @@ class Environments:
     def _variables(self) -> dict[str, str]:
         """The server's variables, such as PIP_INDEX_URL; without prompts and version checks of pip."""
         hidden = self.hidden
-        kept = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
-        return {**kept, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+        visible = {k: v for k, v in os.environ.items() if hidden is None or not hidden.fullmatch(k)}
+        return {**visible, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
     async def _interpreter(self) -> tuple[str, Sequence[str]]:
         """What identifies the Python, and the folders of its packages."""
@@ -269,25 +273,25 @@ class _Ended:
     def words(self, what: str) -> str:
         """The end of an error's message."""
         printed = "\n".join(self.last)
-        told = f"Its last lines were:\n{printed}" if printed else "It printed nothing."
-        return f"{what} ended with status {self.status}. {told}"
+        end = f"Its last lines were:\n{printed}" if printed else "It printed nothing."
+        return f"{what} ended with status {self.status}. {end}"
 
 
-def _failed(wanted: Wanted, reason: str) -> EnvironmentFailed:
-    return EnvironmentFailed(f"Custom pip package installation failed for model {wanted.name}. {reason}")
+def _failed(request: PackageRequest, reason: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"Custom pip package installation failed for model {request.name}. {reason}")
 
 
-def _key(wanted: Wanted, identity: str) -> str:
-    kind = "venv" if wanted.venv else "packages"
-    name = wanted.requirements
-    file = None if name is None else wanted.model_dir / name
+def _key(request: PackageRequest, identity: str) -> str:
+    kind = "venv" if request.venv else "packages"
+    name = request.requirements
+    file = None if name is None else request.model_dir / name
     if file is not None and not file.is_file():
-        raise InvalidModel(f"The requirementsFile {name!r} of {wanted.name} is missing.")
+        raise InvalidModel(f"The requirementsFile {name!r} of {request.name} is missing.")
     try:
-        return f"{kind}-{digest(file, wanted.model_dir, identity)}"
+        return f"{kind}-{digest(file, request.model_dir, identity)}"
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModel(
-            f"The requirementsFile {name!r} of {wanted.name} cannot be read: {error}"
+            f"The requirementsFile {name!r} of {request.name} cannot be read: {error}"
         ) from error
 
 

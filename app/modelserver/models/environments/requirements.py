@@ -34,8 +34,8 @@ def digest(requirements: Path | None, folder: Path, *further: str) -> str:
     for path in sorted(named):
         within = path.is_relative_to(folder)
         _add(hashed, str(path.relative_to(folder) if within else path).encode())
-        found = path.stat()
-        _add(hashed, _content(path) if within else f"{found.st_size} {found.st_mtime_ns}".encode())
+        status = path.stat()
+        _add(hashed, _content(path) if within else f"{status.st_size} {status.st_mtime_ns}".encode())
     if any(_EDITABLE.match(line) for path in lists for line in _lines(path)):
         # Such a package is not copied: the environment is valid for this folder only.
         _add(hashed, str(folder).encode())
@@ -64,19 +64,19 @@ def _named(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
     if file in seen:
         return set()
     seen.add(file)
-    found = {file}
+    files = {file}
     for line in _lines(file):
         text = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
         if further := _FURTHER.match(text):
             # pip resolves it relative to the file.
             if (other := (file.parent / further[1]).resolve()).is_file():
-                found |= _named(other, folder, seen)
+                files |= _named(other, folder, seen)
             continue
         option = _OPTION.match(text)
         name = (option[1] if option else text.partition(" ")[0]).removeprefix("file://").partition("[")[0]
         if name and "://" not in name:
-            found |= set(_files((folder / name).resolve(), folder))
-    return found
+            files |= set(_files((folder / name).resolve(), folder))
+    return files
 
 
 def _files(path: Path, folder: Path) -> Iterator[Path]:

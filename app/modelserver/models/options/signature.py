@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.engine.tensors.datatypes import NAMES
 from modelserver.engine.tensors.tensor import VARIABLE, TensorSpec
 from modelserver.errors import BadRequest
-from modelserver.models.options.values import Values, shown
+from modelserver.models.options.values import Values, excerpt
 from modelserver.models.settings.key import LARGEST
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _read(value: object) -> Signature:
         raise ValueError("a mapping of inputs and outputs is needed")  # noqa: TRY004 - as for all values
     for key in value:
         if key not in ("inputs", "outputs"):
-            raise ValueError(f"{shown(key)} is unknown, a mapping of inputs and outputs is needed")
+            raise ValueError(f"{excerpt(key)} is unknown, a mapping of inputs and outputs is needed")
     return Signature(_tensors("inputs", value), _tensors("outputs", value))
 
 
@@ -98,7 +98,7 @@ def _tensors(side: str, block: dict[Any, Any]) -> tuple[TensorSpec, ...]:
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{side}: '{shown(name)}' is given twice, unique names are needed")
+            raise ValueError(f"{side}: '{excerpt(name)}' is given twice, unique names are needed")
     return specs
 
 
@@ -109,11 +109,11 @@ def _tensor(where: str, entry: object) -> TensorSpec:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where}.name: a text is needed")
     if datatype not in NAMES:
-        raise ValueError(f"{where}.datatype is {shown(datatype)}, one of {', '.join(NAMES)} is needed")
+        raise ValueError(f"{where}.datatype is {excerpt(datatype)}, one of {', '.join(NAMES)} is needed")
     if not isinstance(shape, list) or not shape or not all(map(_is_size, shape)):
         raise ValueError(
-            f"{where}.shape is {shown(shape)}, a list of whole numbers, the rows first, {VARIABLE} for any, "
-            "is needed"
+            f"{where}.shape is {excerpt(shape)}, a list of whole numbers, the rows first, "
+            f"{VARIABLE} for any, is needed"
         )
     return TensorSpec(name, datatype, tuple(shape))
 

@@ -139,7 +139,7 @@ def by_version(content: str) -> Values:
     return Values(content, read)
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """A value as quoted in messages: on one line, shortened."""
     text = " ".join(str(value).split())
     return text if len(text) <= 80 else text[:79] + "…"

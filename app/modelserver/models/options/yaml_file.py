@@ -10,7 +10,7 @@ from yaml.composer import Composer
 
 from modelserver.errors import InvalidModel
 from modelserver.models.options.table import CONFIG_KEYS, KNOWN, TORCHRUN_KEYS, Batcher, ModelConfig, Torchrun
-from modelserver.models.options.values import CorrectedError, shown, whole
+from modelserver.models.options.values import CorrectedError, excerpt, whole
 from modelserver.models.settings.key import LARGEST
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def parse_model_config(text: str) -> tuple[ModelConfig, list[str]]:
             warnings.append(f"model-config.yaml: {key}={value}: {error}, {error.value} is used")
         except ValueError as error:
             if option.is_strict:
-                raise InvalidModel(f"model-config.yaml: {key}={shown(value)}: {error}") from None
-            warnings.append(f"model-config.yaml: {key}={shown(value)} is ignored: {error}")
+                raise InvalidModel(f"model-config.yaml: {key}={excerpt(value)}: {error}") from None
+            warnings.append(f"model-config.yaml: {key}={excerpt(value)} is ignored: {error}")
     if "torchrun" in values:
         values["torchrun"] = _torchrun(cast("dict[str, object]", values["torchrun"]), warnings)
     if "batcher" in document:
@@ -67,7 +67,7 @@ def load_document(text: str, file: str) -> dict[str, Any]:
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError) as error:
         # PyYAML raises these, without a line, for invalid dates, huge numbers and deep nesting.
         reason = str(error) or type(error).__name__
-        raise InvalidModel(f"{file}: cannot be read: {shown(reason)}") from None
+        raise InvalidModel(f"{file}: cannot be read: {excerpt(reason)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -152,11 +152,11 @@ def _torchrun(block: Mapping[str, object], warnings: list[str]) -> Torchrun:
         if key not in TORCHRUN_KEYS:
             near = nearest(str(key), TORCHRUN_KEYS)
             hint = f"; did you mean {near}?" if near else " and is ignored"
-            warnings.append(f"model-config.yaml: torchrun.{shown(key)} is not a known setting{hint}")
+            warnings.append(f"model-config.yaml: torchrun.{excerpt(key)} is not a known setting{hint}")
     for key, only in (("nnodes", ("1", "1:1")), ("node-rank", ("0",))):
         if str(block.get(key, only[0])) not in only:
             raise InvalidModel(
-                f"model-config.yaml: torchrun.{key}={shown(block[key])}: only {only[0]} is possible, "
+                f"model-config.yaml: torchrun.{key}={excerpt(block[key])}: only {only[0]} is possible, "
                 "a worker runs on one machine"
             )
     processes = _count(block, "nproc-per-node")
@@ -173,7 +173,7 @@ def _count(block: Mapping[str, object], key: str) -> int | None:
     try:
         return cast("int", whole(1).read(block[key]))
     except ValueError as error:
-        raise InvalidModel(f"model-config.yaml: torchrun.{key}={shown(block[key])}: {error}") from None
+        raise InvalidModel(f"model-config.yaml: torchrun.{key}={excerpt(block[key])}: {error}") from None
 
 
 _BATCHER_FIELDS = {
@@ -190,14 +190,16 @@ def _batcher(block: object, warnings: list[str]) -> Batcher:
         return Batcher()
     if not isinstance(block, dict):
         raise InvalidModel(
-            f"model-config.yaml: batcher={shown(block)}: a mapping of maxBatchSize, maxLatency and "
+            f"model-config.yaml: batcher={excerpt(block)}: a mapping of maxBatchSize, maxLatency and "
             "timeout is needed"
         )
     values: dict[str, int] = {}
     for key, value in block.items():
         name = _BATCHER_FIELDS.get(key)
         if name is None:
-            warnings.append(f"model-config.yaml: batcher.{shown(key)} is not a known setting and is ignored")
+            warnings.append(
+                f"model-config.yaml: batcher.{excerpt(key)} is not a known setting and is ignored"
+            )
         elif name in values:
             raise InvalidModel(f"model-config.yaml: batcher.{key} is given in two spellings")
         elif value is not None:
@@ -212,7 +214,7 @@ def _positive(key: str, value: object) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= LARGEST:
         return number
     raise InvalidModel(
-        f"model-config.yaml: batcher.{key}={shown(value)}: a whole number from 1 to {LARGEST} is needed"
+        f"model-config.yaml: batcher.{key}={excerpt(value)}: a whole number from 1 to {LARGEST} is needed"
     )
 
 

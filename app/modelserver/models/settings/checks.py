@@ -73,8 +73,8 @@ def _host_of(name: str, endpoint: str) -> str:
 
 
 def _check_key_pair(settings: Settings) -> None:
-    given = {"private_key_file": settings.private_key_file, "certificate_file": settings.certificate_file}
-    missing = [name for name, path in given.items() if path is None]
+    files = {"private_key_file": settings.private_key_file, "certificate_file": settings.certificate_file}
+    missing = [name for name, path in files.items() if path is None]
     if len(missing) == 1:
         raise ConfigError(
             f"Invalid configuration: {missing[0]}=: private_key_file and certificate_file are needed together"

@@ -12,14 +12,14 @@ from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.remarks import remark_on_variables, remarks
 from modelserver.models.settings.serving import ANY_URL
 from modelserver.models.settings.settings import Settings
-from modelserver.models.settings.sources import DEFAULT, Given, find_config_file, gather
+from modelserver.models.settings.sources import DEFAULT, SettingText, find_config_file, gather
 from modelserver.models.settings.values import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_LONGEST_SHOWN = 200
+_LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,20 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     ``cwd``. Raises ConfigError with one line that names the key, its value and what is allowed.
     """
     config_file = find_config_file(flags, environ, cwd)
-    given = gather(flags, environ, config_file)
+    texts = gather(flags, environ, config_file)
     values: dict[str, object] = {}
     unusable: dict[str, ConfigError] = {}
-    for name, item in given.items():
+    for name, item in texts.items():
         if name in KEYS:
             try:
                 values[name] = _value(KEYS[name], item, cwd)
             except ConfigError as error:
                 unusable[name] = error
-    theirs: dict[str, object] = {}
+    torchserve_values: dict[str, object] = {}
     if values.get("compat_defaults") == TORCHSERVE:
         other = {name: key.torchserve for name, key in KEYS.items() if key.torchserve is not None}
-        theirs = {name: convert(KEYS[name], text, cwd) for name, text in other.items()}
-    settings = _compose({**theirs, **values})
+        torchserve_values = {name: convert(KEYS[name], text, cwd) for name, text in other.items()}
+    settings = _compose({**torchserve_values, **values})
     for name, problem in unusable.items():
         if _has_effect(KEYS[name], settings):
             raise problem
@@ -67,8 +67,8 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], cwd: 
     ignored = {name: str(problem) for name, problem in unusable.items()}
     return LoadedSettings(
         settings,
-        {name: given[name].source if name in given else DEFAULT for name in KEYS},
-        (*remarks(given, values, _DEFAULTS, ignored), *remark_on_variables(given, environ)),
+        {name: texts[name].source if name in texts else DEFAULT for name in KEYS},
+        (*remarks(texts, values, _DEFAULTS, ignored), *remark_on_variables(texts, environ)),
         config_file,
     )
 
@@ -77,43 +77,44 @@ def explain(loaded: LoadedSettings) -> str:
     """A line ``key = value (source)`` per setting, secrets masked."""
     lines = [f"config file: {loaded.config_file or 'none'}"]
     lines += [
-        f"{key.name} = {value} ({source})" for key, value, source in shown(loaded.settings, loaded.sources)
+        f"{key.name} = {value} ({source})"
+        for key, value, source in settings_as_text(loaded.settings, loaded.sources)
     ]
     return "\n".join(lines)
 
 
-def shown(settings: Settings, sources: Mapping[str, str]) -> list[tuple[Key, str, str]]:
+def settings_as_text(settings: Settings, sources: Mapping[str, str]) -> list[tuple[Key, str, str]]:
     """Each setting with its value as one line of text, secrets masked, and its source."""
     return [
-        (key, _shown(key, getattr(settings, name)), _source(settings, sources[name], key))
+        (key, _masked(key, getattr(settings, name)), _source(settings, sources[name], key))
         for name, key in KEYS.items()
     ]
 
 
 def _source(settings: Settings, source: str, key: Key) -> str:
-    theirs = source == DEFAULT and settings.as_torchserve and key.torchserve is not None
-    return "default of TorchServe" if theirs else source
+    is_torchserve = source == DEFAULT and settings.as_torchserve and key.torchserve is not None
+    return "default of TorchServe" if is_torchserve else source
 
 
-def _value(key: Key, given: Given, cwd: Path) -> object:
+def _value(key: Key, item: SettingText, cwd: Path) -> object:
     try:
-        return convert(key, given.text, cwd)
+        return convert(key, item.text, cwd)
     except ValueError as error:
-        if given.is_flag and key.kind in (Kind.DIRECTORY, Kind.STORE):
-            raise ConfigError(f"{key.flag} directory not found: {_one_line(given.text)}") from None
-        reason = _one_line(str(error)) + (f" ({given.source}, line {given.line})" if given.line else "")
-        raise ConfigError(f"Invalid configuration: {key.name}={_shown(key, given.text)}: {reason}") from None
+        if item.is_flag and key.kind in (Kind.DIRECTORY, Kind.STORE):
+            raise ConfigError(f"{key.flag} directory not found: {_one_line(item.text)}") from None
+        reason = _one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
+        raise ConfigError(f"Invalid configuration: {key.name}={_masked(key, item.text)}: {reason}") from None
 
 
 def _compose(values: Mapping[str, object]) -> Settings:
-    chosen = {**values, "allowed_urls_given": values.get("allowed_urls", ANY_URL) != ANY_URL}
+    chosen = {**values, "sets_allowed_urls": values.get("allowed_urls", ANY_URL) != ANY_URL}
     store = chosen.get("model_store")
     if chosen.get("workflow_store") is None and not isinstance(store, str):
         chosen["workflow_store"] = store
     return Settings(**cast("dict[str, Any]", chosen))
 
 
-def _shown(key: Key, value: object) -> str:
+def _masked(key: Key, value: object) -> str:
     if key.secret:
         return "********"
     return _one_line(property_text(value))
@@ -121,7 +122,7 @@ def _shown(key: Key, value: object) -> str:
 
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_SHOWN else line[: _LONGEST_SHOWN - 1] + "…"
+    return line if len(line) <= _LONGEST_VALUE else line[: _LONGEST_VALUE - 1] + "…"
 
 
 _DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settings)}
@@ -131,7 +132,7 @@ _DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settin
 _LEFT_OUT = ("model_snapshot", "version")
 
 
-def given_properties(loaded: LoadedSettings) -> dict[str, str]:
+def set_properties(loaded: LoadedSettings) -> dict[str, str]:
     """The text of every key that was set, for snapshots; without secrets."""
     return {
         name: property_text(getattr(loaded.settings, name))

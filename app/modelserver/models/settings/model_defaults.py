@@ -53,13 +53,13 @@ def models_text(table: ModelTable) -> str:
     """The property as text (reference 3.4)."""
     return json.dumps(
         {
-            name: {version: _given(settings) for version, settings in versions.items()}
+            name: {version: _as_properties(settings) for version, settings in versions.items()}
             for name, versions in table.items()
         }
     )
 
 
-def _given(settings: ModelDefaults) -> dict[str, object]:
+def _as_properties(settings: ModelDefaults) -> dict[str, object]:
     fields = {**_NUMBERS, "runtimeType": "runtime_type"}
     values = {key: getattr(settings, field) for key, field in fields.items()}
     return {key: value for key, value in values.items() if value is not None}

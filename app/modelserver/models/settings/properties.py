@@ -126,8 +126,8 @@ def _unescape(text: str) -> str:
 def _code_unit(text: str, position: int) -> str:
     digits = _CODE_UNIT.match(text, position)
     if digits is None:
-        found = text[position - 2 : position + 4]
-        raise ConfigError(f"Invalid configuration: {found}: four hexadecimal digits must follow \\u")
+        escape = text[position - 2 : position + 4]
+        raise ConfigError(f"Invalid configuration: {escape}: four hexadecimal digits must follow \\u")
     return chr(int(digits[0], 16))
 
 

@@ -13,13 +13,13 @@ from modelserver.models.settings.sources import is_true
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from modelserver.models.settings.sources import Given
+    from modelserver.models.settings.sources import SettingText
 
 _SWITCHES = (Kind.BOOLEAN, Kind.CHOICE)
 
 
 def remarks(
-    given: Mapping[str, Given],
+    texts: Mapping[str, SettingText],
     values: Mapping[str, object],
     defaults: Mapping[str, object],
     unusable: Mapping[str, str],
@@ -28,7 +28,7 @@ def remarks(
 
     ``unusable`` are the errors of values that could not be converted, but have no effect.
     """
-    for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in given.items()):
+    for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in texts.items()):
         if key is None:
             yield _unknown(name)
             continue
@@ -53,7 +53,7 @@ def remarks(
 _ALWAYS_READ = {"TS_CONFIG_FILE", "TS_COMPAT_DEFAULTS", "TS_OPEN_INFERENCE_PROTOCOL"}
 
 
-def remark_on_variables(given: Mapping[str, Given], environ: Mapping[str, str]) -> Iterator[str]:
+def remark_on_variables(texts: Mapping[str, SettingText], environ: Mapping[str, str]) -> Iterator[str]:
     """A line that names the variables ``TS_*`` that are not read, and why; none if all are."""
     known = {key.env: name for name, key in KEYS.items() if key.env is not None}
     unread, reasons = [], []
@@ -61,9 +61,9 @@ def remark_on_variables(given: Mapping[str, Given], environ: Mapping[str, str]) 
         name = known.get(variable)
         if name is None:
             reasons.append(_why_unknown(variable, known))
-        elif name not in given or given[name].source != f"environment {variable}":
+        elif name not in texts or texts[name].source != f"environment {variable}":
             unread.append(variable)
-    if unread and is_true(given.get("enable_envvars_config")):
+    if unread and is_true(texts.get("enable_envvars_config")):
         reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks use_env_allowed_urls=true)")
     elif unread:
         reasons.insert(0, f"{', '.join(unread)} (the configuration file lacks enable_envvars_config=true)")

@@ -37,7 +37,7 @@ MOST_FRONT_ENDS = 4
 class Settings(ClusterSettings):
     """A field per key of config.properties; None means "not set". ``load_settings`` makes paths absolute.
 
-    ``allowed_urls_given`` is not a key: whether ``allowed_urls`` differs from its default.
+    ``sets_allowed_urls`` is not a key: whether ``allowed_urls`` differs from its default.
     """
 
     disable_token_authorization: bool = setting(
@@ -339,7 +339,7 @@ class Settings(ClusterSettings):
         None, JAVA, "The version that wrote a snapshot.", category="N", variable=None
     )
 
-    allowed_urls_given: bool = False
+    sets_allowed_urls: bool = False
 
     @property
     def as_torchserve(self) -> bool:

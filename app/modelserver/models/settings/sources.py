@@ -25,7 +25,7 @@ BENEATH: Final = "MODELSERVER_CONFIG_BENEATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SettingText:
     """A text and its source: a file's path, ``flag --x`` or ``environment TS_X``; the line in a file."""
 
     text: str
@@ -60,57 +60,58 @@ def named_config_file(flags: Mapping[str, object], environ: Mapping[str, str]) -
 
 def gather(
     flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None
-) -> dict[str, Given]:
+) -> dict[str, SettingText]:
     """The effective text of every key that is set anywhere, including unknown keys.
 
     Raises ConfigError for a file that cannot be read, or that refers to an environment variable that is not
     set.
     """
     in_file = _from_file(config_file, environ) if config_file else {}
-    if beneath := environ.get(BENEATH):
-        in_file = _from_file_beneath(Path(beneath), environ, {*in_file, *_from_flags(flags)}) | in_file
-    given = {**in_file, **_from_flags(flags)}
-    every_one = is_true(in_file.get("enable_envvars_config"))
+    if image_file := environ.get(BENEATH):
+        in_file = _from_image_file(Path(image_file), environ, {*in_file, *_from_flags(flags)}) | in_file
+    texts = {**in_file, **_from_flags(flags)}
+    reads_all = is_true(in_file.get("enable_envvars_config"))
     allowed_urls = is_true(in_file.get("use_env_allowed_urls"))
-    given.update(_from_environment(environ, every_one=every_one, allowed_urls=allowed_urls))
+    texts.update(_from_environment(environ, reads_all=reads_all, allowed_urls=allowed_urls))
     oip = environ.get("TS_OPEN_INFERENCE_PROTOCOL")
     if oip:
         text = "true" if oip == "oip" else "false"
-        given["ts_open_inference_protocol"] = Given(text, "environment TS_OPEN_INFERENCE_PROTOCOL")
-    return given | _compat_defaults(given, environ)
+        texts["ts_open_inference_protocol"] = SettingText(text, "environment TS_OPEN_INFERENCE_PROTOCOL")
+    return texts | _compat_defaults(texts, environ)
 
 
-def _compat_defaults(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, Given]:
+def _compat_defaults(texts: Mapping[str, SettingText], environ: Mapping[str, str]) -> dict[str, SettingText]:
     """Which defaults apply: the variable is always read; the command's name counts if nothing else is set."""
     if text := environ.get("TS_COMPAT_DEFAULTS"):
-        return {"compat_defaults": Given(text, "environment TS_COMPAT_DEFAULTS")}
-    if "compat_defaults" not in given and environ.get(STARTED_AS) == TORCHSERVE:
-        return {"compat_defaults": Given(TORCHSERVE, "started as torchserve")}
+        return {"compat_defaults": SettingText(text, "environment TS_COMPAT_DEFAULTS")}
+    if "compat_defaults" not in texts and environ.get(STARTED_AS) == TORCHSERVE:
+        return {"compat_defaults": SettingText(TORCHSERVE, "started as torchserve")}
     return {}
 
 
-def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Given]:
+def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, SettingText]:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"Invalid configuration: {path}: cannot be read ({error.strerror})") from None
     lines = line_numbers(data)
     return {
-        key: Given(substitute(value, environ), str(path), lines[key]) for key, value in parse(data).items()
+        key: SettingText(substitute(value, environ), str(path), lines[key])
+        for key, value in parse(data).items()
     }
 
 
-def _from_file_beneath(path: Path, environ: Mapping[str, str], named: set[str]) -> dict[str, Given]:
+def _from_image_file(path: Path, environ: Mapping[str, str], named: set[str]) -> dict[str, SettingText]:
     """What the file says; who has ``named`` a store or a state is asked which models are loaded."""
-    given = _from_file(path, environ)
+    texts = _from_file(path, environ)
     if not named.isdisjoint({"model_store", "model_snapshot"}):
-        given.pop("load_models", None)
-    return given
+        texts.pop("load_models", None)
+    return texts
 
 
-def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+def _from_flags(flags: Mapping[str, object]) -> dict[str, SettingText]:
     return {
-        name: Given(_flag_text(value), f"flag {KEYS[name].flag or '--' + name.replace('_', '-')}")
+        name: SettingText(_flag_text(value), f"flag {KEYS[name].flag or '--' + name.replace('_', '-')}")
         for name, value in flags.items()
         if name in KEYS and value is not None and value is not False
     }
@@ -124,19 +125,21 @@ def _flag_text(value: object) -> str:
     return str(value)
 
 
-def _from_environment(environ: Mapping[str, str], *, every_one: bool, allowed_urls: bool) -> dict[str, Given]:
+def _from_environment(
+    environ: Mapping[str, str], *, reads_all: bool, allowed_urls: bool
+) -> dict[str, SettingText]:
     """The variables that are read: TorchServe's if it would read them, our own always."""
     return {
-        name: Given(environ[key.env], f"environment {key.env}")
+        name: SettingText(environ[key.env], f"environment {key.env}")
         for name, key in KEYS.items()
         if key.env is not None
         and key.env in environ
-        and (every_one or key.is_ours)
+        and (reads_all or key.is_ours)
         and (name != "allowed_urls" or allowed_urls)
         and name not in {"ts_open_inference_protocol", "compat_defaults"}
     }
 
 
-def is_true(given: Given | None) -> bool:
+def is_true(item: SettingText | None) -> bool:
     """Whether the text is the word true."""
-    return given is not None and given.text.strip().lower() == "true"
+    return item is not None and item.text.strip().lower() == "true"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.load import LoadedSettings, given_properties, load_settings
+from modelserver.models.settings.load import LoadedSettings, load_settings, set_properties
 from modelserver.run.daemon import STARTED_LINE
 from modelserver.tools.migrate.calls import Port
 from modelserver.tools.migrate.errors import MigrationError
@@ -175,7 +175,7 @@ def _configuration(
         else:
             own[f"{port}_address"] = f"http://{host}:{number}"
     lines = {
-        **given_properties(installation.loaded),
+        **set_properties(installation.loaded),
         **own,
         **extra,
         "enable_envvars_config": "false",

@@ -11,7 +11,7 @@ import pytest
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.errors import InvalidModel
 from modelserver.ext.cluster.node.environment import NodeEnvironment
-from modelserver.models.environments.environments import EnvironmentFailed, Wanted, WorkerEnvironment
+from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest, WorkerEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,8 @@ def note_in(lines: list[str]) -> Callable[[str, str], None]:
     return lambda text, source: lines.append(f"{source}: {text}" if source else text)
 
 
-def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") -> Wanted:
-    return Wanted("m", "1.0", model_dir, requirements, False)
+def packages_of(model_dir: Path, requirements: str | None = "requirements.txt") -> PackageRequest:
+    return PackageRequest("m", "1.0", model_dir, requirements, False)
 
 
 def environment(hidden: str = "", own: dict[str, str] | None = None, threads: int = 2) -> NodeEnvironment:

@@ -61,7 +61,7 @@ from modelserver.ext.cluster.node.archives import ArchiveCache
 from modelserver.ext.cluster.node.dial import dial_streams
 from modelserver.ext.cluster.node.environment import NodeEnvironment
 from modelserver.ext.cluster.node.worker import hand_over
-from modelserver.models.environments.environments import Wanted
+from modelserver.models.environments.environments import PackageRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -250,7 +250,7 @@ class Agent:
             (folder / "metrics.yaml").write_bytes(start.metrics)
         node = NodeEnvironment(start.hidden, own, start.threads)
         load = start.load
-        wanted = Wanted(
+        wanted = PackageRequest(
             load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
         )
         packages = await node.packages(wanted, folder, self._tell)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from modelserver.models.environments.environments import Wanted
+    from modelserver.models.environments.environments import PackageRequest
 
 # Of Ray and the agent, which no model needs and some of which are secret; and what would open a debugger. How
 # the worker connects is for itself (see modelserver.ext.cluster.node.dial).
@@ -43,7 +43,7 @@ class NodeEnvironment:
     threads: int
 
     async def packages(
-        self, wanted: Wanted, fallback: Path, tell: Callable[[str, str], None]
+        self, wanted: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
     ) -> WorkerEnvironment:
         """Has the model's packages installed; in use until it is released.
 
