@@ -177,7 +177,7 @@ def _workflow_options(call: Call, _theirs: Answer, ours: Answer) -> bool:
 
 @RULES.changing("workflow-headers", OTHER)
 def _workflow_headers(call: Call, theirs: Answer, ours: Answer) -> Answer:
-    """The first model of a workflow is told the headers `explain` and `url_path`, as other models are."""
+    """The first model of a workflow receives the headers `explain` and `url_path`, as other models do."""
     if call.path.startswith("/wfpredict/"):
         # The models after it are not told them: their answers tell of the first one's in text.
         for told in (plain_headers(theirs), plain_headers(theirs, IN_TEXT)):
