@@ -32,7 +32,7 @@ _IMPORTED = (
         "uvloop",
         "modelserver.__main__",
         "modelserver.run.server",
-        "modelserver.run.reception",
+        "modelserver.run.listeners",
         "modelserver.surface.api.app",
     ),
     "modelserver.engine.telemetry.repeated",

@@ -106,7 +106,7 @@ def test_extension_that_is_off_is_not_imported() -> None:
     """A server without any has none of their modules; the table of them is all that is there."""
     code = (
         "import asyncio, json, sys\n"
-        "import modelserver.__main__, modelserver.run.server, modelserver.run.reception\n"
+        "import modelserver.__main__, modelserver.run.server, modelserver.run.listeners\n"
         "from modelserver.ext import EXTENSIONS\n"
         "from modelserver.extension import open_extensions\n"
         "from modelserver.models.settings.settings import Settings\n"

@@ -269,7 +269,7 @@ def test_warnings(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = build_parser().parse_args(
         ["--ts-config", "c", "--model-store", ".", "--ppath", "x", "--print-settings"]
     )
-    cli.say_start(options, check(options))
+    cli.print_start(options, check(options))
     lines = capsys.readouterr().out.splitlines()
 
     assert [line for line in lines if line.startswith("Warning: ")] == [

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, load_settings
 from modelserver.run.binding import bind
-from modelserver.run.server import Server, places, raise_descriptor_limit
+from modelserver.run.server import Reports, Server, address_lines, raise_descriptor_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,8 +95,8 @@ def test_the_start_tells_where_everything_is(tmp_path: Path) -> None:
     loaded = settings_of(tmp_path, management_address="http://127.0.0.1:8081")
     without = settings_of(tmp_path, enable_console="false", inference_address=f"unix:{tmp_path}/socket")
 
-    assert "Console: http://127.0.0.1:8081/console, Logs: " in places(loaded.settings)[1]
-    assert places(without.settings)[1].startswith("Logs: ")
+    assert "Console: http://127.0.0.1:8081/console, Logs: " in address_lines(loaded.settings)[1]
+    assert address_lines(without.settings)[1].startswith("Logs: ")
 
 
 async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_run(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelserver.run.server.freeze_garbage", lambda: None)
     loaded = settings_of(temp, inference_address=f"unix:{temp}/socket")
     started = asyncio.Event()
-    server = Server(loaded, stamped_log=False, on_started=lambda _: started.set(), on_progress=lambda _: None)
+    server = Server(loaded, Reports(lambda _: started.set()), stamped_log=False)
     running = asyncio.create_task(server.run())
     await asyncio.wait_for(started.wait(), 20)
     by_socket = httpx.AsyncHTTPTransport(uds=str(temp / "socket"))
@@ -129,7 +129,7 @@ async def test_taken_port_leaves_nothing(temp: Path) -> None:
         taken.listen()
         taken_address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         loaded = settings_of(temp, inference_address=f"unix:{temp}/socket", metrics_address=taken_address)
-        server = Server(loaded, stamped_log=False, on_started=lambda _: None, on_progress=lambda _: None)
+        server = Server(loaded, Reports(), stamped_log=False)
         with pytest.raises(ConfigError, match="metrics_address"):
             await server.run()
 
@@ -143,9 +143,7 @@ async def test_second_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """The second signal ends the process at once, with status 1 (F49)."""
     ended: list[int] = []
     monkeypatch.setattr("modelserver.run.server.os", SimpleNamespace(_exit=ended.append))
-    server = Server(
-        settings_of(temp), stamped_log=False, on_started=lambda _: None, on_progress=cast("Any", print)
-    )
+    server = Server(settings_of(temp), Reports(), stamped_log=False)
     server._on_signal()
     assert ended == []
     server._on_signal()

@@ -80,51 +80,34 @@ def build_parser() -> argparse.ArgumentParser:
     action.add_argument("--start", action="store_true", help="start the server (also without this flag)")
     action.add_argument("--stop", action="store_true", help="stop the running server")
     add = parser.add_argument
-    add("--ts-config", metavar="FILE", help="configuration file (config.properties)")
-    add(
-        "--model-store",
-        metavar="DIR",
-        help="directory of model archives; needed here or in the configuration",
-    )
-    add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
-    add(
-        "--models",
-        dest="load_models",
-        nargs="+",
-        metavar="[NAME=]ARCHIVE",
-        help="models to load at start, or all",
-    )
-    add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
-    add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
-    add("--foreground", action="store_true", help="stay in the foreground; with --stop: wait for the end")
-    add("--wait", action="store_true", help="return when all models have loaded; status 1 if one has not")
-    add("--no-config-snapshots", "--ncs", action="store_true", help="neither write nor restore snapshots")
-    add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
-    add(
-        "--disable-token-auth",
-        "--dt",
-        dest="disable_token_authorization",
-        action="store_true",
-        help="require no tokens",
-    )
-    add("--enable-model-api", action="store_true", help="allow models to be registered and unregistered")
-    add(
-        "--compat-defaults",
-        metavar="WHOSE",
-        choices=(OWN, TORCHSERVE),
-        help="whose defaults apply to what is not set: modelserver's or torchserve's",
-    )
-    add(
-        "--otel",
-        metavar="WHAT",
-        choices=KEYS["otel"].choices,
-        help="what is sent to an OpenTelemetry collector: off, traces, metrics or all",
-    )
+    _add_flags(add)
     add_agent_flags(parser)
     add("--print-settings", action="store_true", help="print all settings and their sources at the start")
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     add("--known-as", help=argparse.SUPPRESS)
     return parser
+
+
+def _add_flags(add: Callable[..., argparse.Action]) -> None:
+    store, turns_on = "directory of model archives; needed here or in the configuration", "store_true"
+    defaults = "whose defaults apply to what is not set: modelserver's or torchserve's"
+    collected = "what is sent to an OpenTelemetry collector: off, traces, metrics or all"
+    compat, otel = (OWN, TORCHSERVE), KEYS["otel"].choices
+    no_tokens, models = "disable_token_authorization", "models to load at start, or all"
+    add("--ts-config", metavar="FILE", help="configuration file (config.properties)")
+    add("--model-store", metavar="DIR", help=store)
+    add("--workflow-store", metavar="DIR", help="folder of workflow archives; by default the model store")
+    add("--models", dest="load_models", nargs="+", metavar="[NAME=]ARCHIVE", help=models)
+    add("--log-config", metavar="FILE", help="logging configuration of Python (.json, .yaml or .ini)")
+    add("--cpp-log-config", metavar="FILE", help=_NO_EFFECT)
+    add("--foreground", action=turns_on, help="stay in the foreground; with --stop: wait for the end")
+    add("--wait", action=turns_on, help="return when all models have loaded; status 1 if one has not")
+    add("--no-config-snapshots", "--ncs", action=turns_on, help="neither write nor restore snapshots")
+    add("--plugins-path", "--ppath", metavar="DIR", help=_NO_EFFECT)
+    add("--disable-token-auth", "--dt", dest=no_tokens, action=turns_on, help="require no tokens")
+    add("--enable-model-api", action=turns_on, help="allow models to be registered and unregistered")
+    add("--compat-defaults", metavar="WHOSE", choices=compat, help=defaults)
+    add("--otel", metavar="WHAT", choices=otel, help=collected)
 
 
 def add_agent_flags(parser: argparse.ArgumentParser) -> None:
@@ -147,12 +130,12 @@ def start(options: argparse.Namespace, arguments: Sequence[str], extensions: Map
     except ConfigError as error:
         return Readiness(options.ready_fd).failed(str(error))
     as_json = options.foreground and loaded.settings.log_format == "json"
-    readiness = Readiness(options.ready_fd, say_json if as_json else print_line)
+    readiness = Readiness(options.ready_fd, print_json if as_json else print_line)
     path = pid_file()
     if running_server(path) is not None:
         return readiness.failed(ALREADY_RUNNING)
     if remove_orphan(path):
-        readiness.say("Removing orphan pid file.")
+        readiness.print("Removing orphan pid file.")
     if not options.foreground and options.ready_fd is None:
         return start_detached(arguments, wait=options.wait)
     return serve(options, loaded, readiness, extensions)
@@ -216,30 +199,29 @@ def serve(
     import uvloop  # noqa: PLC0415
 
     from modelserver.engine.telemetry.repeated import limit_tracebacks  # noqa: PLC0415
-    from modelserver.run.server import Server  # noqa: PLC0415
+    from modelserver.run.server import Reports, Server  # noqa: PLC0415
 
     gc.enable()
 
-    say_start(options, loaded, readiness.say)
+    print_start(options, loaded, readiness.print)
     limit_tracebacks()
     log_dir, logs = open_logs(options, loaded.settings)
     snapshots = loaded.settings.snapshot_folder or log_dir / "config"
 
     async def run() -> None:
+        # In the foreground the log has the notices.
+        notice = (lambda _: None) if options.foreground else print_line
         await Server(
             loaded,
+            Reports(readiness.started, readiness.progress, notice),
             stamped_log=logs.stamped,
-            on_started=readiness.started,
-            on_progress=readiness.progress,
-            # In the foreground the log says it.
-            on_notice=(lambda _: None) if options.foreground else print_line,
             snapshots=None if options.no_config_snapshots else snapshots,
             wait=options.wait and not options.foreground,
             extensions=extensions,
         ).run()
 
     try:
-        with own_pid_file(pid_file()), told_address(loaded.settings):
+        with own_pid_file(pid_file()), published_address(loaded.settings):
             uvloop.run(run())
     except FileExistsError:
         return readiness.failed(ALREADY_RUNNING)
@@ -268,8 +250,8 @@ def open_logs(options: argparse.Namespace, settings: Settings) -> tuple[Path, Lo
 
 
 @contextlib.contextmanager
-def told_address(settings: Settings) -> Iterator[None]:
-    """Meanwhile a file tells the health check what to ask: reading the settings takes 0.8 s."""
+def published_address(settings: Settings) -> Iterator[None]:
+    """Meanwhile a file has the address for the health check: reading the settings would take 0.8 s."""
     file = address_file()
     address = {
         "inference": str(settings.inference_address),
@@ -284,22 +266,22 @@ def told_address(settings: Settings) -> Iterator[None]:
             file.unlink()
 
 
-def say_start(
-    options: argparse.Namespace, loaded: LoadedSettings, say: Callable[[str], None] = print_line
+def print_start(
+    options: argparse.Namespace, loaded: LoadedSettings, show: Callable[[str], None] = print_line
 ) -> None:
     """Prints the warnings, and the settings if requested."""
     for flag, reason in _WITHOUT_MEANING.items():
         if getattr(options, flag):
-            say(f"Warning: {reason}; it has no effect here.")
+            show(f"Warning: {reason}; it has no effect here.")
     for warning in loaded.warnings:
-        say(f"Warning: {warning}")
+        show(f"Warning: {warning}")
     if loaded.settings.as_torchserve:
-        say(f"Defaults: TorchServe's ({loaded.sources['compat_defaults']})")
-    # In the foreground the log says it.
+        show(f"Defaults: TorchServe's ({loaded.sources['compat_defaults']})")
+    # In the foreground the log has these.
     for line in () if options.foreground else notice(loaded.settings, os.environ, Path.cwd()):
-        say(line)
+        show(line)
     if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
-        say(explain(loaded))
+        show(explain(loaded))
 
 
 def stop(*, quiet: bool) -> int:
@@ -332,7 +314,7 @@ def stop(*, quiet: bool) -> int:
     return 0
 
 
-def say_json(text: str) -> None:
+def print_json(text: str) -> None:
     """Prints a line as the log does with ``log_format=json``."""
     from modelserver.engine.telemetry.logs import json_line  # noqa: PLC0415 - needed by few
 

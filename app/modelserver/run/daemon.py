@@ -36,12 +36,12 @@ class Readiness:
 
     Args:
         descriptor: of the pipe to the command, None in the foreground.
-        say: prints a line, in the foreground.
+        show: prints a line, in the foreground.
     """
 
-    def __init__(self, descriptor: int | None, say: Callable[[str], None] = print_line) -> None:
+    def __init__(self, descriptor: int | None, show: Callable[[str], None] = print_line) -> None:
         self._descriptor = descriptor
-        self.say = say
+        self.print = show
         if descriptor is not None:
             # Workers must not keep it open: the command waits for its end.
             os.set_inheritable(descriptor, False)
@@ -54,7 +54,7 @@ class Readiness:
     def started(self, loaded: bool = True) -> None:
         """The listeners accept connections; detaches from the terminal. ``loaded``: no model has failed."""
         if self._descriptor is None:
-            self.say(STARTED_LINE)
+            self.print(STARTED_LINE)
         else:
             self._end(_STARTED if loaded else _STARTED_IN_PART)
             detach_output()
@@ -62,7 +62,7 @@ class Readiness:
     def failed(self, reason: str) -> int:
         """The start failed; returns the exit status."""
         if self._descriptor is None:
-            self.say(reason)
+            self.print(reason)
         else:
             self._end(_FAILED + reason)
         return 1

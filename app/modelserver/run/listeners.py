@@ -1,4 +1,7 @@
-"""The server's listeners and their connections."""
+"""What clients connect to: the hot routes, the applications and the listeners.
+
+The server imports this while the first models load, which takes about as long.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.extension import Endpoints
 from modelserver.run.binding import roles_by_address
+from modelserver.surface.api.services import LateApp
 from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
 from modelserver.surface.http.asgi_cycle import prepared
@@ -15,19 +21,21 @@ from modelserver.surface.http.connection import HttpListener, check_regularly
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.edge import Edge
 from modelserver.surface.http.protocol import HttpProtocol
+from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.tls.context import renew, server_context, tls_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from modelserver.engine.telemetry.access import OnResponse
-    from modelserver.extension import Endpoints, Listener
+    from modelserver.extension import Host, Listener
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
-    from modelserver.surface.api.services import LateApp, Role, Services
+    from modelserver.surface.api.services import Role, Services
     from modelserver.surface.http.edge import Check
     from modelserver.surface.tls.context import Certificate
+    from modelserver.surface.watching import Watch
 
 BACKLOG = 2048
 
@@ -129,6 +137,58 @@ class Listeners:
                 connection.transport.abort()
         for other in self._others:
             await other.close(grace)
+
+
+def make_listeners(
+    host: Host,
+    sockets: Mapping[Address, socket.socket],
+    on_response: OnResponse,
+    certificate: Certificate | None,
+    *,
+    stamped_log: bool,
+) -> tuple[Listeners, list[LateApp]]:
+    """The listeners, which do not accept connections yet, and the applications to build.
+
+    ``sockets`` are bound to the addresses; the extensions of ``host`` are open.
+    """
+    services = host.services
+    roles = roles_by_address(services.settings)
+    apps: dict[Address, LateApp] = {}
+
+    def edge(address: Address) -> Edge:
+        return make_edge(address, apps[address], services, on_response)
+
+    endpoints = Endpoints(
+        services,
+        hot=hot_routes(host, host.watch_of(requests=True, whole_calls=True)),
+        unwatched=hot_routes(host, None),
+        edge=edge,
+        roles=roles,
+        sockets=sockets,
+        on_response=on_response,
+        certificate=certificate,
+        stamped_log=stamped_log,
+    )
+    for address, own in roles.items():
+        mounts = {path: make(endpoints) for role, path, make in host.mounts if role in own}
+        apps[address] = LateApp(own, services, host.added_routes, mounts)
+    others = [(make(endpoints), at) for make, at in host.listeners]
+    return Listeners(endpoints, others), list(apps.values())
+
+
+def hot_routes(host: Host, watch: Watch | None) -> InferenceApi:
+    """The routes of inference, whose requests are watched."""
+    services, settings = host.services, host.settings
+    limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+    return InferenceApi(
+        services.registry,
+        settings.max_request_size,
+        services.aside,
+        limits,
+        host.answers,
+        services.shared,
+        watch,
+    )
 
 
 def make_edge(address: Address, app: LateApp, services: Services, on_response: OnResponse) -> Edge:

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelserver import __version__
 from modelserver.engine.pools.devices import find_devices
@@ -43,11 +43,11 @@ from modelserver.models.snapshot_files import SnapshotFolder, check_archives
 from modelserver.models.state import StateKeeper
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
+from modelserver.run.gauges import note_arrivals, update_pool_gauges, watch_collector, watch_system
 from modelserver.run.standby import active
-from modelserver.run.watching import note_arrivals, show_pools, watch_collector, watch_system
 from modelserver.surface.api.services import Services
 from modelserver.surface.auth.policy import WARNING, notice
-from modelserver.surface.auth.rotation import Rotation, kept_tokens
+from modelserver.surface.auth.rotation import Rotation, server_tokens
 from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
@@ -56,7 +56,7 @@ from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from modelserver.extension import Row
     from modelserver.models.options.resolve import Registration
@@ -76,7 +76,18 @@ _ARENA_MAX = -8
 # Seconds for last answers, and for extensions to end.
 _CLOSING = 5.0
 
-Opened = TypeVar("Opened")
+
+class Reports(NamedTuple):
+    """What whoever has started the server learns of it.
+
+    ``started`` is called when the listeners accept connections, with whether all models have loaded, as far
+    as known; ``progress`` with each step of the start; ``notice`` with the addresses, restored models and
+    load results.
+    """
+
+    started: Callable[[bool], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
+    notice: Callable[[str], None] = lambda _: None
 
 
 class Server:
@@ -84,12 +95,9 @@ class Server:
 
     Args:
         loaded: the settings and their sources.
+        reports: of the start.
         stamped_log: whether access lines include their time (see :class:`AccessLog`).
-        on_started: called when the listeners accept connections, with whether all models have loaded, as far
-            as known.
-        on_progress: called with each step of the startup.
-        on_notice: called with the addresses, restored models and load results.
-        wait: ``on_started`` is called only after all models have loaded or failed.
+        wait: the start is reported only after all models have loaded or failed.
         snapshots: the folder of snapshots; None disables them (``--ncs``).
         registrations: the models to load instead of those in the settings.
         beside: runs while the server listens; cancelled when it stops.
@@ -104,11 +112,9 @@ class Server:
     def __init__(
         self,
         loaded: LoadedSettings,
+        reports: Reports,
         *,
         stamped_log: bool,
-        on_started: Callable[[bool], None],
-        on_progress: Callable[[str], None],
-        on_notice: Callable[[str], None] = lambda _: None,
         snapshots: Path | None = None,
         wait: bool = False,
         registrations: Sequence[Registration] | None = None,
@@ -117,29 +123,27 @@ class Server:
         apps_late: bool = False,
         extensions: Mapping[str, Row] = MappingProxyType({}),
     ) -> None:
-        self._table = extensions
         self._loaded = loaded
-        self._settings = loaded.settings
+        self._settings = settings = loaded.settings
+        self._reports = reports
         self._stamped_log = stamped_log
-        self._on_started = on_started
-        self._on_progress = on_progress
-        self._on_notice = on_notice
-        self._given = parse_snapshot(loaded.settings.model_snapshot or "{}")
-        if loaded.settings.as_torchserve:
-            check_archives(self._given.models, loaded.settings.local_store)
-        command = loaded.settings.system_metrics_cmd
-        python = loaded.settings.python or sys.executable
-        own_readings = command is None or is_torchserves(command)
-        self._collector = None if own_readings else Collector(str(command), python)
-        config = loaded.settings.metrics_config
+        self._restored = parse_snapshot(settings.model_snapshot or "{}")
+        if settings.as_torchserve:
+            check_archives(self._restored.models, settings.local_store)
+        command = settings.system_metrics_cmd
+        if command is None or is_torchserves(command):
+            self._collector = None
+        else:
+            self._collector = Collector(command, settings.python or sys.executable)
+        config = settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
         self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, set_properties(loaded))
-        self._aside = Aside(loaded.settings.max_request_size)
         self._wait = wait
         self._registrations = registrations
         self._beside = beside
         self._spawner = spawner
         self._apps_late = apps_late
+        self._extensions = extensions
         self._began = time.monotonic()
         self._all_loaded = True
         self._stop = asyncio.Event()
@@ -160,7 +164,7 @@ class Server:
 
     def _on_standby(self, other: str) -> None:
         _log.info("Standby: %s is active, this server takes over when it ends", other)
-        self._on_progress(f"Standing by while {other} is active")
+        self._reports.progress(f"Standing by while {other} is active")
 
     async def _listen(self) -> None:
         settings = self._settings
@@ -177,7 +181,7 @@ class Server:
             }
             log_notice(settings)
             # After binding, so as not to replace another server's token file.
-            tokens = stack.enter_context(kept_tokens(settings, os.environ, Path.cwd()))
+            tokens = stack.enter_context(server_tokens(settings, os.environ, Path.cwd()))
             workdir = stack.enter_context(work_directory())
             if ended := await asyncio.to_thread(end_orphans):
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
@@ -209,9 +213,11 @@ class Server:
             spawner = Spawner()
         preparation = Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
         registry = Registry(preparation, tells_names=settings.tells_names)
-        access = self._access_log()
+        access = AccessLog(
+            stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
+        )
         access.start(loop)
-        metrics.on_render(lambda: show_pools(registry))
+        metrics.on_render(lambda: update_pool_gauges(registry))
         log_configuration(settings)
         intake = Intake.of(settings)
         services = Services(
@@ -219,20 +225,20 @@ class Server:
             metrics,
             settings,
             tokens=None if tokens is None else tokens.keeper,
-            aside=self._aside,
+            aside=Aside(settings.max_request_size),
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
             shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
         )
-        host = Host(services, workdir, access, self._on_notice)
-        extensions = await open_extensions(self._table, host)
+        host = Host(services, workdir, access, self._reports.notice)
+        extensions = await open_extensions(self._extensions, host)
         try:
-            check_routes(self._given, registry.router.check)
+            check_routes(self._restored, registry.router.check)
             await self._load_and_run(host, sockets, tokens, certificate, spawner)
         finally:
             await close_extensions(extensions, _CLOSING)
             access.close()
-            self._aside.close()
+            host.services.aside.close()
         _log.info("modelserver stopped.")
 
     async def _load_and_run(
@@ -250,9 +256,9 @@ class Server:
         made: tuple[Listeners, list[LateApp]] | None = None
         try:
             # While the first models load: it takes about as long.
-            reception = await asyncio.to_thread(import_module, "modelserver.run.reception")
+            module = await asyncio.to_thread(import_module, "modelserver.run.listeners")
             on_response = host.access.counting(host.services.metrics.response)
-            made = reception.make_listeners(
+            made = module.make_listeners(
                 host, sockets, on_response, certificate, stamped_log=self._stamped_log
             )
         finally:
@@ -268,7 +274,7 @@ class Server:
             loading.result()
             await self._restore(host, stopping)
             await building
-            await opened(listeners.open(), registry)
+            await self._open(listeners, registry)
             if keeper is not None:
                 await keeper.write("startup")
                 registry.on_change = keeper.changed
@@ -276,6 +282,18 @@ class Server:
         for task in (loading, building, *secrets):
             task.cancel()
         await self._shut_down(host, listeners, spawner, keeper)
+
+    @staticmethod
+    async def _open(listeners: Listeners, registry: Registry) -> None:
+        """Accepts connections; if that fails, ends the models and raises ConfigError."""
+        try:
+            await listeners.open()
+        except (ConfigError, OSError) as error:
+            await registry.close(grace=0.0)
+            if isinstance(error, ConfigError):
+                raise
+            # Another server bound the address at the same time, and listened first.
+            raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
 
     async def _restore(self, host: Host, stopping: asyncio.Task[Any]) -> None:
         """What extensions load after the first models."""
@@ -288,7 +306,7 @@ class Server:
             self._all_loaded &= restoring.result()
 
     async def _run(self, host: Host, stopping: asyncio.Task[Any], apps: Iterable[LateApp]) -> None:
-        """Tells that the server listens, and returns when it is to stop."""
+        """Reports that the server listens, and returns when it is to stop."""
         loop = asyncio.get_running_loop()
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
@@ -298,7 +316,7 @@ class Server:
         loop_watch = LoopWatch(metrics.stalled, each_second=noting)
         if not self._apps_late:
             freeze_garbage()
-        running.append(await self._tell_started(registry, stopping))
+        running.append(await self._report_start(registry, stopping))
         if self._beside is not None:
             running.append(loop.create_task(self._beside(registry)))
         if self._apps_late:
@@ -311,19 +329,19 @@ class Server:
         for task in running:
             task.cancel()
 
-    async def _tell_started(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
+    async def _report_start(self, registry: Registry, stopping: asyncio.Task[Any]) -> asyncio.Task[bool]:
         """Reports the addresses and the load results of models."""
-        for line in places(self._settings):
+        for line in address_lines(self._settings):
             _log.info("%s", line)
-            self._on_notice(line)
+            self._reports.notice(line)
         # Only a command that waits can still show the load results.
-        tell = self._on_notice if self._wait else lambda _: None
+        tell = self._reports.notice if self._wait else lambda _: None
         first = tell_first_loads(registry.versions(), tell, self._began)
         reporting = asyncio.create_task(first)
         if self._wait:
             await asyncio.wait({stopping, reporting}, return_when=asyncio.FIRST_COMPLETED)
         loaded = self._all_loaded and (not reporting.done() or reporting.result())
-        self._on_started(loaded)
+        self._reports.started(loaded)
         # The console has it from the command.
         _log.info(STARTED_LINE, extra={"brief": ""})
         return reporting
@@ -346,19 +364,16 @@ class Server:
         monitor = SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
         return watch_system(monitor, metrics, settings.metric_time_interval)
 
-    def _access_log(self) -> AccessLog:
-        settings = self._settings
-        return AccessLog(
-            stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
-        )
-
     async def _load(self, registry: Registry) -> None:
-        registry.workflows.update(self._given.workflows)
+        registry.workflows.update(self._restored.workflows)
         self._all_loaded = await load_first(
-            *(registry, self._loaded, self._given.models, self._snapshots),
+            registry,
+            self._loaded,
+            self._restored.models,
+            self._snapshots,
             registrations=self._registrations,
-            on_progress=self._on_progress,
-            on_notice=self._on_notice,
+            on_progress=self._reports.progress,
+            on_notice=self._reports.notice,
         )
 
     async def _shut_down(
@@ -368,7 +383,7 @@ class Server:
         registry, began, grace = host.registry, time.monotonic(), self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
-        await self._aside.settle(grace)
+        await host.services.aside.settle(grace)
         for settle in host.settles:
             await settle(max(0.0, grace - (time.monotonic() - began)))
         await registry.drain(max(0.0, grace - (time.monotonic() - began)))
@@ -401,18 +416,6 @@ async def build_all(apps: Iterable[LateApp]) -> None:
         await app.build()
 
 
-async def opened(opening: Awaitable[Opened], registry: Registry) -> Opened:
-    """Awaits the opening; if it fails, ends the models and raises ConfigError."""
-    try:
-        return await opening
-    except (ConfigError, OSError) as error:
-        await registry.close(grace=0.0)
-        if isinstance(error, ConfigError):
-            raise
-        # Another server bound the address at the same time, and listened first.
-        raise ConfigError(f"Cannot listen: {error.strerror or error}") from error
-
-
 @contextlib.contextmanager
 def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
     """A socket bound to the address for these roles; its file, if any, is removed with it."""
@@ -428,9 +431,9 @@ def bound_to(address: Address, roles: set[Role]) -> Iterator[socket.socket]:
 def raise_descriptor_limit() -> None:
     """Raises the limit of open descriptors, usually 1024, to what the system permits (F38)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def share_heap() -> None:
@@ -452,7 +455,7 @@ def freeze_garbage() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def places(settings: Settings) -> list[str]:
+def address_lines(settings: Settings) -> list[str]:
     """The addresses of the server, its documentation, console and logs."""
     lines = [f"Inference: {settings.inference_address}, Management: {settings.management_address}"]
     if settings.enable_metrics_api:

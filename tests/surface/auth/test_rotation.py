@@ -9,7 +9,7 @@ from tests.waiting import until
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.auth.rotation import Rotation, kept_tokens
+from modelserver.surface.auth.rotation import Rotation, server_tokens
 from modelserver.surface.auth.scopes import Scope
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def give(path: Path, *tokens: str) -> None:
 def test_nothing_is_kept_without_tokens(tmp_path: Path) -> None:
     """On loopback there is no file; variables are taken out of the environment all the same."""
     environ = {"MODELSERVER_INFERENCE_TOKEN": "given-token"}
-    with kept_tokens(Settings(disable_token_authorization=True), environ, tmp_path) as rotation:
+    with server_tokens(Settings(disable_token_authorization=True), environ, tmp_path) as rotation:
         assert rotation is None
     assert environ == {}
     assert list(tmp_path.iterdir()) == []
@@ -35,7 +35,7 @@ def test_nothing_is_kept_without_tokens(tmp_path: Path) -> None:
 
 def test_the_file_lives_as_long_as_the_server(tmp_path: Path) -> None:
     """It is there while tokens are kept."""
-    with kept_tokens(Settings(token_authorization="always"), {}, tmp_path):
+    with server_tokens(Settings(token_authorization="always"), {}, tmp_path):
         assert (tmp_path / "key_file.json").exists()
     assert list(tmp_path.iterdir()) == []
 
@@ -45,7 +45,7 @@ async def test_a_changed_file_counts(tmp_path: Path, caplog: pytest.LogCaptureFi
     path = tmp_path / "tokens.json"
     give(path, "token-one")
     caplog.set_level("INFO")
-    with kept_tokens(Settings(token_file=path), {}, tmp_path) as rotation:
+    with server_tokens(Settings(token_file=path), {}, tmp_path) as rotation:
         assert rotation is not None
         changed = asyncio.Event()
         rotation.keeper.on_change(changed.set)
@@ -68,7 +68,7 @@ async def test_a_broken_file_changes_nothing(tmp_path: Path, caplog: pytest.LogC
     """It is complained of in the log, and the tokens stay as they were."""
     path = tmp_path / "tokens.json"
     give(path, "token-one")
-    with kept_tokens(Settings(token_file=path), {}, tmp_path) as rotation:
+    with server_tokens(Settings(token_file=path), {}, tmp_path) as rotation:
         assert rotation is not None
         path.write_text("{")
         watching = asyncio.create_task(rotation.watch(0.01))
@@ -81,6 +81,6 @@ def test_a_broken_file_at_the_start(tmp_path: Path) -> None:
     """It stops the start."""
     with (
         pytest.raises(ConfigError, match="token_file="),
-        kept_tokens(Settings(token_file=tmp_path), {}, tmp_path),
+        server_tokens(Settings(token_file=tmp_path), {}, tmp_path),
     ):
         pass

@@ -72,7 +72,7 @@ class Rotation:
 
 
 @contextlib.contextmanager
-def kept_tokens(
+def server_tokens(
     settings: Settings, environ: MutableMapping[str, str], cwd: Path
 ) -> Iterator[Rotation | None]:
     """The tokens of a server until it ends; None if it requires none. Raises as :class:`Rotation`.

@@ -18,7 +18,7 @@ from modelserver.ext import EXTENSIONS
 from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
-from modelserver.run.server import Server
+from modelserver.run.server import Reports, Server
 from modelserver.surface.auth.given import read_token_file
 from modelserver.surface.auth.key_file import NAME
 from modelserver.surface.auth.scopes import Scope
@@ -56,10 +56,8 @@ class Session:
         self._refused = ""
         self._server = Server(
             loaded,
+            Reports(progress=self._progress, notice=self._notice),
             stamped_log=False,
-            on_started=lambda _: None,
-            on_progress=self._progress,
-            on_notice=self._notice,
             registrations=[wanted.registration],
             beside=self._attend,
             spawner=spawner,

@@ -1,4 +1,4 @@
-"""The server's own figures for its metrics."""
+"""Gauges that the server keeps current: of pools, of the system, and of the arrivals of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("modelserver.server")
 
 
-def show_pools(registry: Registry) -> None:
+def update_pool_gauges(registry: Registry) -> None:
     """Sets the gauges that are updated only when metrics are read."""
     for model in registry.versions():
         statistics = model.pool.statistics()
@@ -51,13 +51,13 @@ def note_arrivals(registry: Registry, now: float) -> None:
 
 def _by_node(workers: Iterable[Worker]) -> dict[str, tuple[int, int]]:
     """The number of loaded workers on each other machine, and the bytes of memory that they use."""
-    found: dict[str, tuple[int, int]] = {}
+    nodes: dict[str, tuple[int, int]] = {}
     for worker in workers:
         node = None if worker.process is None else worker.process.node
         if node is not None and worker.state is WorkerState.READY:
-            count, resident = found.get(node.name, (0, 0))
-            found[node.name] = count + 1, resident + node.resident
-    return found
+            count, resident = nodes.get(node.name, (0, 0))
+            nodes[node.name] = count + 1, resident + node.resident
+    return nodes
 
 
 async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from modelserver.run.watching import watch_system
+from modelserver.run.gauges import watch_system
 
 
 async def test_the_host_is_read_at_its_interval() -> None:
