@@ -19,7 +19,7 @@ _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
 
 
 class Log:
-    """Keeps what it is given."""
+    """A log that keeps its events."""
 
     def __init__(self, mode: str = "all", body: int = 1000) -> None:
         self.requests, self.responses = mode != "response", mode != "request"
@@ -107,9 +107,28 @@ def test_response_in_parts_is_one_event() -> None:
     broken = served(lambda _, watcher: respond(watcher, complete=False))
     assert [kind for kind, *_ in broken.lines] == ["request"]
 
-    large = served(lambda _, watcher: respond(watcher, complete=True), Log(body=1))
-    assert [kind for kind, *_ in large.lines] == ["request"]
-    assert large.too_large_ones == 1
+
+def test_parts_above_the_limit_are_not_kept() -> None:
+    """The response is counted as too large; its parts use no memory meanwhile."""
+    log = Log(body=10)
+    watcher: Any = watch_with(log)(Inner())  # type: ignore[arg-type]  # as much of it as is needed
+    watcher.started(200, "text/plain", b"")
+    for _ in range(3):
+        watcher.part(bytes(6))
+
+    assert watcher._parts == []
+    watcher.ended(True)
+    assert [kind for kind, *_ in log.lines] == ["request"]
+    assert log.too_large_ones == 1
+
+
+def test_unusable_id_is_replaced() -> None:
+    """A ``Ce-Id`` that is not an id gives way to a new one."""
+    inner = Inner()
+    inner.headers = [(b"ce-id", b"bad id")]
+
+    log = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=inner)
+    assert len(log.events[0].id) == 36
 
 
 @pytest.mark.parametrize(
