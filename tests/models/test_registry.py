@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.conftest import register
@@ -21,48 +21,6 @@ if TYPE_CHECKING:
     from tests.models.doubles import Preparation
 
     from modelserver.models.registry import Registry
-
-
-async def test_versions(registry: Registry) -> None:
-    """The first version is the default; others are found by their number."""
-    first = await register(registry, "m-1.0.mar")
-    second = await register(registry, "m-2.0.mar")
-
-    assert registry.get("m") is registry.get("m", "1.0") is first
-    assert registry.get("m", "2.0") is second
-    assert registry.versions("m") == [first, second]
-    assert list(registry.defaults()) == [first]
-    assert registry.names() == ["m"]
-
-
-async def test_what_there_is(registry: Registry) -> None:
-    """Where clients are told, the message says which models and versions are registered."""
-    telling = type(registry)(registry.preparation, tells_names=True)
-    await register(telling, "m.mar")
-
-    with pytest.raises(ModelNotFound, match=r"^Model not found: none\. There is: m$"):
-        telling.versions("none")
-    with pytest.raises(ModelVersionNotFound, match=r"for model: m\. There is: 1\.0$"):
-        telling.get("m", "9")
-    assert (telling.is_known("m"), telling.is_known("none")) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (("none", None), ModelNotFound, "Model not found: none"),
-        (("m", "9"), ModelVersionNotFound, "Model version: 9 does not exist for model: m"),
-    ],
-)
-async def test_unknown(registry: Registry, arguments: Any, error: type[Exception], message: str) -> None:
-    """What is not registered is told in TorchServe's words."""
-    await register(registry, "m.mar")
-    with pytest.raises(error) as caught:
-        registry.get(*arguments)
-
-    assert str(caught.value) == message
-    with pytest.raises(ModelNotFound):
-        registry.versions("none")
 
 
 async def test_given_name(registry: Registry) -> None:
@@ -247,17 +205,6 @@ async def test_random_changes(registry: Registry) -> None:
 
     assert registry.names() in ([], ["m"])
     assert len(registry.versions()) == len(registry.names())
-
-
-async def test_health(registry: Registry) -> None:
-    """The health is that of the default versions (reference 6.2)."""
-    first = await register(registry, "m-1.0.mar")
-    second = await register(registry, "m-2.0.mar")
-    assert registry.healthy
-    second.pool.healthy = False
-    assert registry.healthy
-    first.pool.healthy = False
-    assert not registry.healthy
 
 
 async def test_end(registry: Registry, preparation: Preparation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import BadRequest
@@ -43,8 +43,7 @@ class Change:
                     raise BadRequest(f"{name} cannot be changed while the model runs: {reason}")
         if options.sequence_batching and changed.get("autoscale"):
             raise BadRequest("autoscale=true is not possible: the workers hold the state of sequences")
-        sources = {**options.sources, **dict.fromkeys(changed, REGISTER)}
-        return replace(options, **changed, sources=sources)
+        return options.changed(changed, REGISTER)
 
 
 def _shown(value: object) -> str:

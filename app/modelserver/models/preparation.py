@@ -515,6 +515,6 @@ def _limits(options: ModelOptions) -> PoolLimits:
         max_requests=options.job_queue_size,
         max_bytes=options.job_queue_bytes,
         tickets=options.use_job_ticket,
-        max_worker_memory=options.max_worker_memory,
         max_worker_requests=options.max_worker_requests,
+        options=options.values,
     )

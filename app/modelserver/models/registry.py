@@ -1,11 +1,10 @@
-"""The registered models, their default versions, and the operations that change them (reference 5)."""
+"""The operations that change the registered models (reference 5)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.text import without_credentials
@@ -14,23 +13,22 @@ from modelserver.errors import (
     Conflict,
     InvalidModel,
     InvalidModelVersion,
-    ModelNotFound,
-    ModelVersionNotFound,
     StartFailed,
 )
 from modelserver.models.archives.archive import nameless
 from modelserver.models.routing import DefaultRouter
+from modelserver.models.table import ModelTable
 from modelserver.models.version import FailedVersion, ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from modelserver.engine.pools.worker import Worker
     from modelserver.models.changes import Change
     from modelserver.models.options.resolve import Registration
     from modelserver.models.preparation import Preparation
     from modelserver.models.routing import Router
-    from modelserver.models.version import Headed, ModelRouter, SavedWorkflow
+    from modelserver.models.version import SavedWorkflow
 
 _log = logging.getLogger("modelserver.models")
 
@@ -40,16 +38,7 @@ MAX_WORKERS = 1024
 LONGEST_NAME = 256
 
 
-@dataclass(slots=True)
-class _Model:
-    """All versions under one name."""
-
-    default: str
-    versions: dict[str, ModelVersion] = field(default_factory=dict)
-    traffic: ModelRouter | None = None
-
-
-class Registry:
+class Registry(ModelTable):
     """Changed by the management API and at startup; requests only look up.
 
     Changes to one model are made one at a time; different models do not wait for each other. ``on_change`` is
@@ -61,83 +50,14 @@ class Registry:
 
     def __init__(self, preparation: Preparation, *, tells_names: bool = False) -> None:
         self.preparation = preparation
-        self._tells_names = tells_names
+        super().__init__(tells_names=tells_names)
         self.replacing: set[asyncio.Task[ModelVersion]] = set()
         self.retiring: set[asyncio.Task[None]] = set()
-        self._models: dict[str, _Model] = {}
         self._reserved: set[tuple[str, str]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: Callable[[], Awaitable[None]] | None = None
         self.router: Router = DefaultRouter()
         self.workflows: dict[str, SavedWorkflow] = {}
-
-    # -- looking up
-
-    def get(self, name: str, version: str | None = None) -> ModelVersion:
-        """The named or the default version. Raises ModelNotFound, ModelVersionNotFound."""
-        model = self._named(name)
-        found = model.versions.get(model.default if version is None else version)
-        if found is None:
-            others = model.versions if self._tells_names else None
-            raise ModelVersionNotFound.named(name, version or model.default, others)
-        return found
-
-    def _named(self, name: str) -> _Model:
-        model = self._models.get(name)
-        if model is None:
-            raise ModelNotFound.named(name, self._models if self._tells_names else None)
-        return model
-
-    def version_for(self, name: str, version: str | None, request: Headed) -> ModelVersion:
-        """The version for a request, which is counted; without a named version, the router may choose it.
-
-        Raises ModelNotFound, ModelVersionNotFound.
-        """
-        model = self.get(name, version)
-        if model.traffic is not None and version is None:
-            model = model.traffic.choose(request)
-        model.metrics.requests.received(version is not None)
-        return model
-
-    def has(self, name: str, version: str) -> bool:
-        """Whether the version is registered, even if it failed."""
-        return name in self._models and version in self._models[name].versions
-
-    def is_known(self, name: str) -> bool:
-        """Whether a model of this name is registered."""
-        return name in self._models
-
-    def names(self) -> list[str]:
-        """The registered names in the order of their registration."""
-        return list(self._models)
-
-    def versions(self, name: str | None = None) -> list[ModelVersion]:
-        """All versions, or all of one model; raises :class:`ModelNotFound`."""
-        if name is None:
-            return [version for model in self._models.values() for version in model.versions.values()]
-        return list(self._named(name).versions.values())
-
-    def defaults(self) -> Iterator[ModelVersion]:
-        for model in self._models.values():
-            yield model.versions[model.default]
-
-    def is_default(self, model: ModelVersion) -> bool:
-        return self._models[model.name].default == model.version
-
-    def is_ready(self, name: str, version: str | None = None) -> bool:
-        """Whether a request for the model, or this version of it, would find a loaded worker.
-
-        Raises ModelNotFound, ModelVersionNotFound.
-        """
-        model = self.get(name, version)
-        if version is None and model.traffic is not None:
-            return model.traffic.ready
-        return model.pool.ready
-
-    @property
-    def healthy(self) -> bool:
-        """Whether every model's default version has the workers it should have (reference 6.2)."""
-        return all(model.pool.healthy for model in self.defaults())
 
     # -- changing
 
@@ -200,22 +120,6 @@ class Registry:
             _log.warning(
                 "%s %s: traffic in its model-config.yaml: %s", model.name, model.version, error.message
             )
-
-    def add(self, model: ModelVersion) -> None:
-        """Adds a version; it replaces a failed one, also as the default."""
-        entry = self._models.setdefault(model.name, _Model(model.version))
-        if isinstance(entry.versions.get(entry.default), FailedVersion):
-            entry.default = model.version
-        entry.versions[model.version] = model
-        self._follow(entry)
-
-    @staticmethod
-    def _follow(entry: _Model, moved: tuple[str, str] | None = None) -> None:
-        """The versions have changed; ``moved``: one was replaced by one of perhaps another name."""
-        if entry.traffic is not None:
-            for version in entry.versions.values():
-                version.traffic = entry.traffic
-            entry.traffic.follow(entry.versions, entry.default, moved)
 
     async def changed(self) -> None:
         if self.on_change is not None:
@@ -280,26 +184,8 @@ class Registry:
     async def set_default(self, name: str, version: str) -> None:
         """Makes a version the default. Raises ModelNotFound, ModelVersionNotFound."""
         async with self.lock(name):
-            entry = self._named(name)
-            if version not in entry.versions:
-                raise ModelVersionNotFound(f"Model version {version} does not exist for model {name}")
-            entry.default = version
-            if entry.traffic is not None:
-                entry.traffic.send_all(f"{version} was made the default version")
-                self._follow(entry)
+            self.make_default(name, version)
         await self.changed()
-
-    def set_traffic(self, name: str, traffic: ModelRouter | None) -> None:
-        """Requests for the model that name no version follow ``traffic`` from now on."""
-        self._set_traffic(self._models[name], traffic)
-
-    @staticmethod
-    def _set_traffic(entry: _Model, traffic: ModelRouter | None) -> None:
-        before, entry.traffic = entry.traffic, traffic
-        if before is not None and before is not traffic:
-            before.close()
-        for version in entry.versions.values():
-            version.traffic = traffic
 
     async def unregister(self, name: str, version: str | None) -> None:
         """Removes the named or the default version; requests still waiting after the grace are refused.
@@ -309,7 +195,7 @@ class Registry:
         """
         async with self.lock(name):
             model = self.changeable(name, version)
-            if self.is_default(model) and len(self._models[name].versions) > 1:
+            if self.is_default(model) and len(self.versions(name)) > 1:
                 raise InvalidModelVersion(f"Cannot remove default version for model {name}")
             await self._remove(model)
         await self.changed()
@@ -329,47 +215,18 @@ class Registry:
         if (model.name, model.version) not in self._reserved and not self.has(model.name, model.version):
             self.preparation.forget(model)
 
-    def exchange(self, before: ModelVersion, model: ModelVersion) -> None:
-        """Replaces the version ``before`` by another. Raises Conflict if it was unregistered."""
-        if not self._holds(before):
-            raise Conflict(
-                f"Model {before.name} {before.version} was unregistered while it was being reloaded"
-            )
-        entry = self._models[before.name]
-        if entry.default == before.version:
-            entry.default = model.version
-        # Keeping its position.
-        entry.versions = {
-            found.version: found
-            for found in (model if each is before else each for each in entry.versions.values())
-        }
-        model.arrivals = before.arrivals
-        model.arrivals.replaced()
-        self._follow(entry, (before.version, model.version))
-
-    def _holds(self, model: ModelVersion) -> bool:
-        return self.has(model.name, model.version) and self.get(model.name, model.version) is model
-
     async def _remove(self, model: ModelVersion) -> None:
-        if not self._holds(model):
-            return
-        entry = self._models[model.name]
-        del entry.versions[model.version]
-        if not entry.versions:
-            self._set_traffic(entry, None)
-            del self._models[model.name]
-        else:
-            if entry.default == model.version:
-                entry.default = next(iter(entry.versions))
-            self._follow(entry)
-        await self.preparation.dismantle(model)
-        self.forget(model)
+        if self._holds(model):
+            self.remove(model)
+            await self.preparation.dismantle(model)
+            self.forget(model)
 
     def lock(self, name: str) -> asyncio.Lock:
         """One lock per registered name; those of removed models are dropped."""
         lock = self._locks.get(name)
         if lock is None:
-            self._locks = {n: held for n, held in self._locks.items() if n in self._models or held.locked()}
+            names = set(self.names())
+            self._locks = {each: held for each, held in self._locks.items() if each in names or held.locked()}
             lock = self._locks[name] = asyncio.Lock()
         return lock
 
@@ -400,8 +257,8 @@ class Registry:
         await self._break_off()
         await self._wait_retired(0.0)
         models = self.versions()
-        for entry in self._models.values():
-            self._set_traffic(entry, None)
+        for name in self.names():
+            self.set_traffic(name, None)
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         self._models.clear()
         self.preparation.close()

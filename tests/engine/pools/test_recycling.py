@@ -92,7 +92,7 @@ async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: 
 
 async def test_a_worker_that_has_grown(make: Any, stage: Stage, sizes: Sizes, counts: Counts) -> None:
     """Of several that have, one after the other is replaced."""
-    pool = await make(2, max_worker_memory=150)
+    pool = await make(2, options={"max_worker_memory": 150})
     sizes.of = {1000: 151, 1001: 200}
     for number in (3, 4):
         fresh = await stage.enter(number)
@@ -109,7 +109,7 @@ async def test_one_that_is_too_large_from_the_start(
 ) -> None:
     """It is left alone: a fresh one would be no smaller. The log says so."""
     sizes.of = {1000: 151}
-    pool = await make(max_worker_memory=150)
+    pool = await make(options={"max_worker_memory": 150})
     await asyncio.sleep(10 * LOOKS)
 
     assert len(stage.processes) == 1
@@ -153,7 +153,7 @@ async def test_limits_may_change(make: Any, stage: Stage, sizes: Sizes, times: W
     """Limits count from the moment they are set, and no more when they are lifted."""
     pool = await make()
     sizes.of = {1000: 1000}
-    pool.reconfigure(replace(LIMITS, max_worker_memory=500), times, batch_size=1, frame_limit=99)
+    pool.reconfigure(replace(LIMITS, options={"max_worker_memory": 500}), times, batch_size=1, frame_limit=99)
     (await stage.enter(2)).load()
     await stage.settle()
     sizes.of = {1001: 1000}
@@ -181,7 +181,7 @@ async def test_sizes_told_from_other_machines(
     grown by what is told later.
     """
     stage.away = 0.001
-    pool = await make(max_worker_memory=150)
+    pool = await make(options={"max_worker_memory": 150})
     node = stage.processes[0].node
     assert node is not None
     node.resident, node.told = 10, 1
@@ -190,7 +190,9 @@ async def test_sizes_told_from_other_machines(
     await asyncio.sleep(10 * LOOKS)
     assert "has 200 bytes right after loading" in caplog.text
     assert len(stage.processes) == 1
-    pool.reconfigure(replace(pool.limits, max_worker_memory=180), pool._times, batch_size=1, frame_limit=1)
+    pool.reconfigure(
+        replace(pool.limits, options={"max_worker_memory": 180}), pool._times, batch_size=1, frame_limit=1
+    )
     fresh = await stage.enter(2)
     fresh.load()
     await stage.settle()

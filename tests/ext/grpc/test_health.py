@@ -26,8 +26,8 @@ class Registry:
         self.healthy = True
         self.pool = SimpleNamespace(ready=False)
 
-    def is_known(self, name: str) -> bool:
-        return name == "m"
+    def names(self) -> list[str]:
+        return ["m"]
 
     def is_ready(self, name: str) -> bool:
         return bool(self.pool.ready)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 from docs.model_config import MODELS, ranks_above, ranks_below
 from tests.documents import describe_listener
 
-from modelserver.errors import ConfigError
+from modelserver.errors import BadRequest, ConfigError
+from modelserver.models.changes import Change
 from modelserver.models.options.option import option, options_of, parameter, parameters_of
-from modelserver.models.options.resolve import ASKED, PARAMETERS, REGISTER, ModelOptions, Registration
+from modelserver.models.options.resolve import ASKED, PARAMETERS, REGISTER, YAML, ModelOptions, Registration
 from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.options.values import boolean, whole
 from modelserver.models.replacing import taken_over
@@ -92,7 +95,7 @@ def test_replacements_take_over_what_was_asked_for(name: str) -> None:
     value = value_of(name)
     before: Any = SimpleNamespace(
         name="m",
-        options=ModelOptions(**{name: value}, sources={name: REGISTER}),
+        options=ModelOptions().changed({name: value}, REGISTER),
         registration=Registration(),
         pool=SimpleNamespace(min_workers=1, max_workers=1),
     )
@@ -119,3 +122,61 @@ def test_what_is_shown() -> None:
 
     assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}
     assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}
+
+
+@pytest.mark.parametrize("name", ["max_worker_memory", "max_worker_requests"])
+@pytest.mark.parametrize("value", [-1, 1 << 60])
+def test_values_out_of_range_are_refused_by_name(name: str, value: int) -> None:
+    """In a registration as in a change."""
+    for refused in (Registration, Change.of):
+        with pytest.raises(BadRequest, match=name):
+            refused(**{name: value})
+
+
+def test_an_option_is_one_row() -> None:
+    """A row alone is read from files, requests and snapshots, changed, documented, and reaches the pool."""
+    row = (
+        "    new_limit: int | None = option(\n"
+        "        'newLimit', WORKERS, whole(1), 'New.', own=True, asked='New.', changed='New.',\n"
+        "        otherwise=5, described='newLimit',\n"
+        "    )\n"
+    )
+    program = f"""
+import importlib.util, json, sys
+from pathlib import Path
+
+name = "modelserver.models.options.table"
+spec = importlib.util.find_spec(name)
+table = sys.modules[name] = importlib.util.module_from_spec(spec)
+above = "    startup_timeout: int | None"
+before, _, after = Path(spec.origin).read_text().partition(above)
+exec(compile(before + {row!r} + above + after, spec.origin, "exec"), table.__dict__)
+
+from docs.model_config import reference
+from modelserver.models.changes import Change
+from modelserver.models.options.resolve import Registration, resolve_options
+from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.preparation import _limits
+from modelserver.models.settings.settings import Settings
+from modelserver.models.snapshot import parse_snapshot
+from modelserver.surface.api.describe import described
+
+def resolve(registration, text=""):
+    config = parse_model_config(text)[0]
+    return resolve_options(
+        "m", "1.0", registration, config, Settings(), at_startup=False, device_count=0, cpu_count=1
+    )
+
+file = resolve(Registration(), "newLimit: 7")
+changed = Change.of(new_limit=9).applied_to(file)
+state = {{"models": {{"m": {{"1.0": {{"marName": "m.mar", "newLimit": 8}}}}}}}}
+saved = parse_snapshot(json.dumps(state)).models[0].registration
+print(json.dumps([
+    *(_limits(each).options["new_limit"] for each in (resolve(Registration()), file)),
+    *(_limits(each).options["new_limit"] for each in (resolve(saved), changed)),
+    file.sources["new_limit"], described(changed)["newLimit"], "newLimit" in reference(),
+]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert json.loads(run.stdout) == [5, 7, 8, 9, YAML, 9, True]

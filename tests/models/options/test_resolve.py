@@ -39,7 +39,8 @@ def test_nothing_given_is_the_defaults() -> None:
     """One instance per batch, adaptive, no workers, and every source is the default."""
     options = resolve()
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
-    assert set(options.sources) == set(ModelOptions.__slots__) - {"sources", "warnings"}
+    fields = set(ModelOptions.__slots__) - {"sources", "warnings", "values"}
+    assert set(options.sources) == fields | set(options.values)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,6 @@ from modelserver.models.options.table import (
 )
 from modelserver.models.settings.settings import Settings
 
-# What they say is part of ``parallel_level`` and ``processes``, and of ``request_timeout``.
-_PARTS = {"torchrun", "client_timeout_ms"}
-
 
 def test_every_field_has_a_row() -> None:
     """What the file may say is a row each, no key has two, and none is a handler's."""
@@ -28,13 +25,13 @@ def test_every_field_has_a_row() -> None:
 
 def test_every_option_has_a_value() -> None:
     """A model has a value of each, and where nobody says anything that is the server's default."""
-    values = {field.name for field in fields(ModelOptions)}
-    assert set(OPTIONS) - values == _PARTS
+    values = {field.name for field in fields(ModelOptions)} | set(ModelOptions().values)
+    assert set(OPTIONS) <= values
 
     untouched = resolve_options(
         "m", "1.0", Registration(), None, Settings(), at_startup=False, device_count=0, cpu_count=2
     )
-    for name in set(OPTIONS) & values:
+    for name in OPTIONS:
         assert getattr(untouched, name) == getattr(ModelOptions(), name), name
 
 

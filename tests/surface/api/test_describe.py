@@ -305,12 +305,12 @@ async def test_all_that_is_told_is_documented() -> None:
     full = ModelOptions(
         autoscale=True,
         device_ids=(0,),
-        max_worker_memory=1 << 30,
         max_worker_requests=5,
         worker_threads=2,
         sequence_batching=True,
         batch_size=8,
         request_timeout=1.5,
+        values={"max_worker_memory": 1 << 30},
     )
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
     shown = model(

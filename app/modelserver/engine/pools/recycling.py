@@ -67,8 +67,13 @@ class Recycler:
         """Applies new limits; the memory is checked if it is limited."""
         self._large.clear()
         self.close()
-        if self._pool.limits.max_worker_memory:
+        if self._most_memory():
             self._timer = self._loop.call_later(LOOKS, self._look)
+
+    def _most_memory(self) -> int:
+        """Bytes that a worker may use; 0 is unlimited."""
+        most: int = self._pool.limits.options.get("max_worker_memory", 0)
+        return most
 
     def close(self) -> None:
         """Stops checking."""
@@ -81,13 +86,13 @@ class Recycler:
         node = _node_of(worker)
         if node is None:
             self._weigh(worker)
-        elif self._pool.limits.max_worker_memory:
+        elif self._most_memory():
             # The next time it may be from before.
             self._untold[worker.label] = node.told + 2
 
     def _weigh(self, worker: Worker) -> None:
         """Notes whether it is too large right after loading."""
-        limit, size = self._pool.limits.max_worker_memory, self._size(worker)
+        limit, size = self._most_memory(), self._size(worker)
         if limit and size > limit:
             self._large.add((worker.label, worker.pid))
             _log.warning(
@@ -101,7 +106,7 @@ class Recycler:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOKS, self._look)
-        limit = self._pool.limits.max_worker_memory
+        limit = self._most_memory()
         ready = [worker for worker in self._pool.workers if worker.state is WorkerState.READY]
         self._hear_of(ready)
         for worker in ready:

@@ -6,7 +6,7 @@ import enum
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from modelserver.engine.batching.policies import Adaptive, Window, make_policy
 from modelserver.engine.pools.gate import BASE_NEED, StartGate
@@ -271,7 +271,8 @@ class Ranks:
 class PoolLimits:
     """How a pool batches, and its limits; times in seconds. ``tickets``: only idle workers accept requests.
 
-    A worker is recycled above ``max_worker_memory`` bytes or after ``max_worker_requests``; 0 is unlimited.
+    A worker is recycled after ``max_worker_requests``; 0 is unlimited. ``options`` are further options of the
+    model by their names, for whatever part of the pool they are of.
     """
 
     batch_size: int
@@ -280,8 +281,8 @@ class PoolLimits:
     max_requests: int
     max_bytes: int
     tickets: bool = False
-    max_worker_memory: int = 0
     max_worker_requests: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

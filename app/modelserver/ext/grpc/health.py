@@ -122,7 +122,7 @@ class HealthService:
     def _status(self, name: str) -> int:
         if name in self._services:
             serving = self._registry.healthy
-        elif not self._registry.is_known(name):
+        elif name not in self._registry.names():
             return int(_Answer.SERVICE_UNKNOWN)
         else:
             serving = self._registry.is_ready(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from math import log
 from operator import itemgetter
 from random import random
@@ -55,7 +56,6 @@ class ModelTraffic(Generic[V]):
         self.shadows: dict[str, Shadow] = {}
         self.promotion: Report | None = None
         self.requests: dict[str, Value] = {}
-        self._keep = keep
         self._on_change = on_change
         self._versions: Mapping[str, V] = {}
         self._default = ""
@@ -69,12 +69,11 @@ class ModelTraffic(Generic[V]):
         # Shadows with their shares, the greatest first, and the number of requests until the next copy.
         self._sampled: list[tuple[float, Shadow]] = []
         self._until = 0
-        self._spacing = 0.0
         # Whether :meth:`watch` has anything to do.
         self.watches = False
         self.promoter: Promoter | None = None
         self._judge = Judge()
-        self._spare = Spare()
+        self._make_shadow = partial(Shadow, judge=self._judge, keep=keep, spare=Spare(), tell=self._copied)
         self._timer: asyncio.TimerHandle | None = None
 
     # -- for each request
@@ -135,7 +134,9 @@ class ModelTraffic(Generic[V]):
 
     def _next_sample(self) -> int:
         """After how many requests one is copied: drawing this is cheaper than to decide for each."""
-        return int(log(1 - random()) * self._spacing) + 1  # noqa: S311 - no secret
+        most = self._sampled[0][0]
+        # Of the geometric distribution.
+        return int(log(1 - random()) / log(1 - most)) + 1 if most < 1 else 1  # noqa: S311 - no secret
 
     def _sample(self, version: V) -> list[Shadow]:
         """The shadows that get a copy of one request, the one with the greatest share among them."""
@@ -209,23 +210,13 @@ class ModelTraffic(Generic[V]):
                 self.shadows[name] = before.pop(name)
                 kept.version = self._versions[name]
             else:
-                self.shadows[name] = Shadow(
-                    self._versions[name],
-                    how,
-                    self._judge,
-                    keep=self._keep,
-                    spare=self._spare,
-                    tell=self._copied,
-                )
+                self.shadows[name] = self._make_shadow(self._versions[name], how)
         for shadow in before.values():
             shadow.close()
         sampled = [
             (shadow.how.percent / 100, shadow) for shadow in self.shadows.values() if shadow.how.percent
         ]
         self._sampled = sorted(sampled, key=itemgetter(0), reverse=True)
-        most = self._sampled[0][0] if sampled else 0
-        # Of the geometric distribution.
-        self._spacing = 1 / log(1 - most) if 0 < most < 1 else 0.0
         self._until = self._next_sample() if sampled else 0
 
     def _copied(self, version: Version, failed: bool, seconds: float, agreed: bool | None) -> None:

@@ -31,6 +31,7 @@ class Option:
         values: allowed in the file.
         summary: for the page of keys.
         default: as text, if it is not the value in ``ModelOptions``.
+        otherwise: its value if nothing sets it, unless ``ModelOptions`` has a field of its name.
         own: not in TorchServe; snapshots keep it if it was set by a registration or change.
         strict: invalid values are refused, as for all ``own`` options, instead of ignored with a warning.
         asked: the description of the registration's parameter of this name, if there is one.
@@ -50,6 +51,7 @@ class Option:
     values: Values
     summary: str
     default: str | None = None
+    otherwise: Any = None
     own: bool = False
     strict: bool = False
     asked: str = ""

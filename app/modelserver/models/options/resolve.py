@@ -128,14 +128,16 @@ PARAMETERS = {**{name: option.parameter for name, option in ASKED.items()}, **pa
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """The resolved options. ``max_batch_delay``, the times of ``autoscale`` and the ``_ms`` fields (0:
-    unused) are in ms, timeouts in s, ``max_worker_memory`` in bytes; it and ``max_worker_requests`` are
-    unlimited if 0.
+    unused) are in ms, timeouts in s; ``max_worker_requests`` is unlimited if 0.
 
     ``worker_threads`` is per process, 0 for a share of the cores. ``request_timeout`` is the server's
     deadline for a request. ``batcher``: a block like KServe's is present. ``device_ids`` is empty if any
     device will do. ``parallel_level`` is the number of devices of a worker, 0 for one; ``processes`` its
     number of processes if started as by torchrun, else 0, with ``rank_threads`` threads each (0: their
     share). ``sources`` says where each option came from; ``warnings`` are lines for the log.
+
+    Options that are simply the first that is set need no field: ``values`` has them by name, and they are
+    attributes, too.
     """
 
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -152,7 +154,6 @@ class ModelOptions:
     autoscale_target_wait: int = _UNTOUCHED.autoscale_target_wait
     autoscale_up_pause: int = _UNTOUCHED.autoscale_up_pause
     autoscale_down_pause: int = _UNTOUCHED.autoscale_down_pause
-    max_worker_memory: int = _UNTOUCHED.max_worker_memory
     max_worker_requests: int = _UNTOUCHED.max_worker_requests
     worker_threads: int = 0
     job_queue_size: int = _UNTOUCHED.job_queue_size
@@ -181,6 +182,21 @@ class ModelOptions:
     signature: Signature = field(default_factory=Signature)
     sources: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=lambda: _DEFAULTS)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "values" and name in self.values:
+                return self.values[name]
+            raise AttributeError(name)
+
+    def changed(self, values: Mapping[str, Any], source: str) -> ModelOptions:
+        """With these options, which come from this source."""
+        fields_of = {name: value for name, value in values.items() if name not in self.values}
+        others = {**self.values, **{name: value for name, value in values.items() if name in self.values}}
+        sources = {**self.sources, **dict.fromkeys(values, source)}
+        return replace(self, **fields_of, values=others, sources=sources)
 
 
 def resolve_options(
@@ -201,7 +217,7 @@ def resolve_options(
     those of ``LoadedSettings``; without them a setting that differs from its default counts as the file's.
     """
     devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
-    return _Resolver(
+    sources = _Sources(
         registration=registration,
         config=model_config or ModelConfig(),
         fallback=settings.models.get(name, {}).get(version) or ModelDefaults(),
@@ -210,12 +226,13 @@ def resolve_options(
         at_startup=at_startup,
         devices=devices,
         cpus=cpu_count,
-    ).resolve()
+    )
+    return _Resolver(sources).resolve()
 
 
 @dataclass(frozen=True, slots=True)
-class _Resolver:
-    """All sources. Options that are not simply the first by rank have a method for value and source."""
+class _Sources:
+    """Where options come from, and warnings about what has no effect, each once."""
 
     registration: Registration
     config: ModelConfig
@@ -225,74 +242,11 @@ class _Resolver:
     at_startup: bool
     devices: int
     cpus: int
+    warnings: list[str] = field(default_factory=list)
 
-    def resolve(self) -> ModelOptions:
-        warnings: list[str] = []
-        workers, workers_source = self.workers(warnings)
-        chosen: dict[str, _Choice[Any]] = {
-            **{option.name: self.ranked(option) for option in _RANKED_ALIKE},
-            "batch_size": self.batch_size(),
-            "max_batch_delay": self.max_batch_delay(),
-            "batch_policy": self.batch_policy(),
-            "batcher": self.batcher(),
-            "request_timeout": self.request_timeout(),
-            "min_workers": (workers[0], workers_source),
-            "max_workers": (workers[1], workers_source),
-            "autoscale": self.autoscale(warnings),
-            "job_queue_size": _first(
-                (self.config.job_queue_size or None, YAML), last=self.setting("job_queue_size")
-            ),
-            "job_queue_bytes": self.setting("job_queue_bytes"),
-            "split_instances": self.split_instances(),
-            "service_envelope": self.service_envelope(),
-            "device_type": self.device_type(warnings),
-            "device_ids": self.device_ids(warnings),
-            "parallel_level": self.parallel_level(warnings),
-            "processes": self.processes(),
-            "rank_threads": self.rank_threads(),
-            "sequence_max_idle_ms": self.sequence_max_idle(warnings),
-            "resources": self.resources(),
-            "placement": self.placement(),
-        }
-        return ModelOptions(
-            **{option: value for option, (value, _) in chosen.items()},
-            sources={option: source for option, (_, source) in chosen.items()},
-            warnings=tuple(warnings),
-        )
-
-    def batch_size(self) -> _Choice[int]:
-        return _first(
-            (self.registration.given("batch_size"), REGISTER),
-            (self.registration.max_batch_size, REGISTER),
-            (self.in_block("max_batch_size"), YAML),
-            (self.config.batch_size, YAML),
-            (self.fallback.batch_size, MODELS_KEY),
-            last=self.unless_block(
-                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
-            ),
-        )
-
-    def max_batch_delay(self) -> _Choice[int]:
-        return _first(
-            (self.registration.given("max_batch_delay"), REGISTER),
-            (self.registration.max_latency, REGISTER),
-            (self.in_block("max_latency"), YAML),
-            (self.config.max_batch_delay or None, YAML),
-            (self.fallback.max_batch_delay, MODELS_KEY),
-            last=self.unless_block("batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)),
-        )
-
-    def batch_policy(self) -> _Choice[BatchPolicy]:
-        asked_for, source = self.ranked(OPTIONS["batch_policy"])
-        if asked_for is not None:
-            return BatchPolicy(asked_for.lower()), source
-        block, block_source = self.batcher()
-        _, delay_source = self.max_batch_delay()
-        if block:
-            return BatchPolicy.WINDOW, block_source
-        if delay_source != DEFAULT:
-            return BatchPolicy.WINDOW, delay_source
-        return BatchPolicy.ADAPTIVE, DEFAULT
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def batcher(self) -> _Choice[bool]:
         if self.registration.has_batcher:
@@ -300,185 +254,6 @@ class _Resolver:
         if self.config.batcher is not None:
             return True, YAML
         return self.setting("enable_batcher") if self.settings.enable_batcher else (False, DEFAULT)
-
-    def request_timeout(self) -> _Choice[float | None]:
-        client_timeout = self.config.client_timeout_ms
-        return _first(
-            (self.registration.timeout, REGISTER),
-            (self.in_block("timeout"), YAML),
-            (client_timeout / 1000 if client_timeout else None, YAML),
-            last=self.unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
-        )
-
-    def service_envelope(self) -> _Choice[str]:
-        name, source = self.ranked(OPTIONS["service_envelope"])
-        return "" if name in (None, "none") else name, source
-
-    def split_instances(self) -> _Choice[str]:
-        return _first(
-            (_as_split(self.registration.split_instances), REGISTER),
-            (_as_split(self.config.split_instances), YAML),
-            last=self.setting("split_instances"),
-        )
-
-    def device_type(self, warnings: list[str]) -> _Choice[str]:
-        if (elsewhere := self.elsewhere()) is not None:
-            kind = "gpu" if elsewhere.num_gpus else "cpu"
-            return _first((self.config.device_type, YAML), last=(kind, DEFAULT))
-        if self.config.device_type == "gpu" and not self.devices:
-            warnings.append(
-                "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
-            )
-            return "cpu", DEFAULT
-        return _first((self.config.device_type, YAML), last=("gpu" if self.devices else "cpu", DEFAULT))
-
-    def device_ids(self, warnings: list[str]) -> _Choice[tuple[int, ...]]:
-        """The list, unless it names a missing device (reference 9)."""
-        named = self.config.device_ids
-        if not named or self.config.device_type == "cpu":
-            return (), DEFAULT
-        if max(named) < self.devices:
-            return named, YAML
-        warnings.append(
-            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.devices}, that of "
-            "the GPUs, are needed"
-        )
-        return (), DEFAULT
-
-    def torchrun(self) -> Torchrun | None:
-        """The block if it applies: as in TorchServe, only with a parallel type."""
-        return self.config.torchrun if self.config.parallel_type else None
-
-    def parallel_level(self, warnings: list[str] | None = None) -> _Choice[int]:
-        torchrun = self.torchrun()
-        if torchrun is not None:
-            return torchrun.processes, YAML
-        if self.config.parallel_type and self.config.parallel_level is not None:
-            return self.config.parallel_level, YAML
-        if self.config.torchrun is not None and warnings is not None:
-            warnings.append(
-                "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)"
-            )
-        return 0, DEFAULT
-
-    def processes(self) -> _Choice[int]:
-        """The processes of a ``torchrun`` block, or the level of a type that has several."""
-        level, source = self.parallel_level()
-        if self.torchrun() is not None or (level > 0 and self.config.parallel_type in RANKED):
-            return level, source
-        return 0, DEFAULT
-
-    def rank_threads(self) -> _Choice[int]:
-        torchrun = self.torchrun()
-        threads = None if torchrun is None else torchrun.threads
-        return (0, DEFAULT) if threads is None else (threads, YAML)
-
-    def resources(self) -> _Choice[Demand | str]:
-        """The default of all models was checked at startup."""
-        if self.config.resources is not None:
-            return self.config.resources, YAML
-        value, source = self.setting("worker_resources")
-        default = parse_resources(value) if value else _NOTHING_SAID.resources
-        if self.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
-            level, _ = self.parallel_level()
-            return replace(default, num_gpus=float(max(1, level))), YAML
-        return default, source
-
-    def placement(self) -> _Choice[str]:
-        """The processes of one worker talk with each other; workers do not."""
-        if self.config.placement is not None:
-            return self.config.placement, YAML
-        return ("pack" if self.processes()[0] else _NOTHING_SAID.placement), DEFAULT
-
-    def elsewhere(self) -> Demand | None:
-        """What a worker needs on another machine; None if it runs on this one."""
-        resources, _ = self.resources()
-        return None if self.settings.worker_launcher == "local" or isinstance(resources, str) else resources
-
-    def sequence_max_idle(self, warnings: list[str]) -> _Choice[int]:
-        """Sequences always have an idle timeout, or those of clients that left would never end.
-
-        TorchServe answers every request with 500 if none is given (reference 8.9).
-        """
-        asked_for: _Choice[int] = self.ranked(OPTIONS["sequence_max_idle_ms"])
-        if asked_for[0] or not self.config.sequence_batching:
-            return asked_for
-        warnings.append(
-            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
-            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
-        )
-        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
-
-    def workers(self, warnings: list[str]) -> _Choice[_Workers]:
-        """The requested numbers, limited to the groups of GPUs if each worker needs one (reference 18.3)."""
-        (fewest, most), source = self.asked_workers(warnings)
-        level, gpus = self.parallel_level()[0], self.gpus()
-        if level < 1 or gpus < level or most <= gpus // level:
-            return (fewest, most), source
-        possible = gpus // level
-        if source != DEFAULT:
-            warnings.append(f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}")
-        return (min(fewest, possible), possible), source
-
-    def gpus(self) -> int:
-        """The number of GPUs that this model may use."""
-        if self.config.device_type == "cpu":
-            return 0
-        named = self.config.device_ids or ()
-        return len(named) if named and max(named) < self.devices else self.devices
-
-    def asked_workers(self, warnings: list[str]) -> _Choice[_Workers]:
-        default = self.default_workers()
-        return _first(
-            (self.registered_workers(default[0]), REGISTER),
-            (self.yaml_workers(warnings), YAML),
-            (self.fallback_workers(default[0], warnings), MODELS_KEY),
-            last=((default[0], default[0]), default[1]),
-        )
-
-    def default_workers(self) -> _Choice[int]:
-        initial = self.registration.initial_workers
-        if not self.at_startup and initial is not None:
-            return max(0, initial), REGISTER
-        configured, source = self.setting("default_workers_per_model")
-        if configured or not self.at_startup:
-            return configured, source
-        # How many devices other machines have is not known.
-        return (self.devices or self.cpus) if self.elsewhere() is None else 1, DEFAULT
-
-    def registered_workers(self, default: int) -> _Workers | None:
-        fewest, most = self.registration.min_workers, self.registration.max_workers
-        if fewest is not None:
-            return fewest, fewest if most is None else most
-        return None if most is None else (min(default, most), most)
-
-    def yaml_workers(self, warnings: list[str]) -> _Workers | None:
-        fewest, most = self.config.min_workers or 0, self.config.max_workers or 0
-        if 0 < fewest <= most:
-            return fewest, most
-        if self.config.min_workers is not None or self.config.max_workers is not None:
-            warnings.append(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
-        return None
-
-    def fallback_workers(self, default: int, warnings: list[str]) -> _Workers | None:
-        fewest, most = self.fallback.min_workers, self.fallback.max_workers
-        if not self.at_startup or (fewest is None and most is None):
-            return None
-        if fewest is not None and most is not None and most < fewest:
-            warnings.append(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
-            return None
-        if fewest is None:
-            fewest = default if most is None else min(default, most)
-        return fewest, max(fewest, default) if most is None else most
-
-    def autoscale(self, warnings: list[str]) -> _Choice[bool]:
-        """Never with sequences, as their state would be lost with a worker."""
-        asked_for: _Choice[bool] = self.ranked(OPTIONS["autoscale"])
-        if not self.config.sequence_batching or not asked_for[0]:
-            return asked_for
-        if asked_for[1] in {REGISTER, YAML}:
-            warnings.append("autoscale has no effect on a model with sequenceBatching")
-        return False, DEFAULT
 
     def ranked(self, option: Option) -> _Choice[Any]:
         """The first source that sets the option."""
@@ -512,9 +287,296 @@ class _Resolver:
         return value, _kind_of_source(self.setting_sources[key])
 
 
-_NOTHING_SAID = ModelOptions()
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """The options of devices and machines."""
 
-_RANKED_ALIKE = [OPTIONS[each.name] for each in fields(ModelOptions) if each.name in OPTIONS]
+    sources: _Sources
+
+    def device_type(self) -> _Choice[str]:
+        if (elsewhere := self.elsewhere()) is not None:
+            kind = "gpu" if elsewhere.num_gpus else "cpu"
+            return _first((self.sources.config.device_type, YAML), last=(kind, DEFAULT))
+        if self.sources.config.device_type == "gpu" and not self.sources.devices:
+            self.sources.warn(
+                "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
+            )
+            return "cpu", DEFAULT
+        return _first(
+            (self.sources.config.device_type, YAML), last=("gpu" if self.sources.devices else "cpu", DEFAULT)
+        )
+
+    def device_ids(self) -> _Choice[tuple[int, ...]]:
+        """The list, unless it names a missing device (reference 9)."""
+        named = self.sources.config.device_ids
+        if not named or self.sources.config.device_type == "cpu":
+            return (), DEFAULT
+        if max(named) < self.sources.devices:
+            return named, YAML
+        self.sources.warn(
+            f"model-config.yaml: deviceIds={list(named)} is ignored: numbers below {self.sources.devices}, "
+            "that of the GPUs, are needed"
+        )
+        return (), DEFAULT
+
+    def torchrun(self) -> Torchrun | None:
+        """The block if it applies: as in TorchServe, only with a parallel type."""
+        return self.sources.config.torchrun if self.sources.config.parallel_type else None
+
+    def parallel_level(self) -> _Choice[int]:
+        torchrun = self.torchrun()
+        if torchrun is not None:
+            return torchrun.processes, YAML
+        if self.sources.config.parallel_type and self.sources.config.parallel_level is not None:
+            return self.sources.config.parallel_level, YAML
+        if self.sources.config.torchrun is not None:
+            self.sources.warn(
+                "model-config.yaml: torchrun has no effect without a parallelType (tp, pp, pptp, custom)"
+            )
+        return 0, DEFAULT
+
+    def processes(self) -> _Choice[int]:
+        """The processes of a ``torchrun`` block, or the level of a type that has several."""
+        level, source = self.parallel_level()
+        if self.torchrun() is not None or (level > 0 and self.sources.config.parallel_type in RANKED):
+            return level, source
+        return 0, DEFAULT
+
+    def rank_threads(self) -> _Choice[int]:
+        torchrun = self.torchrun()
+        threads = None if torchrun is None else torchrun.threads
+        return (0, DEFAULT) if threads is None else (threads, YAML)
+
+    def resources(self) -> _Choice[Demand | str]:
+        """The default of all models was checked at startup."""
+        if self.sources.config.resources is not None:
+            return self.sources.config.resources, YAML
+        value, source = self.sources.setting("worker_resources")
+        default = parse_resources(value) if value else _NOTHING_SAID.resources
+        if self.sources.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
+            level, _ = self.parallel_level()
+            return replace(default, num_gpus=float(max(1, level))), YAML
+        return default, source
+
+    def placement(self) -> _Choice[str]:
+        """The processes of one worker talk with each other; workers do not."""
+        if self.sources.config.placement is not None:
+            return self.sources.config.placement, YAML
+        return ("pack" if self.processes()[0] else _NOTHING_SAID.placement), DEFAULT
+
+    def elsewhere(self) -> Demand | None:
+        """What a worker needs on another machine; None if it runs on this one."""
+        resources, _ = self.resources()
+        return (
+            None
+            if self.sources.settings.worker_launcher == "local" or isinstance(resources, str)
+            else resources
+        )
+
+    def gpus(self) -> int:
+        """The number of GPUs that this model may use."""
+        if self.sources.config.device_type == "cpu":
+            return 0
+        named = self.sources.config.device_ids or ()
+        return len(named) if named and max(named) < self.sources.devices else self.sources.devices
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerNumbers:
+    """The numbers of workers."""
+
+    sources: _Sources
+    devices: _Devices
+
+    def workers(self) -> _Choice[_Workers]:
+        """The requested numbers, limited to the groups of GPUs if each worker needs one (reference 18.3)."""
+        (fewest, most), source = self.asked_workers()
+        level, gpus = self.devices.parallel_level()[0], self.devices.gpus()
+        if level < 1 or gpus < level or most <= gpus // level:
+            return (fewest, most), source
+        possible = gpus // level
+        if source != DEFAULT:
+            self.sources.warn(
+                f"{gpus} GPUs are enough for {possible} workers of {level} each, not for {most}"
+            )
+        return (min(fewest, possible), possible), source
+
+    def asked_workers(self) -> _Choice[_Workers]:
+        default = self.default_workers()
+        return _first(
+            (self.registered_workers(default[0]), REGISTER),
+            (self.yaml_workers(), YAML),
+            (self.fallback_workers(default[0]), MODELS_KEY),
+            last=((default[0], default[0]), default[1]),
+        )
+
+    def default_workers(self) -> _Choice[int]:
+        initial = self.sources.registration.initial_workers
+        if not self.sources.at_startup and initial is not None:
+            return max(0, initial), REGISTER
+        configured, source = self.sources.setting("default_workers_per_model")
+        if configured or not self.sources.at_startup:
+            return configured, source
+        # How many devices other machines have is not known.
+        return (self.sources.devices or self.sources.cpus) if self.devices.elsewhere() is None else 1, DEFAULT
+
+    def registered_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.sources.registration.min_workers, self.sources.registration.max_workers
+        if fewest is not None:
+            return fewest, fewest if most is None else most
+        return None if most is None else (min(default, most), most)
+
+    def yaml_workers(self) -> _Workers | None:
+        fewest, most = self.sources.config.min_workers or 0, self.sources.config.max_workers or 0
+        if 0 < fewest <= most:
+            return fewest, most
+        if self.sources.config.min_workers is not None or self.sources.config.max_workers is not None:
+            self.sources.warn(f"Invalid model config in mar, minWorkers:{fewest}, maxWorkers:{most}")
+        return None
+
+    def fallback_workers(self, default: int) -> _Workers | None:
+        fewest, most = self.sources.fallback.min_workers, self.sources.fallback.max_workers
+        if not self.sources.at_startup or (fewest is None and most is None):
+            return None
+        if fewest is not None and most is not None and most < fewest:
+            self.sources.warn(f"models=: minWorkers={fewest} is above maxWorkers={most}, both are ignored")
+            return None
+        if fewest is None:
+            fewest = default if most is None else min(default, most)
+        return fewest, max(fewest, default) if most is None else most
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Options that are not simply the first by rank have a method for value and source."""
+
+    sources: _Sources
+
+    def resolve(self) -> ModelOptions:
+        devices = _Devices(self.sources)
+        workers, workers_source = _WorkerNumbers(self.sources, devices).workers()
+        chosen: dict[str, _Choice[Any]] = {
+            **{option.name: self.sources.ranked(option) for option in _RANKED_ALIKE},
+            "batch_size": self.batch_size(),
+            "max_batch_delay": self.max_batch_delay(),
+            "batch_policy": self.batch_policy(),
+            "batcher": self.sources.batcher(),
+            "request_timeout": self.request_timeout(),
+            "min_workers": (workers[0], workers_source),
+            "max_workers": (workers[1], workers_source),
+            "autoscale": self.autoscale(),
+            "job_queue_size": _first(
+                (self.sources.config.job_queue_size or None, YAML),
+                last=self.sources.setting("job_queue_size"),
+            ),
+            "job_queue_bytes": self.sources.setting("job_queue_bytes"),
+            "split_instances": self.split_instances(),
+            "service_envelope": self.service_envelope(),
+            "device_type": devices.device_type(),
+            "device_ids": devices.device_ids(),
+            "parallel_level": devices.parallel_level(),
+            "processes": devices.processes(),
+            "rank_threads": devices.rank_threads(),
+            "sequence_max_idle_ms": self.sequence_max_idle(),
+            "resources": devices.resources(),
+            "placement": devices.placement(),
+        }
+        others = {option.name: self.sources.ranked(option) for option in _WITHOUT_FIELD}
+        return ModelOptions(
+            **{option: value for option, (value, _) in chosen.items()},
+            sources={option: source for option, (_, source) in (chosen | others).items()},
+            warnings=tuple(self.sources.warnings),
+            values={option: value for option, (value, _) in others.items()},
+        )
+
+    def batch_size(self) -> _Choice[int]:
+        return _first(
+            (self.sources.registration.given("batch_size"), REGISTER),
+            (self.sources.registration.max_batch_size, REGISTER),
+            (self.sources.in_block("max_batch_size"), YAML),
+            (self.sources.config.batch_size, YAML),
+            (self.sources.fallback.batch_size, MODELS_KEY),
+            last=self.sources.unless_block(
+                "batcher_max_batch_size", _BLOCK.max_batch_size, (DEFAULT_BATCH_SIZE, DEFAULT)
+            ),
+        )
+
+    def max_batch_delay(self) -> _Choice[int]:
+        return _first(
+            (self.sources.registration.given("max_batch_delay"), REGISTER),
+            (self.sources.registration.max_latency, REGISTER),
+            (self.sources.in_block("max_latency"), YAML),
+            (self.sources.config.max_batch_delay or None, YAML),
+            (self.sources.fallback.max_batch_delay, MODELS_KEY),
+            last=self.sources.unless_block(
+                "batcher_max_latency", _BLOCK.max_latency, (DEFAULT_BATCH_DELAY, DEFAULT)
+            ),
+        )
+
+    def batch_policy(self) -> _Choice[BatchPolicy]:
+        asked_for, source = self.sources.ranked(OPTIONS["batch_policy"])
+        if asked_for is not None:
+            return BatchPolicy(asked_for.lower()), source
+        block, block_source = self.sources.batcher()
+        _, delay_source = self.max_batch_delay()
+        if block:
+            return BatchPolicy.WINDOW, block_source
+        if delay_source != DEFAULT:
+            return BatchPolicy.WINDOW, delay_source
+        return BatchPolicy.ADAPTIVE, DEFAULT
+
+    def request_timeout(self) -> _Choice[float | None]:
+        client_timeout = self.sources.config.client_timeout_ms
+        return _first(
+            (self.sources.registration.timeout, REGISTER),
+            (self.sources.in_block("timeout"), YAML),
+            (client_timeout / 1000 if client_timeout else None, YAML),
+            last=self.sources.unless_block("batcher_timeout", _BLOCK.timeout, (None, DEFAULT)),
+        )
+
+    def service_envelope(self) -> _Choice[str]:
+        name, source = self.sources.ranked(OPTIONS["service_envelope"])
+        return "" if name in (None, "none") else name, source
+
+    def split_instances(self) -> _Choice[str]:
+        return _first(
+            (_as_split(self.sources.registration.split_instances), REGISTER),
+            (_as_split(self.sources.config.split_instances), YAML),
+            last=self.sources.setting("split_instances"),
+        )
+
+    def sequence_max_idle(self) -> _Choice[int]:
+        """Sequences always have an idle timeout, or those of clients that left would never end.
+
+        TorchServe answers every request with 500 if none is given (reference 8.9).
+        """
+        asked_for: _Choice[int] = self.sources.ranked(OPTIONS["sequence_max_idle_ms"])
+        if asked_for[0] or not self.sources.config.sequence_batching:
+            return asked_for
+        self.sources.warn(
+            "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
+            f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
+        )
+        return DEFAULT_SEQUENCE_IDLE_MS, DEFAULT
+
+    def autoscale(self) -> _Choice[bool]:
+        """Never with sequences, as their state would be lost with a worker."""
+        asked_for: _Choice[bool] = self.sources.ranked(OPTIONS["autoscale"])
+        if not self.sources.config.sequence_batching or not asked_for[0]:
+            return asked_for
+        if asked_for[1] in {REGISTER, YAML}:
+            self.sources.warn("autoscale has no effect on a model with sequenceBatching")
+        return False, DEFAULT
+
+
+_FIELDS = {each.name for each in fields(ModelOptions)}
+_RANKED_ALIKE = [option for name, option in OPTIONS.items() if name in _FIELDS]
+_WITHOUT_FIELD = [option for name, option in OPTIONS.items() if name not in _FIELDS]
+_DEFAULTS: dict[str, Any] = {
+    option.name: getattr(_UNTOUCHED, option.setting) if option.setting else option.otherwise
+    for option in _WITHOUT_FIELD
+}
+_NOTHING_SAID = ModelOptions()
 
 
 def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:
