@@ -27,7 +27,7 @@ from tests.documents import describe_listener
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import build_parser
-from modelserver.surface.auth.given import read_token_file
+from modelserver.surface.auth.operator_tokens import read_token_file
 from modelserver.surface.auth.scopes import Scope, needed_scope
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from modelserver.ext import EXTENSIONS
 from modelserver.extension import Host, close_extensions, open_extensions
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.services import Services
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -56,19 +56,19 @@ ON: dict[str, dict[str, Any]] = {
 @pytest.fixture
 async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
     """Hosts with these settings, and without models."""
-    asides: list[Aside] = []
+    asides: list[OffLoop] = []
 
     def make(**changed: Any) -> Host:
         settings = Settings(**{**ALL_OFF, **changed})
-        aside, intake = Aside(1000), Intake.of(settings)
-        asides.append(aside)
+        off_loop, intake = OffLoop(1000), Intake.of(settings)
+        asides.append(off_loop)
         registry: Any = _Registry()
         services = Services(
             registry,
             ServerMetrics(),
             settings,
             tokens=None,
-            aside=aside,
+            off_loop=off_loop,
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back),
             shared=Regions(None, 0),
@@ -76,8 +76,8 @@ async def make_host(tmp_path: Path) -> AsyncIterator[Callable[..., Host]]:
         return Host(services, tmp_path, AccessLog(), print)
 
     yield make
-    for aside in asides:
-        aside.close()
+    for off_loop in asides:
+        off_loop.close()
 
 
 class _Registry:

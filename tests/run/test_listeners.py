@@ -17,8 +17,8 @@ from modelserver.models.settings.settings import Settings
 from modelserver.run.listeners import Listeners, check_of_pages, make_edge, make_listeners
 from modelserver.surface.api.services import LateApp, Services
 from modelserver.surface.auth.origins import ForeignName
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 ANY: Any = None
@@ -95,9 +95,9 @@ async def test_each_address_has_an_application(shared: bool) -> None:
         sockets[Address("http", "127.0.0.1", bound.getsockname()[1])] = bound
     places = list(sockets) * (3 if shared else 1)
     settings = Settings(inference_address=places[0], management_address=places[1], metrics_address=places[2])
-    aside, intake = Aside(1000), Intake.of(settings)
+    off_loop, intake = OffLoop(1000), Intake.of(settings)
     outgoing = Outgoing.of(settings, intake.give_back)
-    services = Services(ANY, ANY, settings, None, aside, intake, outgoing, Regions(None, 0))
+    services = Services(ANY, ANY, settings, None, off_loop, intake, outgoing, Regions(None, 0))
     host = Host(services, ANY, ANY, ANY)
     mounted, watch, request = object(), Mock(return_value=None), cast("Any", object())
     host.mount("management", "/console", lambda _: cast("Any", mounted))
@@ -105,7 +105,7 @@ async def test_each_address_has_an_application(shared: bool) -> None:
     listeners, apps = make_listeners(host, sockets, ANY, None, stamped_log=True)
     for bound in sockets.values():
         bound.close()
-    aside.close()
+    off_loop.close()
 
     endpoints = listeners._endpoints
     assert set(endpoints.roles) == set(sockets)

@@ -183,7 +183,7 @@ def hot_routes(host: Host, watch: Watch | None) -> InferenceApi:
     return InferenceApi(
         services.registry,
         settings.max_request_size,
-        services.aside,
+        services.off_loop,
         limits,
         host.answers,
         services.shared,

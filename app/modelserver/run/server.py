@@ -48,8 +48,8 @@ from modelserver.run.standby import active
 from modelserver.surface.api.services import Services
 from modelserver.surface.auth.policy import WARNING, notice
 from modelserver.surface.auth.rotation import Rotation, server_tokens
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.renewal import Renewal
@@ -225,7 +225,7 @@ class Server:
             metrics,
             settings,
             tokens=None if tokens is None else tokens.keeper,
-            aside=Aside(settings.max_request_size),
+            off_loop=OffLoop(settings.max_request_size),
             intake=intake,
             outgoing=Outgoing.of(settings, intake.give_back, settings.front_ends),
             shared=Regions(settings.shared_memory_prefix, settings.max_request_size),
@@ -238,7 +238,7 @@ class Server:
         finally:
             await close_extensions(extensions, _CLOSING)
             access.close()
-            host.services.aside.close()
+            host.services.off_loop.close()
         _log.info("modelserver stopped.")
 
     async def _load_and_run(
@@ -383,7 +383,7 @@ class Server:
         registry, began, grace = host.registry, time.monotonic(), self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
-        await host.services.aside.settle(grace)
+        await host.services.off_loop.settle(grace)
         for settle in host.settles:
             await settle(max(0.0, grace - (time.monotonic() - began)))
         await registry.drain(max(0.0, grace - (time.monotonic() - began)))

@@ -16,8 +16,8 @@ from modelserver.models.loading import default_name
 from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.surface.api.services import Services
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.testing.loopback import Loopback
@@ -75,20 +75,20 @@ async def engine(
         preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
         preparation.store.remote = Stores()
         registry = Registry(preparation, tells_names=settings.tells_names)
-        aside = Aside(settings.max_request_size)
+        off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         try:
             name = default_name(registration.url or "")
             model = await registry.register(registration, at_startup=True, fallback_name=name)
             await registry.wait_loaded(model)
-            api = InferenceApi(registry, settings.max_request_size, aside, limits)
+            api = InferenceApi(registry, settings.max_request_size, off_loop, limits)
             intake = Intake.of(settings)
             services = Services(
                 registry,
                 metrics,
                 settings,
                 tokens=None,
-                aside=aside,
+                off_loop=off_loop,
                 intake=intake,
                 outgoing=Outgoing.of(settings, intake.give_back),
                 shared=Regions(None, 0),
@@ -98,4 +98,4 @@ async def engine(
                 await registry.unregister(model.name, model.version)
         finally:
             await registry.close(_GRACE)
-            aside.close()
+            off_loop.close()

@@ -147,14 +147,14 @@ async def test_large_messages_are_unpacked_aside(monkeypatch: pytest.MonkeyPatch
     """The event loop only does the first part of a large message."""
     threads: list[int] = []
 
-    async def aside(act: Callable[..., bytes], *value: object) -> bytes:
+    async def off_loop(act: Callable[..., bytes], *value: object) -> bytes:
         def noted() -> bytes:
             threads.append(threading.get_ident())
             return act(*value)
 
         return await asyncio.get_running_loop().run_in_executor(None, noted)
 
-    monkeypatch.setattr("asyncio.to_thread", aside)
+    monkeypatch.setattr("asyncio.to_thread", off_loop)
     await unpacked(gzip.compress(bytes(_AT_ONCE - 1)), "gzip", LARGEST)
     assert threads == []
     await unpacked(gzip.compress(bytes(10 * _AT_ONCE)), "gzip", LARGEST)

@@ -25,8 +25,8 @@ from modelserver.ext.grpc.statuses import tell_open_inference, tell_prediction
 from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -101,11 +101,11 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
         name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,
         batches=False, splits_tensors=True, exposes_errors=True, traffic=None,
     )  # fmt: skip
-    aside = Aside(SIZE)
+    off_loop = OffLoop(SIZE)
     registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
     settings = Settings(max_request_instances=4)
     services: Any = SimpleNamespace(
-        registry=registry, settings=settings, aside=aside, intake=Intake(1 << 30), shared=None
+        registry=registry, settings=settings, off_loop=off_loop, intake=Intake(1 << 30), shared=None
     )
     around = around_calls([])
     predictions = inference.InferenceService(registry).methods
@@ -116,7 +116,7 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     served |= handlers(open_inference.NAME, tensors, tell_open_inference, around)
     async with listening(served) as server, grpc.aio.insecure_channel(server.address) as channel:
         yield channel
-    aside.close()
+    off_loop.close()
 
 
 @pytest.fixture

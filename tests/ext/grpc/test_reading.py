@@ -14,11 +14,11 @@ from modelserver.errors import BadRequest
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.reading import read_bytes, read_message
 from modelserver.models.options.signature import Signature
-from modelserver.surface.inference.v2 import Takes
+from modelserver.surface.inference.v2 import InputRules
 
-TAKES = Takes("m", Signature())
-WHOLE = Takes("m", Signature(), rows=False)
-SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
+TAKES = InputRules("m", Signature())
+WHOLE = InputRules("m", Signature(), rows=False)
+SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
 def make_request(rows: int = 2, **parameters: Any) -> Any:
@@ -34,15 +34,15 @@ def make_request(rows: int = 2, **parameters: Any) -> Any:
 
 def test_rows_are_taken_apart() -> None:
     """Of a model that takes rows; on the loop and by a helper alike."""
-    here, aside = (
+    here, off_loop = (
         read_message(make_request(), TAKES),
         read_bytes(make_request().SerializeToString(), TAKES),
     )
 
-    for read in (here, aside):
+    for read in (here, off_loop):
         assert [bytes(body) for body in read.bodies] == [b"\0", b"\1"]
-        assert (read.asked.id, read.kind) == ("own", TENSORS)
-    assert aside.asked.inputs == []
+        assert (read.request.id, read.kind) == ("own", TENSORS)
+    assert off_loop.request.inputs == []
 
 
 def test_another_model_gets_the_whole_as_json() -> None:

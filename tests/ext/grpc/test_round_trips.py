@@ -26,7 +26,7 @@ from modelserver.engine.tensors.tensor import Output, Tensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.tensors import read_request, response
-from modelserver.surface.inference.v2 import Answering
+from modelserver.surface.inference.v2 import ResponseParts
 
 _FEW = settings(max_examples=15)
 _FIELDS = {
@@ -194,7 +194,7 @@ def from_rest(request: InferRequest, outputs: list[Output], *, binary: bool) -> 
 def from_grpc(request: InferRequest, outputs: list[Output]) -> bytes:
     """The bytes of the output as gRPC tells it: raw to those who were, and where there is nothing else."""
     answer = message("inference.ModelInferResponse").FromString(
-        response(Answering("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()
+        response(ResponseParts("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()
     )
     (output,) = answer.outputs
     assert bool(answer.raw_output_contents) == (request.binary or output.datatype not in _FIELDS)

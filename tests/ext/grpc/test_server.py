@@ -39,7 +39,7 @@ def servers(settings: Settings) -> GrpcServers:
         settings=settings,
         registry=SimpleNamespace(healthy=True),
         tokens=None,
-        aside=SimpleNamespace(helpers=None),
+        off_loop=SimpleNamespace(helpers=None),
         shared=None,
     )
     return GrpcServers(services, lambda *_: None, rpcs=triton_rpcs(services))

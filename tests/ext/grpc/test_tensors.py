@@ -12,7 +12,7 @@ from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.tensors import outputs_of_json, read_request, response, to_json
-from modelserver.surface.inference.v2 import Answering
+from modelserver.surface.inference.v2 import ResponseParts
 
 
 def asking(**fields: Any) -> Any:
@@ -21,9 +21,9 @@ def asking(**fields: Any) -> Any:
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
 
 
-def answering(request: Any, identity: str = "id", **parameters: Any) -> Answering:
+def answering(request: Any, identity: str = "id", **parameters: Any) -> ResponseParts:
     """What a response to the request is made of."""
-    return Answering("m", "1", request, TENSORS, False, [], identity, parameters)
+    return ResponseParts("m", "1", request, TENSORS, False, [], identity, parameters)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])

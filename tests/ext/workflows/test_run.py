@@ -235,7 +235,7 @@ async def test_joining_is_cancelled_when_the_client_leaves() -> None:
         work.close()
         return lambda: stopped.append(size > 1 << 20)
 
-    flow.run._aside = cast("Any", SimpleNamespace(start=start))
+    flow.run._off_loop = cast("Any", SimpleNamespace(start=start))
     await flow.models["a"].answer(b"one")
     for name in ("b", "c"):
         await flow.models[name].answer(b"x" * (600 << 10))
@@ -325,7 +325,7 @@ async def test_long_answers_are_joined_beside_the_loop() -> None:
 
     for size in (4 << 10, 40 << 10):
         flow = Flow({"a": ["b", "c"]})
-        flow.run._aside = cast("Any", SimpleNamespace(start=start))
+        flow.run._off_loop = cast("Any", SimpleNamespace(start=start))
         for name, length in (("a", 1), ("b", size), ("c", size)):
             await flow.models[name].answer(b"x" * length)
 

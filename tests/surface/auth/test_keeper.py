@@ -90,7 +90,7 @@ def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: p
     assert opens(keeper, Scope.INFERENCE, before["inference"]["key"])
 
 
-def test_given_tokens(path: Path, clock: Clock) -> None:
+def test_provided_tokens_are_never_written(path: Path, clock: Clock) -> None:
     """They are good, all of them, for ever; they are in no file, and others are made beside them."""
     given_tokens = {Scope.INFERENCE: ("given-old", "given-new")}
     keeper = TokenKeeper(given_tokens, 15.0, KeyFile(path), clock)
@@ -110,16 +110,16 @@ def test_no_file_without_need(path: Path, clock: Clock) -> None:
     assert not path.exists()
 
 
-def test_given_tokens_are_replaced(path: Path, clock: Clock) -> None:
+def test_provided_tokens_are_never_written_are_replaced(path: Path, clock: Clock) -> None:
     """A rotation takes effect at once; a scope that has none any more gets one made."""
     keeper = TokenKeeper({Scope.INFERENCE: ("given-old",)}, None, KeyFile(path), clock)
     manager = content(path)["management"]["key"]
-    keeper.replace_given({Scope.INFERENCE: ("given-new",)})
+    keeper.replace_provided({Scope.INFERENCE: ("given-new",)})
     assert not opens(keeper, Scope.INFERENCE, "given-old")
     assert opens(keeper, Scope.INFERENCE, "given-new")
     assert opens(keeper, Scope.MANAGEMENT, manager)
 
-    keeper.replace_given({})
+    keeper.replace_provided({})
     assert not opens(keeper, Scope.INFERENCE, "given-new")
     assert opens(keeper, Scope.INFERENCE, content(path)["inference"]["key"])
 

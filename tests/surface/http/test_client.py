@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.odd_servers import answering, listening
 
-from modelserver.surface.http.client import Answered, Requester
+from modelserver.surface.http.client import Requester, TimedResponse
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,13 +24,13 @@ async def ask(
     patience: float = 5.0,
     request: bytes = REQUEST,
     host: str = "127.0.0.1",
-) -> list[Answered]:
+) -> list[TimedResponse]:
     """The answers to so many requests at once."""
-    answers = [Answered(0.0, 0.0, fault="no answer")] * count
+    answers = [TimedResponse(0.0, 0.0, fault="no answer")] * count
     requester = Requester(host, port, connections, answers.__setitem__)
     for number in range(count):
-        requester.ask(number, request)
-    await requester.rest(patience)
+        requester.send(number, request)
+    await requester.drain(patience)
     requester.close()
     return answers
 
@@ -62,11 +62,11 @@ async def test_answers_to_head_have_no_body() -> None:
 
 async def test_request_is_timed_from_when_it_was_due() -> None:
     """Also if it waits for a connection."""
-    answers: list[Answered] = []
+    answers: list[TimedResponse] = []
     async with listening(answering(OK)) as port:
         requester = Requester("127.0.0.1", port, 1, lambda _, answer: answers.append(answer))
-        requester.ask(0, REQUEST, time.perf_counter() - 3.0)
-        await requester.rest(5.0)
+        requester.send(0, REQUEST, time.perf_counter() - 3.0)
+        await requester.drain(5.0)
         requester.close()
 
     assert answers[0].sent < 0

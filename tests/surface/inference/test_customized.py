@@ -20,7 +20,7 @@ from modelserver.errors import (
     ServiceUnavailable,
     WorkerDied,
 )
-from modelserver.surface.inference.customized import TOO_LATE, Description, ask_handler
+from modelserver.surface.inference.customized import TOO_LATE, Description, fetch_description
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -61,7 +61,7 @@ def fails(error: Exception) -> Any:
 async def ask(outcome: Any, timeout: float = 5.0) -> Description:
     pool = Pool(outcome)
     model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=timeout))
-    return await ask_handler(model)
+    return await fetch_description(model)
 
 
 async def test_one_row_without_bytes_that_travels_alone() -> None:
@@ -69,7 +69,7 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
     pool = Pool(answers(b"{}"))
     model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=5))
 
-    await ask_handler(model)
+    await fetch_description(model)
 
     (request,) = pool.requests
     assert [(row.kind, row.size) for row in request.rows] == [(DESCRIBE, 0)]
@@ -115,7 +115,7 @@ async def test_no_reply() -> None:
     model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=0))
 
     with pytest.raises(InternalError) as refusal:
-        await ask_handler(model)
+        await fetch_description(model)
     assert (refusal.value.status, refusal.value.message) == (500, TOO_LATE)
     assert pool.cancelled == pool.requests
 

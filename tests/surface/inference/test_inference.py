@@ -60,7 +60,7 @@ def test_unknown_names_make_no_series(route: str) -> None:
 
     assert series(metrics) == before
     assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
-    assert routes._kept_target.cache_info().currsize <= 1024 < FLOOD
+    assert routes._cached_target.cache_info().currsize <= 1024 < FLOOD
 
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])

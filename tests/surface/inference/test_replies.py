@@ -77,8 +77,8 @@ def reply(exchange: Kept, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatc
     """To a request of V1, which is answered two seconds after it came."""
     model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.surface.inference.replies.monotonic", lambda: 2.0)
-    aside: Any = None
-    return Reply(exchange, model, V1(RequestLimits(), aside), Instances([]), aside)
+    off_loop: Any = None
+    return Reply(exchange, model, V1(RequestLimits(), off_loop), Instances([]), off_loop)
 
 
 def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:

@@ -15,10 +15,10 @@ from modelserver.engine.wire.messages import TENSORS, Answer, Row, SequenceHeade
 from modelserver.errors import BadRequest
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.requests import NO_HEADERS, headers_of, make_request
-from modelserver.surface.inference.v2 import Answering, Takes, read_tensors
+from modelserver.surface.inference.v2 import InputRules, ResponseParts, read_tensors
 
-TAKES = Takes("m", Signature())
-SEQUENCES = Takes("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
+TAKES = InputRules("m", Signature())
+SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))
 
 
 def body(rows: int = 2, **more: Any) -> bytes:
@@ -37,7 +37,7 @@ def test_each_row_travels_alone() -> None:
     assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [
         ("r", TENSORS, True, 1)
     ] * 2
-    assert taken.without_inputs().asked.inputs == []
+    assert taken.without_inputs().request.inputs == []
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_what_names_no_sequence_is_refused(parameters: dict[str, Any]) -> None:
 
 def test_small_answers_are_light() -> None:
     """Large ones only in binary, which nobody has to write out."""
-    parsed = read_tensors(body(), None, TAKES).asked
+    parsed = read_tensors(body(), None, TAKES).request
     light, heavy = (
-        Answering("m", "1", parsed, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
+        ResponseParts("m", "1", parsed, TENSORS, False, [bytes(size)], "id") for size in (10, 10_000_000)
     )
 
     assert (light.is_light, heavy.is_light) == (True, False)

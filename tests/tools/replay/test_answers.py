@@ -10,7 +10,7 @@ from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.recording.entries import lines_of_call
 from modelserver.surface.agreement import Tolerance
-from modelserver.surface.http.client import Answered
+from modelserver.surface.http.client import TimedResponse
 from modelserver.tools.replay.answers import body_of, document_of, gets_id
 from modelserver.tools.replay.comparison import difference
 
@@ -34,9 +34,9 @@ def inferred(*numbers: float, named: str = "1") -> bytes:
     return framed(answer.SerializeToString())
 
 
-def answered(body: bytes, code: int = 0, status: int = 200) -> Answered:
+def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
     """An answer of now."""
-    return Answered(0.0, 0.0, status, lines_of_call(code), body)
+    return TimedResponse(0.0, 0.0, status, lines_of_call(code), body)
 
 
 @pytest.mark.parametrize(

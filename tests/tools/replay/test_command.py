@@ -10,7 +10,7 @@ from modelserver.ext.recording.file import Recording, Writer
 from modelserver.surface.agreement import Tolerance
 from modelserver.tools.replay import command
 from modelserver.tools.replay.command import differences_of, main, read_speed, told
-from modelserver.tools.replay.sender import Answered
+from modelserver.tools.replay.sender import TimedResponse
 
 URL = "http://127.0.0.1:9"
 
@@ -77,9 +77,9 @@ def test_gaps(tmp_path, make_call, monkeypatch, speed, times) -> None:
         Writer(output).write(pack([*calls, Ended("interrupted")]))
     given: list[object] = []
 
-    async def send(_: object, requests, times, **__: object) -> list[Answered]:
+    async def send(_: object, requests, times, **__: object) -> list[TimedResponse]:
         given.append(times)
-        return [Answered(0.0, 0.0, 200)] * len(requests)
+        return [TimedResponse(0.0, 0.0, 200)] * len(requests)
 
     monkeypatch.setattr(command.sender, "send", send)
 
@@ -90,7 +90,7 @@ def test_gaps(tmp_path, make_call, monkeypatch, speed, times) -> None:
 def test_what_is_compared(make_call) -> None:
     """Not the answers that were cut off or that nobody waited for."""
     calls = [make_call(), make_call(status=0), make_call(complete=False)]
-    found = differences_of(calls, [Answered(0, 0, 200, b"", b"other")] * 3, Tolerance())
+    found = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())
 
     assert (found.compared, [how for _, how in found.found]) == (1, ["'answer' became 'other'"])
 

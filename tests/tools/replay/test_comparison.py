@@ -9,22 +9,25 @@ import pytest
 
 from modelserver.surface.agreement import Tolerance
 from modelserver.tools.replay.comparison import difference
-from modelserver.tools.replay.sender import Answered
+from modelserver.tools.replay.sender import TimedResponse
 
 
 def compared(make_call, then: bytes, now: bytes, **changes) -> str:
     """The difference of two bodies."""
     call = make_call(answer=then, **changes)
-    return difference(call, Answered(0, 0, 200, b"", now), Tolerance(1e-3))
+    return difference(call, TimedResponse(0, 0, 200, b"", now), Tolerance(1e-3))
 
 
 def test_statuses_and_faults(make_call) -> None:
     """Come before the bodies."""
     call = make_call()
 
-    assert difference(call, Answered(0, 0, 200, b"", b"answer"), Tolerance()) == ""
-    assert difference(call, Answered(0, 0, 503, b"", b"busy"), Tolerance()) == "status 200 became 503: 'busy'"
-    assert difference(call, Answered(0, 0, fault="no answer"), Tolerance()) == "no answer"
+    assert difference(call, TimedResponse(0, 0, 200, b"", b"answer"), Tolerance()) == ""
+    assert (
+        difference(call, TimedResponse(0, 0, 503, b"", b"busy"), Tolerance())
+        == "status 200 became 503: 'busy'"
+    )
+    assert difference(call, TimedResponse(0, 0, fault="no answer"), Tolerance()) == "no answer"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_each_datatype(make_call, datatype, then, now, said) -> None:
     output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
     head = json.dumps({"outputs": [output]}).encode()
     call = make_call(answer=head + then)
-    found = difference(call, Answered(0, 0, 200, b"", head + now), Tolerance(0, 0))
+    found = difference(call, TimedResponse(0, 0, 200, b"", head + now), Tolerance(0, 0))
 
     assert found.startswith(said)
     assert bool(found) == bool(said)

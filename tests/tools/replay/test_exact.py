@@ -12,7 +12,7 @@ from modelserver.models.settings.load import load_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.replay.command import main
 from modelserver.tools.replay.exact import Batch, Replayed, archive_of, batches_of, replay_exactly
-from modelserver.tools.replay.sender import Answered
+from modelserver.tools.replay.sender import TimedResponse
 
 
 def heads(batch: str, size: int) -> bytes:
@@ -79,7 +79,7 @@ def test_the_batches_of_a_recording(make_call) -> None:
 )
 def test_what_became_of_a_batch(make_call, answers, difference) -> None:
     """It is the recorded one if all answers tell the same batch, of the same size."""
-    sent = [Answered(0, 0, 200, lines) for lines in answers]
+    sent = [TimedResponse(0, 0, 200, lines) for lines in answers]
     batch = Batch(2, [make_call(), make_call()], sent)
     replayed = Replayed([batch], 1)
 

@@ -21,7 +21,7 @@ from modelserver.tools.replay.sender import Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.surface.http.client import Answered
+    from modelserver.surface.http.client import TimedResponse
 
 
 class Mirror(grpc.GenericRpcHandler):
@@ -107,12 +107,12 @@ async def test_tls(call, tmp_path) -> None:
 async def test_what_gets_no_answer_is_told(call) -> None:
     """Nobody listens, a server that says nothing, one that hangs up, and one that speaks something else."""
 
-    async def ask(port: int) -> Answered:
+    async def ask(port: int) -> TimedResponse:
         place = Place("127.0.0.1", port)
         (answer,) = await send(place, [call()], None, connections=1, patience=0.3)
         return answer
 
-    async def talk(said: bytes) -> Answered:
+    async def talk(said: bytes) -> TimedResponse:
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(said)
             writer.close()

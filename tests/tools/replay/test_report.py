@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from modelserver.tools.replay.report import Differences, Side, page, text_report
-from modelserver.tools.replay.sender import Answered
+from modelserver.tools.replay.sender import TimedResponse
 
 
 def sides(make_call) -> tuple[Side, Side]:
     """Of two requests, one of which failed now."""
     calls = [make_call(at=0, took=2_000_000), make_call(at=98_000_000, took=2_000_000)]
     lines = b"server-timing: queue;dur=3.0, inference;dur=4.0\r\n"
-    answers = [Answered(0.0, 0.008, 200, lines), Answered(0.1, 0.1, 503)]
+    answers = [TimedResponse(0.0, 0.008, 200, lines), TimedResponse(0.1, 0.1, 503)]
     return Side.recorded(calls), Side.replayed(answers)
 
 
@@ -31,7 +31,7 @@ def test_the_table(make_call) -> None:
 
 def test_without_a_good_answer(make_call) -> None:
     """There are no latencies, and no plot."""
-    bad = Side.replayed([Answered(0, 0, fault="cannot connect")])
+    bad = Side.replayed([TimedResponse(0, 0, fault="cannot connect")])
     text = text_report(bad, bad, Differences(1, [(make_call(), "cannot connect")]))
 
     assert "latency p50 ms             -           -" in text

@@ -81,7 +81,7 @@ class OpenInferenceService:
         self._rpcs = rpcs
         settings = services.settings
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        self._codec = ModelInfer(limits, services.aside, services.intake, services.shared)
+        self._codec = ModelInfer(limits, services.off_loop, services.intake, services.shared)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:

@@ -13,7 +13,7 @@ from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.grpc.tensors import outputs_of_json, read_request, response, to_json
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS
-from modelserver.surface.inference.v2 import Answering, Inference, Takes, take_apart, take_sequence
+from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts, sequence_of, split_request
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.intake import Intake
+    from modelserver.surface.http.off_loop import OffLoop
 
 _Request = message("inference.ModelInferRequest")
 _Answer = message("inference.ModelInferResponse")
@@ -33,22 +33,22 @@ class ModelInfer:
 
     Args:
         limits: of one request.
-        aside: has the helpers for what would block the event loop.
+        off_loop: has the helpers for what would block the event loop.
         intake: counts what waits for them.
         shared: memory that clients have registered.
     """
 
     def __init__(
-        self, limits: RequestLimits, aside: Aside, intake: Intake, shared: Regions | None = None
+        self, limits: RequestLimits, off_loop: OffLoop, intake: Intake, shared: Regions | None = None
     ) -> None:
         self._limits = limits
         self._shared = shared
-        self._helpers = aside.helpers
+        self._helpers = off_loop.helpers
         self._intake = intake
 
     async def read(self, asked: AnyMessage, model: ModelVersion) -> Inference:
         """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
-        takes = Takes.of(model, self._limits, self._shared)
+        takes = InputRules.of(model, self._limits, self._shared)
         if not isinstance(asked, Encoded):
             with contextlib.suppress(TooHeavy):
                 return read_message(asked, takes, light=True)
@@ -58,14 +58,14 @@ class ModelInfer:
 
     async def encode(self, asked: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
         """The response. Raises InternalError for unsuitable answers."""
-        answering = asked.answering(model, ended)
+        answering = asked.parts(model, ended)
         if answering.is_light:
             return make_response(answering)
         content = await self._helpers.call(SECONDS, encode_response, answering.without_inputs())
         return Encoded(_Answer.DESCRIPTOR, content)
 
 
-def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inference:
+def read_message(asked: AnyMessage, takes: InputRules, *, light: bool = False) -> Inference:
     """The rows of a message; a model that takes no rows gets it as JSON.
 
     Raises:
@@ -75,14 +75,14 @@ def read_message(asked: AnyMessage, takes: Takes, *, light: bool = False) -> Inf
     """
     request = read_request(asked, takes.limits, takes.memory, light=light)
     if takes.rows:
-        return take_apart(request, takes, light=light)
-    sequence = take_sequence(request, takes.sequences)
+        return split_request(request, takes, light=light)
+    sequence = sequence_of(request, takes.sequences)
     if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
         raise TooHeavy
-    return Inference([to_json(request)], BODY, JSON, sequence=sequence, asked=request)
+    return Inference([to_json(request)], BODY, JSON, sequence=sequence, request=request)
 
 
-def read_bytes(body: bytes, takes: Takes) -> Inference:
+def read_bytes(body: bytes, takes: InputRules) -> Inference:
     """:func:`read_message` in a helper."""
     try:
         asked = _Request.FromString(body)
@@ -91,13 +91,13 @@ def read_bytes(body: bytes, takes: Takes) -> Inference:
     return read_message(asked, takes).without_inputs()
 
 
-def make_response(answering: Answering) -> AnyMessage:
+def make_response(answering: ResponseParts) -> AnyMessage:
     """The response. Raises InternalError for unsuitable answers."""
     rows = answering.kind == TENSORS
     return response(answering, answering.outputs() if rows else outputs_of_json(answering.answers[0]))
 
 
-def encode_response(answering: Answering) -> bytes:
+def encode_response(answering: ResponseParts) -> bytes:
     """:func:`make_response` in a helper."""
     encoded: bytes = make_response(answering).SerializeToString()
     return encoded

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.surface.inference.v2 import Answering
+    from modelserver.surface.inference.v2 import ResponseParts
 
 _LIMITS = RequestLimits()
 
@@ -186,7 +186,7 @@ def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
     return read
 
 
-def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
+def response(answering: ResponseParts, outputs: Sequence[Output]) -> AnyMessage:
     """The answer: raw if the request was, or if an output has no typed form.
 
     Raises:
@@ -197,13 +197,13 @@ def response(answering: Answering, outputs: Sequence[Output]) -> AnyMessage:
         kind = next(kind for kind in _PARAMETER_KINDS if isinstance(value, kind))
         setattr(answer.parameters[name], _PARAMETER_KINDS[kind], value)
     raw = (
-        answering.asked.binary
+        answering.request.binary
         or any(output.datatype not in _FIELDS for output in outputs)
-        or any(each.shared is not None for each in answering.asked.outputs or ())
+        or any(each.shared is not None for each in answering.request.outputs or ())
     )
     for output in outputs:
         made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-        if (part := answering.asked.shared(output.name)) is not None:
+        if (part := answering.request.shared(output.name)) is not None:
             part.write(output.pieces, f"output '{output.name}'")
             # One for each output, in order.
             answer.raw_output_contents.append(b"")

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.http.off_loop import OffLoop
 
 _log = logging.getLogger("modelserver.workflows")
 
@@ -54,14 +54,29 @@ class Run:
         exchange: with its body inflated.
         workflow: that is asked.
         registry: has the models of the nodes.
-        aside: for joining large answers.
+        off_loop: for joining large answers.
         settings: the sizes of what nodes are given, and of the answer.
         on_end: called once, when no node has the request any more.
     """
 
     __slots__ = (
-        "_aside", "_attempts", "_deadline", "_exchange", "_given", "_graph", "_left", "_live", "_loop",
-        "_max_given", "_max_reply", "_missing", "_on_end", "_outputs", "_packed", "_registry", "_replied",
+        "_attempts",
+        "_deadline",
+        "_exchange",
+        "_given",
+        "_graph",
+        "_left",
+        "_live",
+        "_loop",
+        "_max_given",
+        "_max_reply",
+        "_missing",
+        "_off_loop",
+        "_on_end",
+        "_outputs",
+        "_packed",
+        "_registry",
+        "_replied",
         "_workflow",
     )  # fmt: skip
 
@@ -70,7 +85,7 @@ class Run:
         exchange: Exchange,
         workflow: Workflow,
         registry: Registry,
-        aside: Aside,
+        off_loop: OffLoop,
         settings: Settings,
         *,
         on_end: Callable[[Run], None],
@@ -78,7 +93,7 @@ class Run:
         self._exchange = exchange
         self._workflow = workflow
         self._registry = registry
-        self._aside = aside
+        self._off_loop = off_loop
         self._on_end: Callable[[Run], None] | None = on_end
         self._loop = asyncio.get_running_loop()
         self._packed = exchange.packed_headers()
@@ -222,7 +237,7 @@ class Run:
         elif (size := sum(map(len, contents))) <= LIGHT_BYTES:
             self._reply(join_ends(ends, contents))
         else:
-            stop = self._aside.start(size, self._join_aside(contents), self._fail_whole)
+            stop = self._off_loop.start(size, self._join_aside(contents), self._fail_whole)
 
             def leave() -> None:
                 stop()
@@ -231,7 +246,7 @@ class Run:
             self._exchange.on_disconnect = leave
 
     async def _join_aside(self, contents: list[bytes]) -> None:
-        self._reply(await self._aside.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
+        self._reply(await self._off_loop.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
 
     def _reply(self, content: bytes) -> None:
         self._exchange.reply(200, content, JSON)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import SavedWorkflow
-    from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.http.off_loop import OffLoop
 
 _log = logging.getLogger("modelserver.workflows")
 
@@ -49,13 +49,13 @@ class Workflows:
     Args:
         registry: of the models.
         settings: the store of workflow archives, allowed URLs, the size of bodies.
-        aside: for what would block the event loop.
+        off_loop: for what would block the event loop.
         workdir: for unpacked archives.
     """
 
-    def __init__(self, registry: Registry, settings: Settings, aside: Aside, workdir: Path) -> None:
+    def __init__(self, registry: Registry, settings: Settings, off_loop: OffLoop, workdir: Path) -> None:
         self._registry = registry
-        self._aside = aside
+        self._off_loop = off_loop
         self._settings = settings
         policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._reads = settings.workflow_store, policy, workdir / "workflows"
@@ -245,11 +245,11 @@ class Workflows:
             exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
             self._run(exchange, workflow)
 
-        exchange.on_disconnect = self._aside.start(len(exchange.body), read(), exchange.fail)
+        exchange.on_disconnect = self._off_loop.start(len(exchange.body), read(), exchange.fail)
 
     def _run(self, exchange: Exchange, workflow: Workflow) -> None:
         run = self._run_of(
-            exchange, workflow, self._registry, self._aside, self._settings, on_end=workflow.ended
+            exchange, workflow, self._registry, self._off_loop, self._settings, on_end=workflow.ended
         )
         workflow.begun(run)
         run.start()

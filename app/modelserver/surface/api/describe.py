@@ -146,7 +146,7 @@ def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
     places = (
         (option.described.rpartition("."), name) for name, option in OPTIONS.items() if option.described
     )
-    return {shown: getattr(options, name) or None for (within, _, shown), name in places if within == block}
+    return {key: getattr(options, name) or None for (within, _, key), name in places if within == block}
 
 
 def describe_sequences(options: ModelOptions) -> dict[str, Any]:
@@ -202,10 +202,10 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
     """The effective batch settings, each with its source."""
     options = model.options
     described = {}
-    for shown, name in _BATCH_SETTINGS:
+    for key, name in _BATCH_SETTINGS:
         value = getattr(options, name)
         if value is not None:
-            described[shown] = {
+            described[key] = {
                 "value": getattr(value, "value", value),
                 "source": options.sources.get(name, "default"),
             }

@@ -83,7 +83,7 @@ class _Page:
                 if method in item and not item[method].get(UNLISTED):
                     tag = (item[method].get("tags") or ["Operations"])[0]
                     sections.setdefault(tag, []).append(self._operation(path, method, item[method]))
-        return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(found)}" for tag, found in sections.items())
+        return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(parts)}" for tag, parts in sections.items())
 
     def _operation(self, path: str, method: str, operation: Document) -> str:
         old = ' class="old"' if operation.get("deprecated") else ""

@@ -20,7 +20,7 @@ from modelserver.surface.api.describe import describe, read_gpus_of
 from modelserver.surface.api.pages import one_page
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
-from modelserver.surface.inference.customized import ask_handler
+from modelserver.surface.inference.customized import fetch_description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,12 +108,12 @@ class ManagementApi:
         """
         self._check_model_api()
         parameters.warn_of_unknown((*PARAMETERS, *_SCALING))
-        given = read_replacement(parameters)
+        replacement = read_replacement(parameters)
         warnings = parameters.warnings
         version = version or parameters.text("model_version")
         before = self._registry.get(name, version).version
-        loading = await replace_archive(self._registry, name, version, given)
-        if not given.synchronous:
+        loading = await replace_archive(self._registry, name, version, replacement)
+        if not replacement.synchronous:
             return status(202, "Processing worker updates...", warnings)
         model = await asyncio.shield(loading)
         return status(
@@ -183,7 +183,7 @@ async def describe_customized(model: ModelVersion) -> Response:
 
     Unlike in TorchServe, the reason phrase is always the standard one.
     """
-    described = await ask_handler(model)
+    described = await fetch_description(model)
     await read_gpus_of([model])
     body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
     answer = described.answer
@@ -218,13 +218,13 @@ def read_registration(parameters: Parameters) -> Registration:
 def read_replacement(parameters: Parameters) -> Registration:
     """The parameters of a replacement, including those of scaling. Raises BadRequest."""
     named = parameters.text("model_name")
-    given = read_registration(parameters)
+    registration = read_registration(parameters)
     if named is not None:
         raise BadRequest(f"model_name={named[:100]} is not allowed: a replaced model keeps its name")
     return replace(
-        given,
-        min_workers=parameters.integer("min_worker", given.min_workers),
-        max_workers=parameters.integer("max_worker", given.max_workers),
+        registration,
+        min_workers=parameters.integer("min_worker", registration.min_workers),
+        max_workers=parameters.integer("max_worker", registration.max_workers),
     )
 
 

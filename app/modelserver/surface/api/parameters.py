@@ -25,7 +25,7 @@ _log = logging.getLogger("modelserver.api")
 # Characters of a name: known ones are shorter.
 LONGEST_NAME = 50
 # How many unknown names are warned of.
-_MOST_TOLD = 10
+_MOST_WARNINGS = 10
 
 
 class Parameters:
@@ -46,7 +46,7 @@ class Parameters:
 
     def warn_of_unknown(self, known: Collection[str]) -> None:
         unknown = [name for name in self._values if name not in known]
-        for name in unknown[:_MOST_TOLD]:
+        for name in unknown[:_MOST_WARNINGS]:
             close = get_close_matches(name[:LONGEST_NAME], known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             self.warn(f"The parameter {name[:LONGEST_NAME]!r} is unknown and is ignored{hint}")
@@ -73,8 +73,8 @@ class Parameters:
         values = await read_json(request)
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
-        given = {name: value for name, value in values.items() if value is not None}
-        return cls(given, trace_context(request.headers.raw))
+        values = {name: value for name, value in values.items() if value is not None}
+        return cls(values, trace_context(request.headers.raw))
 
     def text(self, name: str) -> str | None:
         """The value as text; None if it is not given. Raises BadRequest for one that is too long."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.application import Application
     from modelserver.surface.auth.keeper import TokenKeeper
-    from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.intake import Intake
+    from modelserver.surface.http.off_loop import OffLoop
     from modelserver.surface.http.outgoing import Outgoing
 
 Role = Literal["inference", "management", "metrics"]
@@ -39,7 +39,7 @@ class Services:
     metrics: ServerMetrics
     settings: Settings
     tokens: TokenKeeper | None
-    aside: Aside
+    off_loop: OffLoop
     intake: Intake
     outgoing: Outgoing
     shared: Regions

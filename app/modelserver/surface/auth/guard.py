@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from modelserver.surface.auth.verifier import Verifier
 
 # How many URLs have their scope cached, and the bytes of the longest of them.
-_KEPT = 1024
-_LONGEST_KEPT = 512
+_CACHED = 1024
+_LONGEST_CACHED = 512
 _HEADER = b"authorization"
 
 
@@ -36,11 +36,11 @@ class Guard:
         self._verifier = verifier
         self._roles = frozenset(roles)
         self._ping_token = ping_token
-        self._kept_scope = lru_cache(_KEPT)(self._scope)
+        self._cached_scope = lru_cache(_CACHED)(self._scope)
 
     def check(self, method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> InvalidKey | None:
         """The error to answer with, None if the request may pass. ``url`` is from the first line."""
-        scope = (self._kept_scope if len(url) <= _LONGEST_KEPT else self._scope)(method, url)
+        scope = (self._cached_scope if len(url) <= _LONGEST_CACHED else self._scope)(method, url)
         if scope is None:
             return None
         for name, value in headers:

@@ -13,7 +13,7 @@ from modelserver.surface.auth.verifier import Fingerprint, Verifier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.surface.auth.given import GivenTokens
+    from modelserver.surface.auth.operator_tokens import OperatorTokens
 
 # TorchServe's keys have 6.
 _KEY_BYTES = 24
@@ -23,7 +23,7 @@ class TokenKeeper:
     """Generates a token for each scope without given tokens, and stores the generated ones in a file.
 
     Args:
-        given: the operator's tokens; they never expire and are not written to the file.
+        provided: the operator's tokens; they never expire and are not written to the file.
         lifetime: seconds for which a generated inference or management token is valid; None: for ever.
         file: for the generated tokens.
         clock: seconds since 1970.
@@ -33,21 +33,21 @@ class TokenKeeper:
     """
 
     def __init__(
-        self, given: GivenTokens, lifetime: float | None, file: KeyFile, clock: Callable[[], float]
+        self, provided: OperatorTokens, lifetime: float | None, file: KeyFile, clock: Callable[[], float]
     ) -> None:
         self.verifier = Verifier(clock)
         self._lifetime = lifetime
         self._clock = clock
         self._file = file
-        self._given = given
+        self._provided = provided
         self._made: dict[Scope, Token] = {}
         self._listeners: list[Callable[[], None]] = []
-        self.replace_given(given)
+        self.replace_provided(provided)
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
         made = [Fingerprint.of(scope, token.key, token.expires) for scope, token in self._made.items()]
-        return made + [Fingerprint.of(scope, key) for scope, keys in self._given.items() for key in keys]
+        return made + [Fingerprint.of(scope, key) for scope, keys in self._provided.items() for key in keys]
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -59,22 +59,22 @@ class TokenKeeper:
             Conflict: the tokens of this scope are given.
             ConfigError: the file cannot be written; the old token stays valid.
         """
-        if scope in self._given:
+        if scope in self._provided:
             raise Conflict(f"The {scope.value} tokens are given to the server: replace them at their source.")
         self._publish({**self._made, scope: self._make(scope)})
 
-    def replace_given(self, given: GivenTokens) -> None:
+    def replace_provided(self, provided: OperatorTokens) -> None:
         """Replaces all given tokens.
 
         Raises:
             ConfigError: a token had to be generated and the file cannot be written; nothing has changed.
         """
-        made = {s: self._made.get(s) or self._make(s) for s in Scope if s not in given}
-        before, self._given = self._given, given
+        made = {s: self._made.get(s) or self._make(s) for s in Scope if s not in provided}
+        before, self._provided = self._provided, provided
         try:
             self._publish(made)
         except BaseException:
-            self._given = before
+            self._provided = before
             raise
 
     def close(self) -> None:

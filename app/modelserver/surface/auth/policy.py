@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.models.settings.address import Address
-from modelserver.surface.auth.given import VARIABLES
 from modelserver.surface.auth.key_file import NAME
+from modelserver.surface.auth.operator_tokens import VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,13 +60,13 @@ def notice(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterato
         if reachable:
             yield f"{WARNING}token authorization is off: anyone who can reach {named} may use it."
         return
-    given = [name for name in VARIABLES.values() if environ.get(name)]
-    given += [f"token_file {settings.token_file}"] if settings.token_file else []
-    places = f"those given ({', '.join(given)}), and for the rest" if given else "they are in"
+    sources = [name for name in VARIABLES.values() if environ.get(name)]
+    sources += [f"token_file {settings.token_file}"] if settings.token_file else []
+    places = f"those given ({', '.join(sources)}), and for the rest" if sources else "they are in"
     if reachable:
         why = f"{named} is open to other machines"
     else:
-        why = "tokens were given" if given else "the configuration requires it"
+        why = "tokens were given" if sources else "the configuration requires it"
     yield f"Token authorization is on, since {why}; tokens: {places} {cwd / NAME}"
     clear = [str(address) for address in reachable if address.scheme == "http"]
     if clear:

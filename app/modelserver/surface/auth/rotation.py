@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.given import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.keeper import TokenKeeper
 from modelserver.surface.auth.key_file import NAME, KeyFile
+from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.policy import wants_tokens
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.models.settings.settings import Settings
-    from modelserver.surface.auth.given import GivenTokens
+    from modelserver.surface.auth.operator_tokens import OperatorTokens
 
 _log = logging.getLogger("modelserver.auth")
 
@@ -32,19 +32,19 @@ class Rotation:
 
     Args:
         settings: for ``token_file`` and ``token_expiration_min``.
-        given: the tokens from the environment.
+        provided: the tokens from the environment.
         key_file: for generated tokens.
 
     Raises:
         ConfigError: a file cannot be read or written.
     """
 
-    def __init__(self, settings: Settings, given: GivenTokens, key_file: KeyFile) -> None:
+    def __init__(self, settings: Settings, provided: OperatorTokens, key_file: KeyFile) -> None:
         self._path = settings.token_file
-        self._from_environment = given
-        self._now_given = self._read()
+        self._from_environment = provided
+        self._provided = self._read()
         minutes = settings.token_expiration_min
-        self.keeper = TokenKeeper(self._now_given, minutes * 60.0 if minutes else None, key_file, time.time)
+        self.keeper = TokenKeeper(self._provided, minutes * 60.0 if minutes else None, key_file, time.time)
 
     async def watch(self, every: float = LOOK_EVERY) -> None:
         """Checks ``token_file`` for ever; changes take effect within ``every`` seconds."""
@@ -56,17 +56,17 @@ class Rotation:
 
     async def _look(self) -> None:
         try:
-            given = await asyncio.to_thread(self._read)
-            if given == self._now_given:
+            provided = await asyncio.to_thread(self._read)
+            if provided == self._provided:
                 return
-            self.keeper.replace_given(given)
+            self.keeper.replace_provided(provided)
         except ConfigError as error:
             _log.error("%s; the tokens stay as they were", error)
             return
-        self._now_given = given
+        self._provided = provided
         _log.info("The given tokens have changed: those in %s are valid now", self._path)
 
-    def _read(self) -> GivenTokens:
+    def _read(self) -> OperatorTokens:
         in_file = {} if self._path is None else read_token_file(self._path)
         return joined(self._from_environment, in_file)
 
@@ -79,12 +79,12 @@ def server_tokens(
 
     In any case the variables are removed from ``environ``, which workers inherit.
     """
-    wanted = wants_tokens(settings, environ)
-    given = take_from_environment(environ)
-    if not wanted:
+    required = wants_tokens(settings, environ)
+    provided = take_from_environment(environ)
+    if not required:
         yield None
         return
-    rotation = Rotation(settings, given, KeyFile(cwd / NAME))
+    rotation = Rotation(settings, provided, KeyFile(cwd / NAME))
     try:
         yield rotation
     finally:

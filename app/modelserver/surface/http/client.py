@@ -23,7 +23,7 @@ CUT_OFF = "the connection was closed before the end of the answer"
 _LINES = frozenset(name.encode() for name in LINES)
 
 
-class Answered(NamedTuple):
+class TimedResponse(NamedTuple):
     """``sent``, or due, in seconds since the requester was made, and ``seconds`` that the answer took.
 
     ``lines`` are its header lines about batch and timing; ``fault`` says why there is no answer.
@@ -45,7 +45,7 @@ class Requester:
         host: str,
         port: int,
         most: int,
-        on_answer: Callable[[int, Answered], None],
+        on_answer: Callable[[int, TimedResponse], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.began = time.perf_counter()
@@ -59,21 +59,21 @@ class Requester:
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._heard = asyncio.Event()
+        self._progress = asyncio.Event()
 
-    def ask(self, number: int, request: bytes, due: float = 0.0) -> None:
+    def send(self, number: int, request: bytes, due: float = 0.0) -> None:
         """Sends the bytes of a request that is ``due`` at a time of ``perf_counter``; 0: when it is sent."""
         self.pending += 1
         self._due.append((number, request, due))
         if self._idle or len(self._open) < self._most:
             self._pump()
 
-    async def rest(self, patience: float) -> None:
+    async def drain(self, patience: float) -> None:
         """Waits until all is answered, or nothing was for ``patience`` seconds."""
         while self.pending:
-            self._heard.clear()
+            self._progress.clear()
             try:
-                await asyncio.wait_for(self._heard.wait(), patience)
+                await asyncio.wait_for(self._progress.wait(), patience)
             except asyncio.TimeoutError:
                 return
 
@@ -87,7 +87,7 @@ class Requester:
 
     def _pump(self) -> None:
         while self._due and self._idle:
-            self._idle.pop().ask(*self._due.popleft())
+            self._idle.pop().send(*self._due.popleft())
         opening = len(self._opening)
         for _ in range(min(len(self._due), self._most - len(self._open)) - opening):
             task = asyncio.get_running_loop().create_task(self._connect())
@@ -104,7 +104,7 @@ class Requester:
                 number, _, _ = self._due.popleft()
                 now = time.perf_counter() - self.began
                 why = getattr(error, "strerror", None) or error
-                self.answered(number, Answered(now, 0.0, fault=f"cannot connect: {why}"))
+                self.answered(number, TimedResponse(now, 0.0, fault=f"cannot connect: {why}"))
 
     def _connected(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
@@ -116,25 +116,25 @@ class Requester:
         """It can take another request."""
         self._open.add(connection)
         if self._due:
-            connection.ask(*self._due.popleft())
+            connection.send(*self._due.popleft())
         else:
             self._idle.append(connection)
 
-    def gone(self, connection: _Connection) -> None:
+    def closed(self, connection: _Connection) -> None:
         """It is closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         self._pump()
 
-    def again(self, number: int, request: bytes, due: float) -> None:
+    def retry(self, number: int, request: bytes, due: float) -> None:
         """The server closed the connection, which it had kept, before it got the request."""
         self._due.appendleft((number, request, due))
 
-    def answered(self, number: int, answer: Answered) -> None:
+    def answered(self, number: int, answer: TimedResponse) -> None:
         """One request less to wait for."""
         self.pending -= 1
-        self._heard.set()
+        self._progress.set()
         self._on_answer(number, answer)
 
 
@@ -145,24 +145,24 @@ class _Connection(asyncio.Protocol):
         self._requester = requester
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._asked: tuple[int, bytes, float] | None = None
+        self._request: tuple[int, bytes, float] | None = None
         self._sent = 0.0
         self._served = 0
         self._status = 0
         self._lines: list[bytes] = []
         self._body: list[bytes] = []
 
-    def ask(self, number: int, request: bytes, due: float) -> None:
+    def send(self, number: int, request: bytes, due: float) -> None:
         """Sends the request."""
         assert self._transport is not None  # noqa: S101 - free connections are connected
-        self._asked = number, request, due
+        self._request = number, request, due
         self._sent = due or time.perf_counter()
         self._status, self._lines, self._body = 0, [], []
         self._transport.write(request)
 
     def close(self) -> None:
         """Ends it; a request that it has gets no answer."""
-        self._asked = None
+        self._request = None
         if self._transport is not None:
             self._transport.close()
 
@@ -171,7 +171,7 @@ class _Connection(asyncio.Protocol):
         self._requester.free(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._asked is None:
+        if self._request is None:
             self.close()
             return
         try:
@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Called by the parser."""
         self._status = self._parser.get_status_code()
-        if self._status >= 200 and self._asked is not None and self._asked[1].startswith(b"HEAD "):
+        if self._status >= 200 and self._request is not None and self._request[1].startswith(b"HEAD "):
             # There is no body, whatever its length is said to be, but the parser waits for one.
             self._answer("")
             self.close()
@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
-        if self._status < 200 or self._asked is None:
+        if self._status < 200 or self._request is None:
             # An interim answer, which the real one follows; or there was one before the end.
             return
         self._served += 1
@@ -211,17 +211,17 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._asked is not None:
+        if self._request is not None:
             if self._served and not self._status:
-                self._requester.again(*self._asked)
+                self._requester.retry(*self._request)
             else:
                 self._answer(CUT_OFF)
-        self._requester.gone(self)
+        self._requester.closed(self)
 
     def _answer(self, fault: str) -> None:
-        if self._asked is None:
+        if self._request is None:
             return
-        requester, sent, number, self._asked = self._requester, self._sent, self._asked[0], None
+        requester, sent, number, self._request = self._requester, self._sent, self._request[0], None
         seconds = time.perf_counter() - sent
         status, lines, body = 0 if fault else self._status, b"".join(self._lines), b"".join(self._body)
-        requester.answered(number, Answered(sent - requester.began, seconds, status, lines, body, fault))
+        requester.answered(number, TimedResponse(sent - requester.began, seconds, status, lines, body, fault))

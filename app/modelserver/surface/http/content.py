@@ -104,14 +104,14 @@ def _urlencoded(body: bytes, name: bytes) -> bytes | None:
 
 
 def _part(body: bytes, delimiter: bytes, name: bytes) -> bytes | None:
-    found = None
+    content = None
     # After the last delimiter comes the form's end or an incomplete part.
     for part in (b"\r\n" + body).split(delimiter, _MAX_PARTS + 1)[1:-1]:
         head = part[:_MAX_PART_HEAD].partition(b"\r\n\r\n")[0]
         disposition = _DISPOSITION.search(head)
         if disposition and _name(disposition[1].strip()) == name:
-            found = part[len(head) + 4 :]
-    return found
+            content = part[len(head) + 4 :]
+    return content
 
 
 def _name(disposition: bytes) -> bytes | None:

@@ -27,12 +27,12 @@ class Cors:
     @classmethod
     def of(cls, settings: Settings) -> Cors | None:
         """The configured headers; None if there are none."""
-        given = (
+        configured = (
             (b"access-control-allow-origin", settings.cors_allowed_origin),
             (b"access-control-allow-methods", settings.cors_allowed_methods),
             (b"access-control-allow-headers", settings.cors_allowed_headers),
         )
-        pairs = tuple((name, clean(text).encode("latin-1", "replace")) for name, text in given if text)
+        pairs = tuple((name, clean(text).encode("latin-1", "replace")) for name, text in configured if text)
         return cls(pairs) if pairs else None
 
     def missing(self, present: Iterable[bytes]) -> list[tuple[bytes, bytes]]:

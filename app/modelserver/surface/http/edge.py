@@ -60,7 +60,7 @@ class Edge:
             return
         call = served.request = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
-        is_told = True
+        is_reported = True
         if len(scope["path"]) > 1:
             scope["path"] = scope["path"].rstrip("/") or scope["path"]
         try:
@@ -73,17 +73,17 @@ class Edge:
                 await self._app(scope, call.receive, call.send)
         except ClientDisconnect:
             # The client left before its request was complete: there is nothing to answer, log or count.
-            is_told = False
+            is_reported = False
         except ModelServerError as error:
             await call.fail(error)
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while answering %s %s", scope["method"], scope["path"])
             await call.fail(InternalError())
         finally:
-            if is_told:
-                self._tell(scope, call, time.perf_counter() - started)
+            if is_reported:
+                self._report(scope, call, time.perf_counter() - started)
 
-    def _tell(self, scope: Scope, call: _Call, seconds: float) -> None:
+    def _report(self, scope: Scope, call: _Call, seconds: float) -> None:
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         self._on_response(
@@ -101,8 +101,8 @@ class _Call:
     """One request on its way through the application."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, cors: Cors | None) -> None:
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        self.request_id = accept_request_id(given) if given else make_uuid()
+        header = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        self.request_id = accept_request_id(header) if header else make_uuid()
         self._kserve = is_kserve(scope["path"])
         self._scope = scope
         self._receive = receive
@@ -112,7 +112,7 @@ class _Call:
         self._received = 0
         self._announced = announced_length(scope["headers"])
         self.status = 500
-        self._begun = False
+        self._head_sent = False
 
     def __str__(self) -> str:
         """Method and route, without the names in it."""
@@ -129,7 +129,7 @@ class _Call:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun = True
+            self._head_sent = True
             self.status = message["status"]
             headers: list[Any] = [*message.get("headers", ()), *ALWAYS]
             headers.append((b"x-request-id", self.request_id.encode()))
@@ -143,7 +143,7 @@ class _Call:
         await self._answer(200, b"", [])
 
     async def fail(self, error: ModelServerError) -> None:
-        if self._begun:
+        if self._head_sent:
             return
         status, body = error_body(error, kserve=self._kserve)
         await self._answer(status, body, [(b"content-type", JSON.encode()), *error.headers])

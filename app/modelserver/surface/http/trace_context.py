@@ -24,13 +24,13 @@ def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, st
 
     What is too long, or not printable ASCII, is left out.
     """
-    found: dict[bytes, list[bytes]] = {}
+    values: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
-    parents = found.get(b"traceparent", ())
+        values.setdefault(name.lower(), []).append(value)
+    parents = values.get(b"traceparent", ())
     if len(parents) != 1 or len(parents[0]) > _LONGEST or _PARENT.fullmatch(parents[0]) is None:
         return ()
-    beside = [(name, b",".join(found[name])) for name in _BESIDE if name in found]
+    beside = [(name, b",".join(values[name])) for name in _BESIDE if name in values]
     return (
         ("traceparent", parents[0].decode()),
         *(

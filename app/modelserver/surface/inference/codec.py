@@ -57,11 +57,11 @@ class Parsed(msgspec.Struct):
 
         Raises:
             ModelServerError: there is no valid response to the answers.
-            TooHeavy: use :meth:`encode_aside`.
+            TooHeavy: use :meth:`encode_off_loop`.
         """
         raise NotImplementedError
 
-    async def encode_aside(
+    async def encode_off_loop(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
         """The same in a helper."""
@@ -98,7 +98,7 @@ class Codec:
     """
 
     # Whether errors name the batch of a request to a model that batches.
-    tells_batch: ClassVar[bool] = False
+    names_batch: ClassVar[bool] = False
 
     def __init__(self, limits: RequestLimits, helpers: Helpers, shared: Regions | None = None) -> None:
         self._limits = limits
@@ -111,13 +111,13 @@ class Codec:
         Raises:
             BadRequest: says what is wrong.
             PayloadTooLarge: too many rows.
-            TooHeavy: use :meth:`read_aside`.
+            TooHeavy: use :meth:`read_off_loop`.
         """
         route: Route = exchange.target.route
         query = read_query(exchange.target.query) if route.query else None
         return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+    async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         """The same in a helper."""
         return Codec.read(self, exchange, model)
 
@@ -130,5 +130,5 @@ class Codec:
         extra: bytes = b"",
     ) -> None:
         """Answers with an error; ``extra`` are further header lines."""
-        told = batch_id if self.tells_batch and model is not None and model.batches else None
-        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra, batch_id=told)
+        batch = batch_id if self.names_batch and model is not None and model.batches else None
+        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra, batch_id=batch)

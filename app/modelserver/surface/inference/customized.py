@@ -32,7 +32,7 @@ class Description:
     answer: Answer
 
 
-async def ask_handler(model: ModelVersion) -> Description:
+async def fetch_description(model: ModelVersion) -> Description:
     """Asks the handler through a worker, in a separate batch that does not wait for others.
 
     Metadata that is not a JSON object becomes ``{}``, with a warning in the log.
@@ -80,11 +80,11 @@ def _metadata(model: ModelVersion, content: bytes) -> dict[str, Any] | None:
     if not content:
         return None
     try:
-        found = json.loads(content)
+        metadata = json.loads(content)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return found
+        metadata = None
+    if isinstance(metadata, dict):
+        return metadata
     _log.warning("The handler of %s returned metadata that is not a JSON object", model.name)
     return {}
 

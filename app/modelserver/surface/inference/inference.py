@@ -15,8 +15,8 @@ from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, WorkflowNotFound
-from modelserver.surface.http.aside import Aside
 from modelserver.surface.http.content import form_field, inflate
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.query import read_query
 from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.replies import Reply, SequenceReply
@@ -48,7 +48,7 @@ class InferenceApi:
     Args:
         registry: of the models.
         max_body: maximum size of a body in bytes, also after inflating it.
-        aside: for work that would block the event loop.
+        off_loop: for work that would block the event loop.
         limits: of one request.
         others: answer requests of other protocols than those of models, such as workflows.
         shared: memory that clients have registered for tensors.
@@ -61,7 +61,7 @@ class InferenceApi:
         self,
         registry: Registry,
         max_body: int,
-        aside: Aside | None = None,
+        off_loop: OffLoop | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
         others: Mapping[str, Callable[[Exchange], None]] | None = None,
         shared: Regions | None = None,
@@ -71,10 +71,10 @@ class InferenceApi:
         self._watch = watch
         self._max_body = max_body
         self._limits = limits
-        self._aside = aside or Aside(max_body)
+        self._off_loop = off_loop or OffLoop(max_body)
         kinds = {"": Codec, "v1": V1, "v2": V2}
         self._others = others or {}
-        self._codecs = {name: kind(limits, self._aside.helpers, shared) for name, kind in kinds.items()}
+        self._codecs = {name: kind(limits, self._off_loop.helpers, shared) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""
@@ -95,10 +95,10 @@ class InferenceApi:
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
-            asked = codec.read(exchange, model)
-            self._submit(exchange, codec, model, asked, monotonic())
+            parsed = codec.read(exchange, model)
+            self._submit(exchange, codec, model, parsed, monotonic())
         except weight.TooHeavy:
-            self._serve_aside(exchange, route, model)
+            self._serve_off_loop(exchange, route, model)
         except ModelServerError as error:
             _fail(exchange, codec, model, error)
 
@@ -110,7 +110,7 @@ class InferenceApi:
         else:
             self._others.get(route.protocol, _no_workflow)(exchange)
 
-    def _serve_aside(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
+    def _serve_off_loop(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """The same for a request that would block the event loop; ``model`` if it is already known."""
         codec = self._codecs[route.protocol]
 
@@ -123,11 +123,11 @@ class InferenceApi:
                 named: str | None = route.model or await asyncio.to_thread(_named, exchange)
                 name = named or self._only_one()
                 model = self._registry.version_for(name, route.version, exchange)
-            asked = await codec.read_aside(exchange, model)
+            parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
-            self._submit(exchange, codec, model, asked, now)
+            self._submit(exchange, codec, model, parsed, now)
 
-        exchange.on_disconnect = self._aside.start(
+        exchange.on_disconnect = self._off_loop.start(
             len(exchange.body), read(), lambda error: _fail(exchange, codec, model, error)
         )
 
@@ -139,21 +139,21 @@ class InferenceApi:
         return at_startup[0]
 
     def _submit(
-        self, exchange: Exchange, codec: Codec, model: ModelVersion, asked: Parsed, now: float
+        self, exchange: Exchange, codec: Codec, model: ModelVersion, parsed: Parsed, now: float
     ) -> None:
         route: Route = exchange.target.route
         packed = exchange.packed_headers()
         left = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else None
         traffic = model.traffic if route.version is None else None
         if traffic is not None and model.sequence_headers is not None:
-            model = home_of_sequence(model, traffic, asked, packed)
-        request = make_request(asked, model, exchange.request_id, packed, now, left, route.explain)
+            model = home_of_sequence(model, traffic, parsed, packed)
+        request = make_request(parsed, model, exchange.request_id, packed, now, left, route.explain)
         if exchange.watcher is not None:
             exchange.watcher.queued(request, model)
         kind = Reply if model.sequence_headers is None else SequenceReply
-        reply = kind(exchange, model, codec, asked, self._aside)
-        if asked.joins:
-            self._limits.check_instances(len(request.rows), len(asked.extra) + len(packed))
+        reply = kind(exchange, model, codec, parsed, self._off_loop)
+        if parsed.joins:
+            self._limits.check_instances(len(request.rows), len(parsed.extra) + len(packed))
             request.on_done = reply.joined
         else:
             request.on_done, request.on_part = reply.whole, reply.part

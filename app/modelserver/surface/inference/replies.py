@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.wire.messages import Answer
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.aside import Aside
     from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.http.off_loop import OffLoop
     from modelserver.surface.inference.codec import Codec, Parsed
 
 _log = logging.getLogger("modelserver.api")
@@ -33,8 +33,8 @@ class Reply(msgspec.Struct, eq=False):
     exchange: Exchange
     model: ModelVersion
     codec: Codec
-    asked: Parsed
-    aside: Aside
+    parsed: Parsed
+    off_loop: OffLoop
     sent_status: int = 0
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
@@ -86,24 +86,26 @@ class Reply(msgspec.Struct, eq=False):
     def joined(self, request: Request) -> None:
         """The codec makes one body of the rows' answers; the first failure fails all."""
         served.request = self.exchange
-        failure = failure_of(request, self.asked.where)
+        failure = failure_of(request, self.parsed.where)
         if failure is not None:
             self._fail(request, failure)
             return
         try:
-            self._encoded(request, self.asked.encode(self.model, request))
+            self._encoded(request, self.parsed.encode(self.model, request))
         except TooHeavy:
-            self._encode_aside(request)
+            self._encode_off_loop(request)
         except ModelServerError as error:
             self._fail(request, error)
 
-    def _encode_aside(self, request: Request) -> None:
+    def _encode_off_loop(self, request: Request) -> None:
         """The same for answers that would block the event loop."""
 
         async def encode() -> None:
-            self._encoded(request, await self.asked.encode_aside(self.model, request, self.aside.helpers))
+            self._encoded(
+                request, await self.parsed.encode_off_loop(self.model, request, self.off_loop.helpers)
+            )
 
-        self.exchange.on_disconnect = self.aside.start(
+        self.exchange.on_disconnect = self.off_loop.start(
             sum(map(len, contents_of(request))), encode(), partial(self._fail, request)
         )
 
@@ -144,17 +146,17 @@ class Reply(msgspec.Struct, eq=False):
 class SequenceReply(Reply):
     """The same for a model with sequences: the answer names the sequence."""
 
-    said: list[tuple[str, str]] | None = None
+    sequence_answer: list[tuple[str, str]] | None = None
 
     def part(self, request: Request, answer: Answer, content: bytes) -> None:
         if not self.sent_status:
-            self.said = answer.headers
+            self.sequence_answer = answer.headers
         super().part(request, answer, content)
 
     def _heads(self, request: Request) -> str:
         names = self.model.sequence_headers
         assert names is not None  # noqa: S101 - otherwise this class is not used
         answered = request.answers[0]
-        said = answered[0].headers if answered is not None else self.said
-        own = header_block(sequence_headers(request, names, said or ()))
+        sequence_answer = answered[0].headers if answered is not None else self.sequence_answer
+        own = header_block(sequence_headers(request, names, sequence_answer or ()))
         return super()._heads(request) + own.decode("latin-1")

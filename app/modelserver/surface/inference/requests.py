@@ -62,8 +62,10 @@ def home_of_sequence(
 ) -> ModelVersion:
     """The version that has the request's sequence, else ``model``, which was chosen for the request."""
     names = model.sequence_headers
-    given = None if names is None else given_id(said_in(unpack_headers(headers_of(parsed, packed))), names)
-    return traffic.home(given, model) if given else model
+    if names is None:
+        return model
+    sequence_id = given_id(said_in(unpack_headers(headers_of(parsed, packed))), names)
+    return traffic.home(sequence_id, model) if sequence_id else model
 
 
 def headers_of(parsed: Parsed, packed: bytes) -> bytes:

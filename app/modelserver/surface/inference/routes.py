@@ -8,8 +8,8 @@ from functools import lru_cache
 from modelserver.surface.http.exchange import Target, read_target
 
 # How many targets of URLs are cached, and the bytes of the longest of these URLs.
-_TARGETS_KEPT = 1024
-_LONGEST_KEPT = 512
+_TARGETS_CACHED = 1024
+_LONGEST_CACHED = 512
 
 WORKFLOW = "workflow"
 
@@ -86,7 +86,7 @@ def parse_route(path: str) -> Route | None:
 
 def find_target(url: bytes) -> Target | None:
     """The target of a URL, None if it is not for inference; recent ones are cached."""
-    return _kept_target(url) if len(url) <= _LONGEST_KEPT else _read_target(url)
+    return _cached_target(url) if len(url) <= _LONGEST_CACHED else _read_target(url)
 
 
 def _read_target(url: bytes) -> Target | None:
@@ -95,4 +95,4 @@ def _read_target(url: bytes) -> Target | None:
     return None if target is None or route is None else replace(target, route=route)
 
 
-_kept_target = lru_cache(_TARGETS_KEPT)(_read_target)
+_cached_target = lru_cache(_TARGETS_CACHED)(_read_target)

@@ -57,7 +57,7 @@ class Instances(Parsed):
 class V1(Codec):
     """KServe's V1; some models take its bodies unsplit (design section 9, "Rows")."""
 
-    tells_batch: ClassVar[bool] = True
+    names_batch: ClassVar[bool] = True
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if not model.splits:
@@ -66,10 +66,10 @@ class V1(Codec):
             raise weight.TooHeavy
         return split(exchange.body)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+    async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         if not model.splits:
-            return await super().read_aside(exchange, model)
-        return await self._helpers.call(SECONDS, split_aside, exchange.body, self._limits)
+            return await super().read_off_loop(exchange, model)
+        return await self._helpers.call(SECONDS, split_off_loop, exchange.body, self._limits)
 
 
 def split(body: bytes) -> Instances:
@@ -87,7 +87,7 @@ def split(body: bytes) -> Instances:
     return Instances.of(usual.instances)
 
 
-def split_aside(body: bytes, limits: RequestLimits) -> Instances:
+def split_off_loop(body: bytes, limits: RequestLimits) -> Instances:
     """:func:`split` in a helper. Raises BadRequest, PayloadTooLarge for too many instances."""
     apart = split(body)
     limits.check_instances(len(apart.bodies), len(apart.extra))
@@ -124,6 +124,6 @@ def join(answers: Sequence[bytes], batch_id: str | None, key: bytes = b"predicti
 
     ``key`` is the key of the answers (kserve reference 4).
     """
-    told = b"" if batch_id is None else b'"message":"","batchId":"%b",' % batch_id.encode()
+    batch = b"" if batch_id is None else b'"message":"","batchId":"%b",' % batch_id.encode()
     # Copy a large answer only once: allocating memory for it takes milliseconds.
-    return b"".join((b"{", told, b'"', key, b'":[', b",".join(answers), b"]}"))
+    return b"".join((b"{", batch, b'"', key, b'":[', b",".join(answers), b"]}"))

@@ -56,7 +56,7 @@ _decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 _HEADER_LINE = _HEADER + b": %d\r\n"
 
 
-class Takes(msgspec.Struct, frozen=True):
+class InputRules(msgspec.Struct, frozen=True):
     """The requests that a model takes, and their limits. Without ``rows`` it takes them unsplit."""
 
     model: str
@@ -67,13 +67,13 @@ class Takes(msgspec.Struct, frozen=True):
     memory: Memory = NO_MEMORY
 
     @classmethod
-    def of(cls, model: ModelVersion, limits: RequestLimits, shared: Regions | None = None) -> Takes:
+    def of(cls, model: ModelVersion, limits: RequestLimits, shared: Regions | None = None) -> InputRules:
         """For this model."""
         names, rows = model.sequence_headers, model.splits_tensors
         memory = NO_MEMORY if shared is None else shared.memory
         return cls(model.name, model.options.signature, names, limits, rows, memory)
 
-    def for_helper(self, body: bytes) -> Takes:
+    def for_helper(self, body: bytes) -> InputRules:
         """The same with only what reading this body in a helper needs."""
         return msgspec.structs.replace(self, memory=self.memory.for_helper(body))
 
@@ -81,7 +81,7 @@ class Takes(msgspec.Struct, frozen=True):
 class Inference(Parsed):
     """A V2 request as rows; ``whole``: it is one row, not split."""
 
-    asked: InferRequest = InferRequest([])
+    request: InferRequest = InferRequest([])
     whole: bool = True
 
     joins: ClassVar[bool] = True
@@ -89,19 +89,19 @@ class Inference(Parsed):
 
     def without_inputs(self) -> Inference:
         """The same without the inputs, whose data is in the bodies."""
-        return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
+        return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
-    def answering(self, model: ModelVersion, request: Request) -> Answering:
+    def parts(self, model: ModelVersion, request: Request) -> ResponseParts:
         """The content of the response; its parameters are the handler's of the first row that has any."""
-        told = (answer.parameters for answer, _ in filter(None, request.answers) if answer.parameters)
-        parameters = _decode_parameters(next(told, b"{}"))
+        named = (answer.parameters for answer, _ in filter(None, request.answers) if answer.parameters)
+        parameters = _decode_parameters(next(named, b"{}"))
         if model.batches:
             parameters[BATCH_ID] = request.batch_id
-        identity = self.asked.id or request.id
-        return Answering(
+        identity = self.request.id or request.id
+        return ResponseParts(
             model.name,
             model.version,
-            self.asked,
+            self.request,
             self.kind,
             self.whole,
             contents_of(request),
@@ -110,19 +110,19 @@ class Inference(Parsed):
         )
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
-        answering = self.answering(model, request)
-        if not answering.is_light:
+        parts = self.parts(model, request)
+        if not parts.is_light:
             raise weight.TooHeavy
-        return encode_answer(answering)
+        return encode_answer(parts)
 
-    async def encode_aside(
+    async def encode_off_loop(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
-        answering = self.answering(model, request).without_inputs()
-        return await helpers.call(SECONDS, encode_answer, answering)
+        parts = self.parts(model, request).without_inputs()
+        return await helpers.call(SECONDS, encode_answer, parts)
 
 
-class Answering(msgspec.Struct, frozen=True):
+class ResponseParts(msgspec.Struct, frozen=True):
     """The answers to a request's rows, and what else its response needs; ``name`` is the model's.
 
     ``kind`` is the rows', ``id`` and ``parameters`` are the response's.
@@ -130,7 +130,7 @@ class Answering(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    asked: InferRequest
+    request: InferRequest
     kind: int
     whole: bool
     answers: Sequence[bytes]
@@ -144,14 +144,14 @@ class Answering(msgspec.Struct, frozen=True):
             return False
         if sum(map(len, self.answers)) <= weight.LIGHT_BYTES:
             return True
-        asked = self.asked
+        request = self.request
         if self.kind != TENSORS:
             return False
-        return asked.binary if asked.outputs is None else all(each.binary for each in asked.outputs)
+        return request.binary if request.outputs is None else all(each.binary for each in request.outputs)
 
-    def without_inputs(self) -> Answering:
+    def without_inputs(self) -> ResponseParts:
         """The same without the request's inputs."""
-        return msgspec.structs.replace(self, asked=replace(self.asked, inputs=[]))
+        return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
     def outputs(self) -> list[Output]:
         """The tensors in the rows' answers. Raises InternalError if these do not fit together."""
@@ -163,7 +163,7 @@ class Answering(msgspec.Struct, frozen=True):
             ) from error
 
 
-def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
+def encode_answer(parts: ResponseParts) -> tuple[bytes, str, bytes]:
     """Body, content type and further header lines of the response.
 
     Raises:
@@ -171,12 +171,12 @@ def encode_answer(answering: Answering) -> tuple[bytes, str, bytes]:
         InternalError: the handler's answers are not tensors that fit together.
     """
     body, length = encode_response(
-        answering.name,
-        answering.version,
-        answering.asked,
-        answering.id,
-        answering.outputs(),
-        parameters=answering.parameters,
+        parts.name,
+        parts.version,
+        parts.request,
+        parts.id,
+        parts.outputs(),
+        parameters=parts.parameters,
     )
     if length is None:
         return body, JSON, b""
@@ -190,7 +190,7 @@ class V2(Codec):
     """
 
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        length, takes = header_length(exchange.headers), Takes.of(model, self._limits, self._shared)
+        length, takes = header_length(exchange.headers), InputRules.of(model, self._limits, self._shared)
         if takes.rows:
             return _read(exchange.body, length, takes, light=True)
         if length is not None and len(exchange.body) > weight.LIGHT_BYTES:
@@ -200,9 +200,9 @@ class V2(Codec):
         exchange.body = encode_request(exchange.body, length, self._limits, takes.memory)
         return self._as_json(exchange, length)
 
-    async def read_aside(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+    async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         length = header_length(exchange.headers)
-        takes = Takes.of(model, self._limits, self._shared).for_helper(exchange.body)
+        takes = InputRules.of(model, self._limits, self._shared).for_helper(exchange.body)
         if takes.rows:
             return await self._helpers.call(SECONDS, read_tensors, exchange.body, length, takes)
         exchange.body = await self._helpers.call(
@@ -217,18 +217,18 @@ class V2(Codec):
         return Parsed([exchange.body], content_type=exchange.content_type)
 
 
-def read_tensors(body: bytes, length: str | None, takes: Takes) -> Inference:
+def read_tensors(body: bytes, length: str | None, takes: InputRules) -> Inference:
     """:func:`_read` in a helper; the request is returned without its inputs, which are in the rows."""
     return _read(body, length, takes).without_inputs()
 
 
-def _read(body: bytes, length: str | None, takes: Takes, *, light: bool = False) -> Inference:
+def _read(body: bytes, length: str | None, takes: InputRules, *, light: bool = False) -> Inference:
     raw = takes.signature.inputs or (RAW_INPUT,)
     request = decode_request(body, length, raw, takes.limits, takes.memory, light=light)
-    return take_apart(request, takes, light=light)
+    return split_request(request, takes, light=light)
 
 
-def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> Inference:
+def split_request(request: InferRequest, takes: InputRules, *, light: bool = False) -> Inference:
     """The rows of a request for a model that takes rows.
 
     Raises:
@@ -241,7 +241,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
         takes.signature.check_outputs(takes.model, [output.name for output in request.outputs])
         check_classification(request.outputs)
     timeout = _timeout(request)
-    sequence = take_sequence(request, takes.sequences)
+    sequence = sequence_of(request, takes.sequences)
     rows = count_rows(request.inputs)
     takes.limits.check_instances(rows, 0)
     if light and _is_heavy(request.inputs, rows):
@@ -257,7 +257,7 @@ def take_apart(request: InferRequest, takes: Takes, *, light: bool = False) -> I
         key=key,
         timeout=timeout,
         sequence=sequence,
-        asked=request,
+        request=request,
         whole=whole,
     )
 
@@ -288,7 +288,7 @@ def _timeout(request: InferRequest) -> float | None:
     return min(value, _LONGEST) / 1e6 or None
 
 
-def take_sequence(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
+def sequence_of(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
     """Triton's sequence parameters as headers; removed from the parameters if the model has sequences.
 
     A ``sequence_id`` that is 0 or empty means none, as in Triton.
@@ -297,14 +297,14 @@ def take_sequence(request: InferRequest, names: SequenceHeaders | None) -> list[
     if names is None or not parameters:
         return []
     values = {name: parameters.pop(name, None) for name in ("sequence_id", "sequence_start", "sequence_end")}
-    given = values["sequence_id"]
-    if isinstance(given, (float, bool)) or len(str(given)) > _LONGEST_ID:
+    identity = values["sequence_id"]
+    if isinstance(identity, (float, bool)) or len(str(identity)) > _LONGEST_ID:
         raise BadRequest("the request: parameter sequence_id must be a whole number or a short text")
-    said = [(names.id.encode(), str(given).encode())] if given else []
+    headers = [(names.id.encode(), str(identity).encode())] if identity else []
     for name, header in (("sequence_start", names.start), ("sequence_end", names.end)):
         value = values[name]
         if not isinstance(value, (bool, type(None))):
             raise BadRequest(f"the request: parameter {name} is {value!r}, true or false is needed")
         if value:
-            said.append((header.encode(), b"true"))
-    return said
+            headers.append((header.encode(), b"true"))
+    return headers

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from modelserver.ext.recording.entries import Call
-    from modelserver.surface.http.client import Answered
+    from modelserver.surface.http.client import TimedResponse
 
 _MAX = "max"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -107,13 +107,13 @@ class Sent(NamedTuple):
     """
 
     calls: Sequence[Call]
-    answers: Sequence[Answered]
+    answers: Sequence[TimedResponse]
     lines: Sequence[str]
     as_recorded: bool
 
     @classmethod
     def of(
-        cls, pairs: Iterable[tuple[Call, Answered]], lines: Sequence[str], *, as_recorded: bool = True
+        cls, pairs: Iterable[tuple[Call, TimedResponse]], lines: Sequence[str], *, as_recorded: bool = True
     ) -> Sent:
         """In the order of their arrival."""
         ordered = sorted(pairs, key=lambda pair: pair[0].at)
@@ -174,7 +174,7 @@ def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
             raise ConfigError(lines[0])
         first = min(calls[0].at for _, calls in parts)
 
-        async def ask(way: _Way, calls: Sequence[Call]) -> list[tuple[Call, Answered]]:
+        async def ask(way: _Way, calls: Sequence[Call]) -> list[tuple[Call, TimedResponse]]:
             assert way.place is not None  # noqa: S101 - of the others, nothing is asked
             times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
             answers = await way.send(
@@ -208,7 +208,9 @@ def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
     return send
 
 
-def differences_of(calls: Sequence[Call], answers: Sequence[Answered], tolerance: Tolerance) -> Differences:
+def differences_of(
+    calls: Sequence[Call], answers: Sequence[TimedResponse], tolerance: Tolerance
+) -> Differences:
     """Compares all answers that were recorded to their end."""
     whole = [
         (call, answer) for call, answer in zip(calls, answers, strict=True) if call.status and call.complete

@@ -13,13 +13,13 @@ from modelserver.tools.replay.answers import body_of, document_of, gets_id
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call
     from modelserver.surface.agreement import Tolerance
-    from modelserver.surface.http.client import Answered
+    from modelserver.surface.http.client import TimedResponse
 
 # What differs from one answer to the next anyway.
 _ANEW: Final = frozenset({"batchId", "request_id"})
 
 
-def difference(call: Call, answered: Answered, tolerance: Tolerance) -> str:
+def difference(call: Call, answered: TimedResponse, tolerance: Tolerance) -> str:
     """How the answer differs from the recorded one; empty if it does not."""
     if answered.fault:
         return answered.fault

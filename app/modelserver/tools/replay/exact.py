@@ -17,7 +17,7 @@ from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
-from modelserver.surface.http.client import CUT_OFF, LINES, Answered
+from modelserver.surface.http.client import CUT_OFF, LINES, TimedResponse
 from modelserver.surface.watching import Watcher
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
@@ -44,7 +44,7 @@ class Batch:
 
     size: int
     calls: list[Call] = field(default_factory=list)
-    answers: list[Answered] = field(default_factory=list)
+    answers: list[TimedResponse] = field(default_factory=list)
 
     @property
     def difference(self) -> str:
@@ -150,7 +150,7 @@ async def archive_of(model: str | None, settings: Settings) -> Registration:
     return replace(found, model_name=model, min_workers=1, max_workers=1)
 
 
-async def _ask(opened: Engine, calls: Sequence[Call], began: float) -> list[Answered]:
+async def _ask(opened: Engine, calls: Sequence[Call], began: float) -> list[TimedResponse]:
     """The answers to requests that are queued in this order, and sent when all are."""
     asked = []
     for call in calls:
@@ -186,7 +186,7 @@ def _rest_asked(opened: Engine, call: Call, queued: _Queued) -> asyncio.Future[A
     return ended
 
 
-async def _answered(began: float, sent: float, ended: asyncio.Future[Any]) -> Answered:
+async def _answered(began: float, sent: float, ended: asyncio.Future[Any]) -> TimedResponse:
     answer: Answer | Outcome = await ended
     seconds = time.perf_counter() - sent
     if isinstance(answer, Outcome):
@@ -196,7 +196,7 @@ async def _answered(began: float, sent: float, ended: asyncio.Future[Any]) -> An
         lines, body = "".join(told).encode("latin-1"), answer.body
     fault = "" if answer.complete else CUT_OFF
     status = answer.status if answer.complete else 0
-    return Answered(sent - began, seconds, status, lines, body, fault)
+    return TimedResponse(sent - began, seconds, status, lines, body, fault)
 
 
 class _Queued(Watcher):

@@ -15,8 +15,8 @@ import psutil
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
 from modelserver.run.pidfile import pid_file, running_server
-from modelserver.surface.auth.given import VARIABLES, read_token_file
 from modelserver.surface.auth.key_file import NAME
+from modelserver.surface.auth.operator_tokens import VARIABLES, read_token_file
 
 if TYPE_CHECKING:
     from modelserver.surface.auth.scopes import Scope

@@ -19,7 +19,7 @@ from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.statuses import http_class
 from modelserver.ext.recording.entries import lines_of_call
-from modelserver.surface.http.client import CUT_OFF, Answered
+from modelserver.surface.http.client import CUT_OFF, TimedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ async def send(
     *,
     connections: int,
     patience: float,
-) -> list[Answered]:
+) -> list[TimedResponse]:
     """Sends each call at its time, in seconds from now; without times, as fast as possible.
 
     At most so many ``connections`` at once, each for at most ``patience`` seconds.
@@ -66,7 +66,7 @@ class _Sender:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
 
-    def ask(self, call: Call, due: float) -> Answered:
+    def ask(self, call: Call, due: float) -> TimedResponse:
         """The answer to a call that is ``due`` at a time of ``perf_counter``; 0: now."""
         sent = due or time.perf_counter()
         metadata = [*map(_encoded, call.headers), *self._place.metadata()]
@@ -86,7 +86,7 @@ class _Sender:
         else:
             status, lines = http_class(replied.code), lines_of_call(replied.code)
             body = replied.content if replied.code == StatusCode.OK else replied.text
-        return Answered(sent - self.began, time.perf_counter() - sent, status, lines, body, fault)
+        return TimedResponse(sent - self.began, time.perf_counter() - sent, status, lines, body, fault)
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[socket.socket]:

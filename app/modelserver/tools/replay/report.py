@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.ext.recording.entries import Call
-    from modelserver.surface.http.client import Answered
+    from modelserver.surface.http.client import TimedResponse
 
 _PERCENTS: Final = (50, 90, 99)
 _CURVE: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
@@ -55,7 +55,7 @@ class Side:
         )
 
     @classmethod
-    def replayed(cls, answers: Sequence[Answered]) -> Side:
+    def replayed(cls, answers: Sequence[TimedResponse]) -> Side:
         """What was measured now, by the client."""
         good = [answer for answer in answers if 0 < answer.status < _FAILED]
         timings = [timing_of(answer.lines) for answer in good]

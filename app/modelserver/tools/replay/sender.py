@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.surface.http.client import Answered, Requester
+from modelserver.surface.http.client import Requester, TimedResponse
 from modelserver.tools.replay.finding import trusting
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ async def send(
     *,
     connections: int,
     patience: float,
-) -> list[Answered]:
+) -> list[TimedResponse]:
     """Sends each call at its time, in seconds from now; without times, as fast as possible.
 
     Over at most so many ``connections``. After ``patience`` seconds without any answer, those that are
     missing count as lost.
     """
     requests = [place.request(call) for call in calls]
-    answers = [Answered(0.0, 0.0, fault=f"no answer within {patience:g} s")] * len(requests)
+    answers = [TimedResponse(0.0, 0.0, fault=f"no answer within {patience:g} s")] * len(requests)
     requester = Requester(place.host, place.port, connections, answers.__setitem__, place.tls)
     for number, request in enumerate(requests):
         due = 0.0
@@ -104,7 +104,7 @@ async def send(
             due = requester.began + times[number]
             # Also where it is late already, so that answers are read.
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        requester.ask(number, request, due)
-    await requester.rest(patience)
+        requester.send(number, request, due)
+    await requester.drain(patience)
     requester.close()
     return answers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from modelserver.engine.pools.preloading import heavy_imports
 from modelserver.engine.pools.spawner import Spawner, can_fork
 from modelserver.models.archives.urls import scheme
-from modelserver.surface.auth.given import VARIABLES
+from modelserver.surface.auth.operator_tokens import VARIABLES
 
 if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings

@@ -19,8 +19,8 @@ from modelserver.models.options.resolve import Registration
 from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
 from modelserver.run.server import Reports, Server
-from modelserver.surface.auth.given import read_token_file
 from modelserver.surface.auth.key_file import NAME
+from modelserver.surface.auth.operator_tokens import read_token_file
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.serve.console import BOLD, DIM, GREEN, RED, Lines, from_here
 from modelserver.tools.serve.example import command, shell_token, url_of

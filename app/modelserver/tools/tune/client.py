@@ -22,7 +22,7 @@ from modelserver.tools.tune.figure import Answer, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.surface.http.client import Answered
+    from modelserver.surface.http.client import TimedResponse
 
 HOST = "127.0.0.1"
 ANSWER_TIMEOUT = 120.0  # seconds without any answer after which those that are missing count as lost
@@ -120,7 +120,7 @@ class _Going:
     def ask(self, due: float = 0.0) -> None:
         """Sends the next request, unless the load is over."""
         if self.open:
-            self._requester.ask(0, next(self._requests), due)
+            self._requester.send(0, next(self._requests), due)
 
     async def last(self) -> None:
         """Returns when the load is over and all requests are answered or lost."""
@@ -131,14 +131,14 @@ class _Going:
             while self._counted() < load.least and self._elapsed() < load.settle + load.longest:  # noqa: ASYNC110
                 await asyncio.sleep(load.seconds / 10)
             self.open, self.closed = False, self._elapsed()
-            await self._requester.rest(ANSWER_TIMEOUT)
+            await self._requester.drain(ANSWER_TIMEOUT)
             if self._requester.pending:
                 self.failures["no answer"] += self._requester.pending
         finally:
             self.open = False
             self._requester.close()
 
-    def _answered(self, _: int, answer: Answered) -> None:
+    def _answered(self, _: int, answer: TimedResponse) -> None:
         failed = not 200 <= answer.status < 300
         if failed:
             self.failures[answer.fault.partition(":")[0] or f"status {answer.status}"] += 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.given import joined, read_token_file, take_from_environment
+from modelserver.surface.auth.operator_tokens import joined, read_token_file, take_from_environment
 from modelserver.surface.auth.scopes import Scope
 
 if TYPE_CHECKING:

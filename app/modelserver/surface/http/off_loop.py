@@ -21,7 +21,7 @@ _ADDRESS_SPACE = 512 << 20
 _SPACE_PER_BYTE = 64
 
 
-class Aside:
+class OffLoop:
     """The work that is done aside, and the helpers for it.
 
     Args:

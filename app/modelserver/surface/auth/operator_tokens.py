@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping
     from pathlib import Path
 
-    GivenTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
+    OperatorTokens: TypeAlias = Mapping[Scope, tuple[str, ...]]
 
 VARIABLES = {scope: f"MODELSERVER_{scope.name}_TOKEN" for scope in Scope}
 """The variable of each scope; it may contain several tokens, separated by commas or spaces."""
@@ -22,7 +22,7 @@ _SHORTEST = 8
 _TOKEN = re.compile(r"[!-+\--~]{8,4096}")
 
 
-def take_from_environment(environ: MutableMapping[str, str]) -> GivenTokens:
+def take_from_environment(environ: MutableMapping[str, str]) -> OperatorTokens:
     """Takes the tokens out of the environment, which workers inherit.
 
     Raises:
@@ -36,7 +36,7 @@ def take_from_environment(environ: MutableMapping[str, str]) -> GivenTokens:
     }
 
 
-def read_token_file(path: Path) -> GivenTokens:
+def read_token_file(path: Path) -> OperatorTokens:
     """The tokens in a file like ``key_file.json``, where entries may also be a token or a list of tokens.
 
     In a folder (as secrets are mounted) the files ``inference``, ``management`` and ``API`` are read, with a
@@ -47,31 +47,31 @@ def read_token_file(path: Path) -> GivenTokens:
     """
     try:
         if path.is_dir():
-            found = {
+            texts = {
                 s: path.joinpath(s.value).read_text("utf-8").split()
                 for s in Scope
                 if (path / s.value).is_file()
             }
         else:
-            found = dict(_in_document(json.loads(path.read_text("utf-8")), path))
+            texts = dict(_in_document(json.loads(path.read_text("utf-8")), path))
     except OSError as error:
         raise ConfigError(f"Invalid configuration: token_file={path}: {error.strerror}") from None
     except ValueError:
         raise _not_tokens(path) from None
     tokens = {
-        scope: tuple(_checked(keys, f"token_file={path}, {scope.value}")) for scope, keys in found.items()
+        scope: tuple(_checked(keys, f"token_file={path}, {scope.value}")) for scope, keys in texts.items()
     }
     if not any(tokens.values()):
         raise _not_tokens(path)
     return {scope: keys for scope, keys in tokens.items() if keys}
 
 
-def joined(*several: GivenTokens) -> GivenTokens:
+def joined(*several: OperatorTokens) -> OperatorTokens:
     """All the tokens together."""
     return {
         scope: keys
         for scope in Scope
-        if (keys := tuple(key for given in several for key in given.get(scope, ())))
+        if (keys := tuple(key for tokens in several for key in tokens.get(scope, ())))
     }
 
 

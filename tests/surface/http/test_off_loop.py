@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from modelserver.errors import BadRequest, InternalError, ModelServerError, ServiceUnavailable
-from modelserver.surface.http.aside import MOST_WAITING, Aside
+from modelserver.surface.http.off_loop import MOST_WAITING, OffLoop
 
 
 async def _wait(gate: asyncio.Event) -> None:
@@ -18,31 +18,31 @@ async def _raise(error: Exception) -> None:
 
 async def test_bytes_that_wait_are_bounded() -> None:
     """One may be as large as it is; more are refused where they are too much together (F31)."""
-    aside, gate = Aside(1), asyncio.Event()
+    off_loop, gate = OffLoop(1), asyncio.Event()
     failed: list[ModelServerError] = []
-    aside.start(2 * MOST_WAITING, _wait(gate), failed.append)
+    off_loop.start(2 * MOST_WAITING, _wait(gate), failed.append)
     assert failed == []
 
-    aside.start(1, _wait(gate), failed.append)
+    off_loop.start(1, _wait(gate), failed.append)
     assert [type(error) for error in failed] == [ServiceUnavailable]
 
     gate.set()
-    await aside.settle(5.0)
-    aside.start(1, _wait(gate), failed.append)
-    await aside.settle(5.0)
+    await off_loop.settle(5.0)
+    off_loop.start(1, _wait(gate), failed.append)
+    await off_loop.settle(5.0)
     assert len(failed) == 1
 
 
 async def test_failures_become_answers() -> None:
     """An error of ours is told as it is, another one as ours; what is ended is told to nobody."""
-    aside = Aside(1)
+    off_loop = OffLoop(1)
     failed: list[ModelServerError] = []
     for error in (BadRequest("no"), ValueError("secret")):
-        aside.start(1, _raise(error), failed.append)
-    end = aside.start(1, _wait(asyncio.Event()), failed.append)
+        off_loop.start(1, _raise(error), failed.append)
+    end = off_loop.start(1, _wait(asyncio.Event()), failed.append)
     end()
-    await aside.settle(5.0)
+    await off_loop.settle(5.0)
 
-    assert aside._waiting == 0
+    assert off_loop._waiting == 0
     assert [type(error) for error in failed] == [BadRequest, InternalError]
     assert "secret" not in failed[1].message
