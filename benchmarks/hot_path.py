@@ -193,7 +193,7 @@ class Server:
             "noop", "noop_1.0", spec, _FOREVER, limits, next_id=itertools.count(9000).__next__,
             devices=DeviceRing(0), metrics=model_metrics,
         )  # fmt: skip
-        worker = _StandIn(9000, "W-9000-noop_1.0", spec, _FOREVER, pool)
+        worker = _StandIn(9000, "W-9000-noop_1.0", spec, _FOREVER, pool.dispatch)
         self._process = _Process()
         worker.play(self._process)
         pool.workers.append(worker)
@@ -232,7 +232,7 @@ class Server:
     async def turn(self) -> float:
         for connection in self._connections:
             connection.data_received(REQUEST)
-        self._pool.pump()
+        self._pool.dispatch.pump()
         playing = 0.0
         while True:
             started = time.process_time()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Machines
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.object_stores import ObjectStores
+    from modelserver.models.preparation import MakeAffinity
     from modelserver.models.registry import Registry
     from modelserver.models.routing import Router
     from modelserver.models.settings.address import Address
@@ -150,6 +151,10 @@ class Host:
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""
         self.registry.router = router
+
+    def pool(self, kind: str, make: MakeAffinity) -> None:
+        """``make`` makes the affinity of models whose workers hold a state of this kind: ``sequences``."""
+        self.registry.preparation.affinities[kind] = make
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

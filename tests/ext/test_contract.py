@@ -36,7 +36,7 @@ ALL_OFF: dict[str, Any] = {
     "frontend_processes": 1,
 }
 # On with any settings: what they need is imported when it is used.
-ALWAYS = {"stores", "rollout", "workflows"}
+ALWAYS = {"stores", "sequences", "rollout", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON: dict[str, dict[str, Any]] = {
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -45,6 +45,7 @@ ON: dict[str, dict[str, Any]] = {
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
     "stores": {},
+    "sequences": {},
     "rollout": {},
     "triton": {"ts_open_inference_protocol": True},
     "workflows": {"enable_workflows": True},
@@ -87,6 +88,7 @@ class _Registry:
         self.workflows: dict[str, Any] = {}
         self.preparation = self
         self.cluster: Any = None
+        self.affinities: dict[str, Any] = {}
         self.store = SimpleNamespace(remote=None)
 
 
@@ -113,7 +115,8 @@ def test_extension_that_is_off_is_not_imported() -> None:
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_: None\n"
-        "host = SimpleNamespace(settings=settings, fetch=nothing, routes=nothing, answer=nothing)\n"
+        "added = dict.fromkeys(('fetch', 'pool', 'routes', 'answer'), nothing)\n"
+        "host = SimpleNamespace(settings=settings, **added)\n"
         "host.route, host.registry, host.services = nothing, None, SimpleNamespace(metrics=None)\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"

@@ -53,7 +53,7 @@ def new_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A registry as at a server's start, whose pools note how many workers they should have."""
 
     def expect(pool: Pool, min_workers: int, max_workers: int) -> list[Any]:
-        pool.min_workers, pool.max_workers = min_workers, max_workers
+        pool.crew.min_workers, pool.crew.max_workers = min_workers, max_workers
         return []
 
     monkeypatch.setattr(Pool, "scale", expect)

@@ -40,27 +40,25 @@ class Pool:
     def __init__(self) -> None:
         self.workers: list[Any] = []
         self.min_workers = self.max_workers = 0
-        self.spec = SimpleNamespace(need=0, launcher=None)
+        self.crew = SimpleNamespace(spec=SimpleNamespace(need=0, launcher=None), resize=self.resize)
         self.healthy = self.ready = True
-        self.closing = False
+        self.admission = SimpleNamespace(closing=False)
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.drained = self.closed = False
         self.successor: Pool | None = None
 
     def scale(self, fewest: int, most: int) -> list[Any]:
         self.min_workers, self.max_workers = fewest, most
-        started = [
-            SimpleNamespace(process=SimpleNamespace(pids=[os.getpid()]))
-            for _ in range(fewest - len(self.workers))
-        ]
+        started = self._workers(fewest - len(self.workers))
         self.workers = [*self.workers, *started][: most or fewest]
         return started
 
     def resize(self, count: int) -> None:
-        self.workers = [SimpleNamespace(process=SimpleNamespace(pids=[os.getpid()])) for _ in range(count)]
+        self.workers = self._workers(count)
 
-    async def wait_loaded(self, workers: list[Any]) -> None:
-        await asyncio.shield(self.loaded)
+    def _workers(self, count: int) -> list[Any]:
+        process = SimpleNamespace(pids=[os.getpid()])
+        return [SimpleNamespace(process=process, first_load=self.loaded) for _ in range(count)]
 
     def statistics(self) -> Any:
         return SimpleNamespace(ready=len(self.workers) if self.loaded.done() else 0)

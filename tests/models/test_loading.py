@@ -55,7 +55,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     assert model.options.sources["batch_size"] == "snapshot"
     assert model.loaded_at_startup
     assert after.get("a").version == "2.0"
-    assert after.get("a").pool.spec.load.handler == "own.py:handle"
+    assert after.get("a").pool.crew.spec.load.handler == "own.py:handle"
     assert after.get("c").options.split_instances == "false"
 
 

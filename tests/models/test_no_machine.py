@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.pools.test_pool import request as row
+from tests.engine.pools.pools import request as row
 from tests.models.test_preparation import SOURCES, write
 from tests.waiting import until
 

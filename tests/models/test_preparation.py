@@ -92,7 +92,7 @@ async def test_worker_is_told(prepare: Any, store: Path) -> None:
         service_envelope="json",
         blacklist_env_vars=re.compile("X.*"),
     )
-    spec = model.pool.spec
+    spec = model.pool.crew.spec
 
     assert (spec.load.model_name, spec.load.model_version, spec.load.handler) == ("m", "1.0", "own.py")
     assert Path(spec.load.model_dir).joinpath("own.py").is_file()
@@ -109,7 +109,7 @@ async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
     """A handler given at registration beats the manifest's."""
     model = await prepare(parameters={"handler": "other:run"})
 
-    assert model.pool.spec.load.handler == "other:run"
+    assert model.pool.crew.spec.load.handler == "other:run"
 
 
 async def test_no_handler(prepare: Any, store: Path) -> None:
@@ -121,7 +121,7 @@ async def test_no_handler(prepare: Any, store: Path) -> None:
     with pytest.raises(InvalidModel, match=r"MANIFEST\.json is missing; a script is named by its own path"):
         await prepare("empty", parameters={"model_name": "m"})
 
-    assert (await prepare("bare", default_service_handler="d.py:f")).pool.spec.load.handler == "d.py:f"
+    assert (await prepare("bare", default_service_handler="d.py:f")).pool.crew.spec.load.handler == "d.py:f"
 
 
 async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path) -> None:
@@ -129,7 +129,7 @@ async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path)
     write(store / "bare", handler=None)
     path = "/opt/sagemaker/handler_service.py:handle"
 
-    assert (await prepare("bare", default_service_handler=path)).pool.spec.load.handler == path
+    assert (await prepare("bare", default_service_handler=path)).pool.crew.spec.load.handler == path
     with pytest.raises(InvalidModel, match="only names relative to the archive"):
         await prepare("bare", default_service_handler=path, parameters={"handler": path})
 
@@ -171,7 +171,7 @@ async def test_model_config(prepare: Any, store: Path, caplog: pytest.LogCapture
         model = await prepare("tuned")
 
     assert (model.options.batch_size, model.pool.limits.batch_size) == (7, 7)
-    assert model.pool._times.response == 9
+    assert model.pool.crew.times.response == 9
     assert "minWorkers" in caplog.text
 
 
@@ -203,11 +203,11 @@ async def test_devices(prepare: Any, store: Path) -> None:
     write(store / "named", "deviceIds: [1, 0]\n")
     write(store / "cpu", "deviceType: cpu\n")
 
-    shared = (await prepare("m", gpus=2)).pool.devices
+    shared = (await prepare("m", gpus=2)).pool.crew.devices
     assert [shared.assign() for _ in range(3)] == [1, 0, 1]
-    named = (await prepare("named", gpus=2)).pool.devices
+    named = (await prepare("named", gpus=2)).pool.crew.devices
     assert [named.assign() for _ in range(3)] == [1, 0, 1]
-    assert (await prepare("cpu", gpus=2)).pool.devices.assign() is None
+    assert (await prepare("cpu", gpus=2)).pool.crew.devices.assign() is None
 
 
 async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
@@ -224,7 +224,7 @@ async def test_config_that_cannot_be_meant(prepare: Any, store: Path) -> None:
 @pytest.mark.parametrize("required", [False, True])
 async def test_workers_are_told_whether_they_need_their_gpu(prepare: Any, required: bool) -> None:
     """As `require_gpu` says."""
-    assert (await prepare("m", gpus=1, require_gpu=required)).pool.spec.load.gpu_required is required
+    assert (await prepare("m", gpus=1, require_gpu=required)).pool.crew.spec.load.gpu_required is required
 
 
 async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch
     model = await prepare("m", number_of_gpu=2)
 
     assert model.options.device_type == "gpu"
-    assert [model.pool.devices.assign() for _ in range(3)] == [1, 0, 1]
+    assert [model.pool.crew.devices.assign() for _ in range(3)] == [1, 0, 1]
 
 
 # Several processes or devices
@@ -266,17 +266,17 @@ async def test_workers_that_span_devices(
     """Each worker takes the next group of GPUs (reference 18.1, 18.3)."""
     write(store / "wide", config)
     pool = (await prepare("wide", gpus=4)).pool
-    ranks = pool.spec.ranks
+    ranks = pool.crew.spec.ranks
     firsts = list(groups) or [None]
 
     assert (ranks.processes, ranks.broadcast, ranks.groups) == (processes, broadcast, groups)
-    assert [pool.devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
+    assert [pool.crew.devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
 
 
 async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
     """They compute on the CPU, as with TorchServe; each loads the model."""
     write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
-    usual, wide = (await prepare("m")).pool.spec, (await prepare("wide")).pool.spec
+    usual, wide = (await prepare("m")).pool.crew.spec, (await prepare("wide")).pool.crew.spec
 
     assert (wide.ranks.processes, wide.ranks.groups, wide.ranks.threads) == (3, {}, 2)
     assert wide.need > 2.9 * usual.need
@@ -296,7 +296,7 @@ async def test_ranks_on_other_machines(
     """The server's own GPUs do not count; ranks stay together unless the model says otherwise."""
     write(store / "wide", config)
     cluster = Cluster(Mock(), Mock(), 1.0, 1.0)
-    spec = (await prepare("wide", gpus=1, cluster=cluster, worker_launcher="agents")).pool.spec
+    spec = (await prepare("wide", gpus=1, cluster=cluster, worker_launcher="agents")).pool.crew.spec
     demand = spec.launcher.demand
 
     assert (spec.ranks.processes if spec.ranks else 0, spec.ranks and spec.ranks.groups) == (
@@ -340,8 +340,8 @@ async def test_requirements_are_not_installed_unasked(
     assert [record.getMessage() for record in caplog.records] == [
         "needy 1.0: the archive's requirements.txt is not installed: install_py_dep_per_model=false"
     ]
-    assert model.pool.spec.python == sys.executable
-    assert model.pool.spec.extra_environment == {}
+    assert model.pool.crew.spec.python == sys.executable
+    assert model.pool.crew.spec.extra_environment == {}
 
 
 async def test_a_virtual_environment(
@@ -353,7 +353,7 @@ async def test_a_virtual_environment(
     monkeypatch.setenv("MODELSERVER_CACHE", str(tmp_path / "cache"))
     write(store / "apart", "useVenv: true\n", requirementsFile="requirements.txt")
     model = await prepare("apart")
-    spec = model.pool.spec
+    spec = model.pool.crew.spec
 
     assert spec.python.startswith(str(tmp_path / "cache" / "environments" / "venv-"))
     assert spec.extra_environment == {}

@@ -44,7 +44,7 @@ def running(
             pool=SimpleNamespace(
                 min_workers=workers[0],
                 max_workers=workers[1],
-                spec=SimpleNamespace(need=600 * MIB, launcher=None),
+                crew=SimpleNamespace(spec=SimpleNamespace(need=600 * MIB, launcher=None)),
                 workers=[SimpleNamespace(process=SimpleNamespace(pids=[1]))] * workers[0],
             ),
         ),
@@ -134,7 +134,7 @@ def test_memory(
     monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: used * MIB)
     monkeypatch.setattr(replacing_module, "available_memory", lambda: available * MIB)
     before, after = running(), running(min_workers=workers, max_workers=workers)
-    after.pool.spec.need = need * MIB
+    after.pool.crew.spec.need = need * MIB
     if fits:
         check_room(before, after)
         return
@@ -149,7 +149,7 @@ def test_room_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = running(workers=(2, 2)), running(min_workers=2, max_workers=2)
     with pytest.raises(OutOfMemory):
         check_room(before, after)
-    after.pool.spec.launcher = object()
+    after.pool.crew.spec.launcher = object()
     check_room(before, after)
 
 

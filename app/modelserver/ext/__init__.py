@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EXTENSIONS: Final[Mapping[str, Row]] = {
     "cluster": Row("modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"),
     "stores": Row("modelserver.ext.stores.extension", lambda _: True),
+    "sequences": Row("modelserver.ext.sequences.extension", lambda _: True),
     "grpc": Row("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
     "otel": Row("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
     "payloads": Row(

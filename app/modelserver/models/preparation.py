@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from modelserver.engine.pools.autoscaler import Autoscaler
 from modelserver.engine.pools.devices import DeviceList, DeviceRing, groups_of, look_again
@@ -28,7 +28,6 @@ from modelserver.engine.wire.messages import (
     SequenceHeaders,
 )
 from modelserver.errors import BadRequest, InternalError, InvalidModel
-from modelserver.ext.sequences.pool import SequencePool, sequence_queue
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.engine.demand import Demand
-    from modelserver.engine.pools.spec import Launcher, Machines, Spawner
+    from modelserver.engine.pools.spec import Affinity, Launcher, Machines, Spawner
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.models.changes import Change
@@ -69,6 +68,7 @@ MAX_PLACING = 64
 _HEAD_ROOM = 65536
 
 AnyPool = TypeVar("AnyPool", bound=Pool)
+MakeAffinity: TypeAlias = "Callable[[PoolLimits, ModelOptions, SequenceHeaders], Affinity]"
 
 
 class Preparation:
@@ -76,8 +76,8 @@ class Preparation:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers. ``grace``: seconds that a removed version has to answer
-    waiting requests.
+    where there are other machines for workers, ``affinities`` by extensions. ``grace``: seconds that a
+    removed version has to answer waiting requests.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Preparation:
         self._told = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self.cluster: Machines | None = None
+        self.affinities: dict[str, MakeAffinity] = {}
         self._reader = Reader(trusts_pickles=settings.trust_pickles)
         self._autoscaler = Autoscaler()
         self._ports = Ports(settings.initial_distribution_port)
@@ -187,7 +188,7 @@ class Preparation:
         except OSError as error:
             raise InternalError(f"{archive.url} cannot be read: {error.strerror or error}") from error
         spec = replace(spec, measured=metrics.handler_metric, need=need * max(1, options.processes))
-        pool = self._pool(SequencePool if options.sequence_batching else Pool, spec, options, metrics)
+        pool = self._pool(Pool, spec, options, metrics)
         self._autoscaler.follow(pool, _scaling_rule(options))
         headers = self._sequence_headers if options.sequence_batching else None
         return ModelVersion(
@@ -247,21 +248,15 @@ class Preparation:
     def _pool(
         self, kind: type[AnyPool], spec: WorkerSpec, options: ModelOptions, metrics: ModelMetrics
     ) -> AnyPool:
-        name, limits, queue = spec.load.model_name, _limits(options), None
-        if options.sequence_batching:
-            queue = sequence_queue(
-                limits,
-                options.sequence_max_idle_ms,
-                options.sequence_timeout_ms,
-                options.max_num_sequence,
-                options.max_sequence_job_queue_size,
-            )
+        name, limits, affinity = spec.load.model_name, _limits(options), None
+        if options.sequence_batching and kind is Pool:
+            affinity = self.affinities["sequences"](limits, options, self._sequence_headers)
         return kind(
             *(name, f"{name}_{spec.load.model_version}", spec, self._times(options), limits),
             next_id=self._next_id,
             devices=self._devices_for(options),
             metrics=metrics,
-            queue=queue,
+            affinity=affinity,
         )
 
     def _config(self, archive: ModelArchive) -> ModelConfig | None:

@@ -7,6 +7,7 @@ import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from modelserver.engine.pools.crew import wait_loaded
 from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import (
     BadRequest,
@@ -174,7 +175,7 @@ class Registry(ModelTable):
         Raises StartFailed.
         """
         try:
-            await model.pool.wait_loaded(list(workers))
+            await wait_loaded(list(workers))
         except StartFailed as failure:
             message = f"Failed to start workers for model {model.name} version: {version or 'null'}"
             archive = repr(without_credentials(model.archive.url))

@@ -128,7 +128,7 @@ async def _load_and_exchange(
     try:
         model.pool.scale(model.options.min_workers, model.options.max_workers)
         if (count := worker_count(before, model)) > model.options.min_workers:
-            model.pool.resize(count)
+            model.pool.crew.resize(count)
         await registry.wait_scaled(model, model.pool.workers, model.version)
         async with registry.lock(model.name):
             registry.exchange(before, model)
@@ -227,13 +227,13 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     A new worker counts as much as the largest running one plus the difference in archive size; if none runs,
     as the start gate counts it. Other machines have memory of their own.
     """
-    if after.pool.spec.launcher is not None:
+    if after.pool.crew.spec.launcher is not None:
         return
     running = [each.process for each in before.pool.workers if each.process is not None]
     used = max((worker_memory(pid) for process in running for pid in process.pids[:1]), default=0)
     available = available_memory()
-    workers, need = worker_count(before, after), after.pool.spec.need
-    wanted = workers * (used + max(0, need - before.pool.spec.need) if used else need)
+    workers, need = worker_count(before, after), after.pool.crew.spec.need
+    wanted = workers * (used + max(0, need - before.pool.crew.spec.need) if used else need)
     if wanted > available:
         raise OutOfMemory(
             f"Model {before.name} {before.version} is not replaced: {workers} additional workers need about "

@@ -25,13 +25,13 @@ def update_pool_gauges(registry: Registry) -> None:
     for model in registry.versions():
         statistics = model.pool.statistics()
         for name, seconds in (
-            ("PredictionTime", model.pool.last_handler_time),
-            ("HandlerTime", sum(model.pool.last_phases) or model.pool.last_handler_time),
+            ("PredictionTime", model.pool.dispatch.last_handler_time),
+            ("HandlerTime", sum(model.pool.dispatch.last_phases) or model.pool.dispatch.last_handler_time),
         ):
             model.metrics.handler_metric(
                 name, seconds * 1000.0, "ms", "gauge", [("ModelName", model.name), ("Level", "Model")]
             )
-        model.metrics.workers.set_overhead(model.pool.last_overhead)
+        model.metrics.workers.set_overhead(model.pool.dispatch.last_overhead)
         batches = model.metrics.batches
         batches.queue_requests.set(statistics.pending)
         batches.queue_instances.set(statistics.instances)

@@ -11,6 +11,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
+from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.loading import default_name
 from modelserver.models.preparation import Preparation
@@ -74,6 +75,7 @@ async def engine(
         devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
         preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
         preparation.store.remote = Stores()
+        preparation.affinities["sequences"] = make_affinity
         registry = Registry(preparation, tells_names=settings.tells_names)
         off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)

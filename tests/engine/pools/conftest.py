@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from tests.engine.pools import pools
 from tests.simulated_time import Clock
 from tests.waiting import until
 
 from modelserver.engine.pools import worker as worker_module
+from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.process import launch
 from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
 from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from modelserver.engine.pools.pool import Pool
     from modelserver.engine.pools.process import WorkerProcess
     from modelserver.engine.pools.spawner import Spawner
 
@@ -283,3 +286,39 @@ def spec() -> WorkerSpec:
 def times() -> WorkerTimes:
     """Clocks that do not run out during a test."""
     return WorkerTimes(startup=60.0, response=60.0, silence=60.0, max_retry=300.0)
+
+
+@pytest.fixture
+async def make(stage: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
+    """Makes pools that are closed after the test; their workers still have to load."""
+    made: list[Pool] = []
+
+    def pool(workers: int = 1, **limits: Any) -> Pool:
+        ids = iter(range(9000, 9100))
+        made.append(
+            Pool(
+                "m",
+                "m_1.0",
+                spec,
+                times,
+                replace(pools.LIMITS, **limits),
+                next_id=ids.__next__,
+                devices=DeviceRing(0),
+                metrics=counts,
+                clock=pools.now,
+            )
+        )
+        made[-1].scale(workers, workers)
+        return made[-1]
+
+    yield pool
+    for each in made:
+        await each.close(0.01)
+
+
+@pytest.fixture
+async def pool(make: Any, stage: Any) -> Pool:
+    """A pool with one loaded worker."""
+    made: Pool = make()
+    (await stage.enter()).load()
+    return made

@@ -128,7 +128,7 @@ async def test_no_timer_without_pools(make: Any, autoscaler: Autoscaler) -> None
     autoscaler.follow(pool, None)
 
     assert autoscaler.idle
-    assert pool.autoscaling is None
+    assert pool.crew.autoscaling is None
 
 
 async def test_closed_pools_are_left(make: Any, autoscaler: Autoscaler, counts: Counts) -> None:
@@ -158,7 +158,7 @@ async def test_the_timer_looks(make: Any, autoscaler: Autoscaler) -> None:
     """A pool is looked at without anybody asking."""
     pool = await make(rule=ScalingRule(up_pause=0.1))
 
-    await until(lambda: pool.autoscaling.decision)
+    await until(lambda: pool.crew.autoscaling.decision)
     assert not autoscaler.idle
 
 
@@ -190,7 +190,7 @@ async def test_up_and_down(
     assert len(pool.workers) == 1
     assert counts("scaled") == [("up", "queue_wait"), ("down", "idle")]
     assert counts("set_wish")[-1] == (1,)
-    assert (pool.autoscaling.event.before, pool.autoscaling.event.after) == (2, 1)
+    assert (pool.crew.autoscaling.event.before, pool.crew.autoscaling.event.after) == (2, 1)
 
 
 async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts) -> None:
@@ -200,7 +200,7 @@ async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler,
     submit(pool, 9)
     look(autoscaler, 0.0, 20.0)
     assert len(pool.workers) == 2
-    assert pool.autoscaling.decision.reason == "equal_bounds"
+    assert pool.crew.autoscaling.decision.reason == "equal_bounds"
     pool.scale(0, 4)
     look(autoscaler, 20.0, 20.0)
 
@@ -228,7 +228,7 @@ async def test_one_that_breaks(
     broken.queue.oldest = lambda: 1 / 0
     autoscaler.look(1.0)
 
-    assert sound.autoscaling.decision is not None
+    assert sound.crew.autoscaling.decision is not None
     assert "Autoscaling m_1.0 failed" in caplog.text
 
 
@@ -250,7 +250,7 @@ async def test_failed_start(
     assert len(pool.workers) == 1
     assert pool.workers[0].state is WorkerState.READY
     assert counts("scaled") == [("up", "queue_wait"), ("down", "start_failed")]
-    assert (pool.autoscaling.decision.reason, pool.autoscaling.decision.wish) == ("start_failed", 2)
+    assert (pool.crew.autoscaling.decision.reason, pool.crew.autoscaling.decision.wish) == ("start_failed", 2)
     assert "2 -> 1 workers (start_failed): no room" in caplog.text
     assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1
     look(autoscaler, now, 12.0)
@@ -285,7 +285,7 @@ async def test_memory(
 async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
     """What loading workers of other pools may take still counts as taken."""
     pool, other = await make(), await make(rule=None)
-    other.spec = replace(other.spec, gate=pool.spec.gate)
+    other.crew.spec = replace(other.crew.spec, gate=pool.crew.spec.gate)
     machine.available = RESERVE + BASE_NEED
     other.scale(2, 2)
     await stage.settle()
@@ -293,7 +293,7 @@ async def test_memory_promised(make: Any, stage: Any, autoscaler: Autoscaler, ma
     look(autoscaler, 0.0, 3.0)
 
     assert len(pool.workers) == 1
-    assert pool.autoscaling.decision.reason == "memory"
+    assert pool.crew.autoscaling.decision.reason == "memory"
 
 
 async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
@@ -305,7 +305,7 @@ async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, mac
         looks.append(PLENTY)
         return PLENTY
 
-    pool.spec = replace(pool.spec, gate=StartGate(available=available))
+    pool.crew.spec = replace(pool.crew.spec, gate=StartGate(available=available))
     look(autoscaler, 0.0, 20.0)
 
     assert 5 <= len(looks) <= 11
@@ -319,7 +319,7 @@ async def test_shortage(make: Any, stage: Any, autoscaler: Autoscaler, machine: 
     look(autoscaler, 0.0, 10.0)
 
     assert len(pool.workers) == 1
-    assert pool.autoscaling.event.reason == "memory"
+    assert pool.crew.autoscaling.event.reason == "memory"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ async def test_gpu_memory(
 ) -> None:
     """The next worker's GPU must have as much free as one of its kind occupies."""
     pool = await make(devices=DeviceRing(2))
-    assert (pool.workers[0].gpu_id, pool.devices.peek()) == (1, 0)
+    assert (pool.workers[0].gpu_id, pool.crew.devices.peek()) == (1, 0)
     machine.gpus.update(gpus)
     if gpus and not gpus[1].used:
         machine.gpus[1] = gpus[1]._replace(used=10 << 30)
@@ -379,7 +379,7 @@ async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machin
     """A worker of several GPUs needs memory on each of its group."""
     ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
     pool = await make(devices=DeviceList([0, 2]), rule=None)
-    pool.spec = replace(pool.spec, ranks=ranks)
+    pool.crew.spec = replace(pool.crew.spec, ranks=ranks)
     autoscaler.follow(pool, RULE)
     machine.gpus.update({gpu: GpuMemory(20 << 30, 10 << 30) for gpu in range(4)})
     machine.gpus[3] = GpuMemory(9 << 30, 0)
@@ -387,7 +387,7 @@ async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machin
     look(autoscaler, 0.0, 3.0)
 
     assert len(pool.workers) == 1
-    assert pool.autoscaling.decision.reason == "memory"
+    assert pool.crew.autoscaling.decision.reason == "memory"
 
 
 async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
@@ -395,9 +395,9 @@ async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
     pool = await make(fewest=3, devices=DeviceRing(3))
     before = [worker.gpu_id for worker in pool.workers]
     for _ in range(4):
-        pool.min_workers = 2
-        pool.resize(2)
-        pool.resize(3)
+        pool.crew.min_workers = 2
+        pool.crew.resize(2)
+        pool.crew.resize(3)
 
     assert [worker.gpu_id for worker in pool.workers] == before
 

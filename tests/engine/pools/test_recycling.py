@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.pools.test_pool import contents, request
+from tests.engine.pools.pools import contents, request
 
 from modelserver.engine.pools import recycling
+from modelserver.engine.pools.crew import LOOKS
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.recycling import LOOKS
 from modelserver.engine.pools.spec import PoolLimits, WorkerState
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts:
     async def pool(workers: int = 1, **limits: int) -> Pool:
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
-        one = Pool("m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts)
-        one.clock = asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
+        one = Pool(
+            "m", "m_1", spec, times, bounds, next_id=ids.__next__, devices=ring, metrics=counts, clock=clock
+        )
         await begin(one, workers)
         return one
 
@@ -191,7 +193,7 @@ async def test_sizes_told_from_other_machines(
     assert "has 200 bytes right after loading" in caplog.text
     assert len(stage.processes) == 1
     pool.reconfigure(
-        replace(pool.limits, options={"max_worker_memory": 180}), pool._times, batch_size=1, frame_limit=1
+        replace(pool.limits, options={"max_worker_memory": 180}), pool.crew.times, batch_size=1, frame_limit=1
     )
     fresh = await stage.enter(2)
     fresh.load()

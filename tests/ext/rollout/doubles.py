@@ -18,7 +18,8 @@ class Pool:
     def __init__(self, workers: int = 1, batch_size: int = 8) -> None:
         self.workers: list[Any] = [SimpleNamespace(state=WorkerState.READY) for _ in range(workers)]
         self.queue: Any = SimpleNamespace(requests=0, batch_size=batch_size)
-        self.closing = False
+        self.admission = SimpleNamespace(closing=False)
+        self.affinity: Any = None
         self.given: deque[Request] = deque()
         self.refuses = False
 

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.ext.rollout.doubles import Version, answered, request
+from tests.ext.rollout.doubles import Version, request
 from tests.waiting import until
 
-from modelserver.engine.pools.spec import PoolLimits, WorkerState, policy_for
+from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import WorkerDied
 from modelserver.ext.rollout import traffic as traffics
 from modelserver.ext.rollout.guard import Evidence
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
-from modelserver.ext.sequences.queue import SequencedRequest, SequenceLimits, SequenceMark, SequenceQueue
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -286,13 +286,9 @@ async def test_the_default_gets_all(direct: Direct) -> None:
 
 async def test_sequences_stay_where_their_state_is(direct: Direct, versions: dict[str, Version]) -> None:
     """Others go where their id says, always the same."""
-    limits = PoolLimits(4, "greedy", 0.0, 100, 1 << 20)
-    for version in versions.values():
-        version.pool.queue = SequenceQueue(4, policy_for(limits), 100, 1 << 20, SequenceLimits(60, 60, 8, 8))
-    started = answered()
-    versions["2.0"].pool.queue.put(
-        SequencedRequest("r", started.rows, started.bodies, 0.0, mark=SequenceMark("mine"))
-    )
+    for name, version in versions.items():
+        known = {"mine"} if name == "2.0" else set()
+        version.pool.affinity = SimpleNamespace(knows=known.__contains__)
     traffic = direct(weights={"1.0": 100, "2.0": 0})
     assert traffic.home("mine", versions["1.0"]) is versions["2.0"]
 

@@ -8,14 +8,12 @@ from tests.opcodes import opcodes_of
 
 from modelserver.engine.batching.policies import Greedy, Policy, Window
 from modelserver.engine.batching.queue import Alone, AtOnce, QueueFull
-from modelserver.engine.batching.request import Batch, Request
-from modelserver.engine.wire.messages import Row
+from modelserver.engine.batching.request import Batch, Request, SequencedRequest, SequenceMark
+from modelserver.engine.wire.messages import Row, SequenceHeaders
 from modelserver.ext.sequences import queue as sequences
 from modelserver.ext.sequences.queue import (
-    SequencedRequest,
     SequenceLimits,
     SequenceLost,
-    SequenceMark,
     SequenceQueue,
 )
 
@@ -28,7 +26,7 @@ LIMITS = SequenceLimits(max_idle=10.0, max_age=100.0, max_sequences=4, max_waiti
 def queue(
     batch_size: int = 4, policy: Policy | None = None, limits: SequenceLimits = LIMITS
 ) -> SequenceQueue:
-    return SequenceQueue(batch_size, policy or Greedy(), 10, 1000, limits)
+    return SequenceQueue(batch_size, policy or Greedy(), 10, 1000, limits, SequenceHeaders())
 
 
 def step(

@@ -16,12 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
 from modelserver.engine.batching.queue import QueueFull
-from modelserver.engine.wire.messages import Answer, Row
+from modelserver.engine.batching.request import SequencedRequest, SequenceMark
+from modelserver.engine.wire.messages import Answer, Row, SequenceHeaders
 from modelserver.ext.sequences.queue import (
-    SequencedRequest,
     SequenceLimits,
     SequenceLost,
-    SequenceMark,
     SequenceQueue,
 )
 
@@ -76,7 +75,9 @@ class Sequences(RuleBasedStateMachine):
             "window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)
         }  # fmt: skip
         self.limits = SequenceLimits(1.0, max_age, max_sequences, max_waiting)
-        self.queue = SequenceQueue(batch_size, policies[name], 10, self.MAX_BYTES, self.limits)
+        self.queue = SequenceQueue(
+            batch_size, policies[name], 10, self.MAX_BYTES, self.limits, SequenceHeaders()
+        )
         self.workers: list[Batch | None] = [None] * workers
         self.loaded = [True] * workers
 

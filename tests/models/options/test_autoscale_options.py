@@ -104,10 +104,10 @@ async def test_pool_is_scaled_by_the_rule(tmp_path: Path) -> None:
     model = await preparation.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False
     )
-    assert model.pool.autoscaling is not None
-    assert model.pool.autoscaling.rule == ScalingRule(0.05, 2.0, 60.0)
+    assert model.pool.crew.autoscaling is not None
+    assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 60.0)
     preparation.reconfigure(model, Change.of(autoscale_down_pause=500))
-    assert model.pool.autoscaling.rule == ScalingRule(0.05, 2.0, 0.5)
+    assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 0.5)
     preparation.reconfigure(model, Change.of(autoscale=False))
 
-    assert model.pool.autoscaling is None
+    assert model.pool.crew.autoscaling is None

@@ -12,13 +12,12 @@ from tests.documents import exactly, schema_of
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
-from modelserver.engine.pools.spec import Node, PoolStatistics, WorkerState
+from modelserver.engine.pools.spec import Node, PoolStatistics, SequenceStatistics, WorkerState
 from modelserver.engine.telemetry.gpus import gpus as readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import HandlerError, InternalError
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
-from modelserver.ext.sequences.queue import SequenceStatistics
 from modelserver.models.options.resolve import BatchPolicy, ModelOptions
 from modelserver.models.version import FailedVersion, Replacement
 from modelserver.surface.api.describe import (
@@ -50,7 +49,8 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
         workers=workers,
         warnings=[],
         statistics=lambda: statistics,
-        sequences=sequences,
+        affinity=None if sequences is None else SimpleNamespace(statistics=sequences),
+        crew=SimpleNamespace(autoscaling=None),
         failing=False,
     )
     return SimpleNamespace(
@@ -238,7 +238,7 @@ def test_autoscaling() -> None:
     """A version whose workers follow the load shows what is wished for, why, and what was changed last."""
     options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
     shown = model(options)
-    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     assert describe_autoscaling(shown) == {
         "targetWait": 50,
         "upPause": 2000,
@@ -265,7 +265,7 @@ def test_autoscaling() -> None:
 def test_refusing_instead_of_waiting() -> None:
     """An infinite wait is not shown."""
     shown = model(ModelOptions(autoscale=True))
-    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, math.inf, 2.0, 2), Decision(3, 3, "all_busy")
 
     described = describe_autoscaling(shown)
@@ -284,7 +284,7 @@ def test_precision() -> None:
 def promoting() -> ModelTraffic[Any]:
     """The traffic of the model, whose version is a shadow and is promoted."""
     workers = [SimpleNamespace(state=WorkerState.READY)]
-    pool = SimpleNamespace(workers=workers, ready=True, closing=False)
+    pool = SimpleNamespace(workers=workers, ready=True, admission=SimpleNamespace(closing=False))
     versions: Any = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
     traffic: ModelTraffic[Any] = ModelTraffic("m")
     traffic.follow(versions, "0.9")
@@ -327,7 +327,7 @@ async def test_all_that_is_told_is_documented() -> None:
         sequences=SequenceStatistics(living=1, waiting=1),
     )
     shown.pool.warnings = ["no weights"]
-    shown.pool.autoscaling = scaling = PoolScaling(ScalingRule())
+    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
     shown.replacement = Replacement("new.mar", version="2.0")

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from modelserver.engine.batching.queue import AtOnce
+from modelserver.engine.batching.request import SequencedRequest
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, FIELDS, Row, SequenceHeaders
-from modelserver.ext.sequences.queue import SequencedRequest
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.codec import Codec, Parsed

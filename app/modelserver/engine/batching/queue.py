@@ -17,10 +17,13 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.request import Batch, Parcel, Request
+
+if TYPE_CHECKING:
+    from modelserver.errors import ModelServerError
 
 
 class Alone:
@@ -38,11 +41,15 @@ class AtOnce(NamedTuple):
 
 
 class QueueFull(Exception):
-    """There is no room for another request; ``reason`` is ``requests`` or ``bytes``."""
+    """There is no room for another request; ``reason`` is ``requests`` or ``bytes``.
 
-    def __init__(self, reason: str) -> None:
+    ``error`` is what the client gets, if not the usual 503.
+    """
+
+    def __init__(self, reason: str, error: ModelServerError | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.error = error
 
 
 @dataclass(slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -124,6 +125,23 @@ class Request(msgspec.Struct, eq=False):
         self.on_done = self.on_part = self.backlog = None
         if on_done is not None:
             on_done(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMark:
+    """The id of a request's sequence, and whether the sequence starts or ends with this request."""
+
+    id: str
+    starts: bool = False
+    ends: bool = False
+
+
+class SequencedRequest(Request, kw_only=True):
+    """A request of a sequence; ``is_first``: the sequence began with it. ``line`` belongs to the queue."""
+
+    mark: SequenceMark
+    is_first: bool = False
+    line: Any = None
 
 
 class Parcel(msgspec.Struct, eq=False):

@@ -85,14 +85,14 @@ class Autoscaler:
 
     def follow(self, pool: Pool, rule: ScalingRule | None) -> None:
         """Scales the pool by this rule; None stops. Its state is kept if only the rule changes."""
-        before = pool.autoscaling
+        before = pool.crew.autoscaling
         if rule is None:
             self._pools.discard(pool)
             if before is not None:
-                pool.autoscaling = None
+                pool.crew.autoscaling = None
                 pool.metrics.workers.set_wish(None)
         elif before is None:
-            pool.autoscaling = PoolScaling(rule)
+            pool.crew.autoscaling = PoolScaling(rule)
             self._pools.add(pool)
         else:
             before.scaler.rule = rule
@@ -100,7 +100,7 @@ class Autoscaler:
 
     def _arm(self) -> None:
         """Sets the timer for the next sample, if there are pools."""
-        rules = [pool.autoscaling.rule for pool in self._pools if pool.autoscaling is not None]
+        rules = [pool.crew.autoscaling.rule for pool in self._pools if pool.crew.autoscaling is not None]
         if rules and self._timer is None:
             pause = min(rule.every for rule in rules)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
@@ -110,7 +110,7 @@ class Autoscaler:
 
     def _tick(self) -> None:
         self._timer = None
-        if any(pool.devices.peek() is not None for pool in self._pools):
+        if any(pool.crew.devices.peek() is not None for pool in self._pools):
             self._renewing = asyncio.get_running_loop().create_task(self._renew_and_look())
         else:
             self.look(time.monotonic())
@@ -126,7 +126,7 @@ class Autoscaler:
     def look(self, now: float) -> None:
         """Samples every pool that is due; ``now`` is the time of the clock that stamps requests."""
         for pool in list(self._pools):
-            if pool.closing:
+            if pool.admission.closing:
                 self.follow(pool, None)
                 continue
             try:
@@ -135,7 +135,7 @@ class Autoscaler:
                 _log.exception("Autoscaling %s failed", pool.label)
 
     def _look_at(self, pool: Pool, now: float) -> None:
-        scaling = pool.autoscaling
+        scaling = pool.crew.autoscaling
         if scaling is None or now < scaling.due:
             return
         # Slightly early is better than a tick late.
@@ -144,7 +144,7 @@ class Autoscaler:
         sample = sample_of(pool, now)
         if pool.min_workers < pool.max_workers:
             waits = sample.wait > scaling.rule.target_wait
-            room = self._room(pool, self._free(pool.spec.gate, now, exactly=waits), measure=waits)
+            room = self._room(pool, self._free(pool.crew.spec.gate, now, exactly=waits), measure=waits)
             sample = replace(sample, room=room)
         decision = scaling.scaler.decide(sample, pool.min_workers, pool.max_workers)
         scaling.sample, scaling.decision = sample, decision
@@ -152,8 +152,8 @@ class Autoscaler:
         before = sample.ready + sample.loading
         if decision.workers != before:
             # Failed workers stay in the list.
-            scaling.starting += pool.resize(decision.workers + sample.failed)
-            self._read.pop(pool.spec.gate, None)
+            scaling.starting += pool.crew.resize(decision.workers + sample.failed)
+            self._read.pop(pool.crew.spec.gate, None)
             _changed(pool, scaling, before, decision.workers, decision.reason)
         elif decision.wish > before:
             _remind(pool, scaling, decision, now)
@@ -166,7 +166,7 @@ class Autoscaler:
                 waiting.append(worker)
             elif _failed(worker) and worker in pool.workers and len(pool.workers) > pool.min_workers:
                 before, reason = len(pool.workers), worker.failure
-                pool.dismiss(worker)
+                pool.crew.dismiss(worker)
                 scaling.scaler.start_failed(now)
                 _changed(pool, scaling, before, before - 1, START_FAILED, reason)
         scaling.starting = waiting
@@ -183,7 +183,7 @@ class Autoscaler:
 
     def _room(self, pool: Pool, free: float, *, measure: bool) -> float:
         """How many more workers fit into memory. ``measure``: also consider the memory of existing ones."""
-        spec, need = pool.spec, float(pool.spec.need)
+        spec, need = pool.crew.spec, float(pool.crew.spec.need)
         if spec.launcher is not None:
             # Whether there is room elsewhere turns out when it is asked for.
             return math.inf
@@ -198,10 +198,10 @@ class Autoscaler:
 
     def _gpu_room(self, pool: Pool) -> float:
         """1 if the GPUs of the next worker have memory for it, else 0; infinity if that is unknown."""
-        device = pool.devices.peek()
+        device = pool.crew.devices.peek()
         if device is None:
             return math.inf
-        groups = {} if pool.spec.ranks is None else pool.spec.ranks.groups
+        groups = {} if pool.crew.spec.ranks is None else pool.crew.spec.ranks.groups
         here = [(w, groups.get(w.gpu_id, (w.gpu_id,))) for w in pool.workers if w.gpu_id is not None]
         coming = groups.get(device, (device,))
         memory = {gpu: self._gpu_memory(gpu) for gpu in {*coming, *(gpu for _, gpus in here for gpu in gpus)}}
@@ -222,7 +222,7 @@ def sample_of(pool: Pool, now: float) -> Sample:
     """A sample of a pool, without its room."""
     ready = loading = failed = 0
     busy, free, oldest = 0.0, False, pool.queue.oldest()
-    concurrency = pool.spec.concurrency
+    concurrency = pool.crew.spec.concurrency
     for worker in pool.workers:
         if worker.state is WorkerState.FAILED:
             failed += 1

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class FailedPool(Pool):
-    """A pool without workers that keeps their requested numbers, for ``healthy`` and for snapshots."""
+    """A pool without workers that keeps their configured numbers, for ``healthy`` and for snapshots."""
 
     reason = ""
 
-    def submit(self, request: Request, asked_version: str | None = None) -> None:
+    def submit(self, request: Request, version: str | None = None) -> None:
         """Raises ServiceUnavailable with the reason."""
         self.metrics.requests.rejected("no_worker")
         raise ServiceUnavailable(f"{self.label} could not be restored: {self.reason}")
 
     def expect(self, min_workers: int, max_workers: int) -> None:
         """Sets how many workers there should be."""
-        self.min_workers, self.max_workers = min_workers, max_workers
+        self.crew.min_workers, self.crew.max_workers = min_workers, max_workers
 
     def scale(self, min_workers: int, max_workers: int) -> list[Worker]:
         """Raises InvalidModel with the reason, as there is nothing to load."""

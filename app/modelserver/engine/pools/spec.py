@@ -16,13 +16,14 @@ from modelserver.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
     from modelserver.engine.batching.policies import Policy
-    from modelserver.engine.batching.request import Batch
+    from modelserver.engine.batching.queue import BatchQueue
+    from modelserver.engine.batching.request import Batch, Request
     from modelserver.engine.demand import Demand
     from modelserver.engine.pools.printed_metrics import Measured
-    from modelserver.engine.wire.messages import Load, Parts, Result, ToServer, ToWorker
+    from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
     from modelserver.errors import ModelServerError
 
 # Gets each message of a worker with the bytes after it, which are only valid during the call.
@@ -145,6 +146,73 @@ class WorkerOwner(Protocol[Worker_contra]):
     ) -> None:
         """A process ended. ``running`` had begun and is lost; ``unbegun`` batches may go elsewhere."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStatistics:
+    """How many sequences of requests are alive, and how many of their requests wait."""
+
+    living: int
+    waiting: int
+
+
+class Affinity(Protocol):
+    """Which worker gets which request: those of one sequence need the state that one worker has.
+
+    Requests that a method returns are no longer queued: the caller ends them.
+    """
+
+    @property
+    def queue(self) -> BatchQueue:
+        """The waiting requests."""
+
+    @property
+    def leaving(self) -> Collection[Any]:
+        """Workers in :meth:`leave`: they get requests of the sequences that they have."""
+
+    @property
+    def statistics(self) -> SequenceStatistics: ...
+
+    def knows(self, sequence_id: str) -> bool:
+        """Whether the sequence has begun here and not ended, or its state was lost lately."""
+
+    def lives(self, request: Request) -> bool:
+        """Whether the request belongs to a sequence that has begun and not ended."""
+
+    def has_ticket(self, request: Request, free: Sequence[Hashable]) -> bool:
+        """Whether one of the ``free`` workers could run the request in its next batch."""
+
+    def place(self, ready: Sequence[Hashable], workers: int) -> None:
+        """Assigns new sequences to ready workers, the first ones preferred, of this number of workers."""
+
+    def take(self, worker: Hashable, now: float) -> Batch | None:
+        """The next batch that is due for a free worker, if any."""
+
+    def due(self, worker: Hashable, now: float) -> float:
+        """The time of its next batch; infinity if nothing waits for it."""
+
+    def next_end(self) -> float:
+        """The time at which :meth:`expire` has something to do."""
+
+    def expire(self, now: float) -> list[Request]:
+        """Ends what is over; returns the requests that waited."""
+
+    def answered(
+        self, worker: Hashable, batch: Batch, answers: Sequence[Answer], now: float
+    ) -> list[Request]:
+        """The worker has answered the batch; returns the requests that waited for what ends with it."""
+
+    def failed(self, batch: Batch, now: float) -> list[Request]:
+        """The batch has failed; returns the requests that waited for what ends with it."""
+
+    def lose(self, worker: Hashable, now: float) -> list[tuple[Request, ModelServerError]]:
+        """The worker's state is lost; returns the requests that waited for it, with the reason."""
+
+    def remove_unplaced(self) -> list[Request]:
+        """Removes the requests that belong to no worker yet."""
+
+    async def leave(self, worker: Hashable, patience: float) -> None:
+        """Waits until nobody needs the worker's state; for ``patience`` seconds, unless it has a limit."""
 
 
 class Spawner(Protocol):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from modelserver.engine.batching.request import SequencedRequest
 from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.pending import Pending, tell_batch
 from modelserver.ext.grpc.statuses import Refused, tell_prediction
 from modelserver.ext.grpc.watching import WatchedRequest
-from modelserver.ext.sequences.queue import SequencedRequest
 from modelserver.surface.http.answers import pretty
 from modelserver.surface.inference.codec import Parsed
 

@@ -22,7 +22,6 @@ from modelserver.ext.rollout.promoting import Progress, Promoter, Report, State
 from modelserver.ext.rollout.shadow import Shadow, Version
 from modelserver.ext.rollout.spare import Spare
 from modelserver.ext.rollout.weights import intervals, point_of, shares
-from modelserver.ext.sequences.queue import SequenceQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,8 +109,8 @@ class ModelTraffic(Generic[V]):
     def home(self, sequence_id: str, chosen: V) -> V:
         """The version that has the state of a sequence; if none has, the same one for the same id."""
         for version in self._versions.values():
-            queue = version.pool.queue
-            if isinstance(queue, SequenceQueue) and queue.knows(sequence_id):
+            affinity = version.pool.affinity
+            if affinity is not None and affinity.knows(sequence_id):
                 return version
         point = point_of(sequence_id.encode())
         return next((version for end, version, _ in self._slots if point < end), chosen)
@@ -379,4 +378,4 @@ class _Watched:
 
 def is_ready(pool: Pool) -> bool:
     """Whether a worker is loaded, and requests are accepted."""
-    return pool.ready and not pool.closing
+    return pool.ready and not pool.admission.closing

@@ -29,10 +29,14 @@ from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.queue import AtOnce, BatchQueue, QueueFull
-from modelserver.engine.batching.request import Batch, Parcel, Request
+from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest, SequenceMark
+from modelserver.engine.pools.spec import SequenceStatistics
+from modelserver.errors import WorkerDied
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    from modelserver.engine.wire.messages import SequenceHeaders
 
 
 # How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
@@ -51,33 +55,19 @@ class SequenceLimits:
     max_waiting: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceStatistics:
-    """How many sequences are alive, and how many of their requests wait."""
-
-    living: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceMark:
-    """The id of a request's sequence, and whether the sequence starts or ends with this request."""
-
-    id: str
-    starts: bool = False
-    ends: bool = False
-
-
-class SequencedRequest(Request, kw_only=True):
-    """A request of a sequence; ``is_first``: the sequence began with it. ``line`` belongs to the queue."""
-
-    mark: SequenceMark
-    is_first: bool = False
-    line: Line | None = None
-
-
-class SequenceLost(Exception):
+class SequenceLost(QueueFull):
     """The worker that had the state of the sequence is gone, and the client may not know."""
+
+    def __init__(self, sequence_id: str, names: SequenceHeaders) -> None:
+        super().__init__("sequence_lost", state_lost(sequence_id, names))
+
+
+def state_lost(sequence_id: str, names: SequenceHeaders) -> WorkerDied:
+    """The error for requests of a sequence whose state is gone."""
+    return WorkerDied(
+        f"Worker died. The state of sequence {sequence_id} is lost with it. Begin it anew with the "
+        f"header {names.start}: true, or under another id."
+    )
 
 
 class Line:
@@ -159,14 +149,25 @@ class SequenceQueue(BatchQueue):
         max_requests: maximum number of waiting requests without a sequence.
         max_bytes: maximum total size of all waiting bodies.
         limits: the bounds of sequences.
+        names: of the headers, for messages.
+
+    ``on_free`` is called with a worker whose last sequence has ended.
     """
 
-    def __init__(
-        self, batch_size: int, policy: Policy, max_requests: int, max_bytes: int, limits: SequenceLimits
+    def __init__(  # noqa: PLR0917 - as the parent, with two more
+        self,
+        batch_size: int,
+        policy: Policy,
+        max_requests: int,
+        max_bytes: int,
+        limits: SequenceLimits,
+        names: SequenceHeaders,
     ) -> None:
         most = max_requests + limits.max_sequences * limits.max_waiting
         super().__init__(batch_size, policy, most, max_bytes)
         self.limits = limits
+        self.on_free: Callable[[Hashable], None] = lambda _: None
+        self._names = names
         self._lines: dict[str, Line] = {}  # in the order in which they began
         self._quiet: dict[Line, None] = {}  # in the order in which they became idle
         self._unplaced: dict[Line, None] = {}
@@ -215,7 +216,7 @@ class SequenceQueue(BatchQueue):
         line = self._lines.get(mark.id)
         if line is None:
             if mark.id in self._lost and not mark.starts:
-                raise SequenceLost(mark.id)
+                raise SequenceLost(mark.id, self._names)
             if len(self._lines) >= self.limits.max_sequences:
                 raise QueueFull("sequences")
         elif line.closes:
@@ -465,6 +466,7 @@ class SequenceQueue(BatchQueue):
             post.drop(line)
             if not post.lines:
                 self._posts.pop(post.worker, None)
+                self.on_free(post.worker)
         waited = list(dict.fromkeys(step.request for step in line.steps))
         line.steps.clear()
         for request in waited:

@@ -42,7 +42,7 @@ def describe(model: ModelVersion) -> dict[str, Any]:
     GPUs are described as of their last reading.
     """
     options, pool = model.options, model.pool
-    statistics, sequences = pool.statistics(), pool.sequences
+    statistics, sequences = pool.statistics(), None if pool.affinity is None else pool.affinity.statistics
     # Only the shared queue: sequences have their own (reference 5.4).
     pending = statistics.pending - (0 if sequences is None else sequences.waiting)
     return {
@@ -125,7 +125,7 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
         **described(options, "autoscaling"),
         "source": options.sources.get("autoscale", "default"),
     }
-    state = model.pool.autoscaling
+    state = model.pool.crew.autoscaling
     if state is None or state.decision is None or state.sample is None:
         return answer
     answer |= {

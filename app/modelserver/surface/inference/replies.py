@@ -12,9 +12,9 @@ import msgspec
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import HandlerError, ModelServerError
-from modelserver.ext.sequences.requests import sequence_headers
 from modelserver.surface.http.answers import header_block
 from modelserver.surface.inference.codec import contents_of, failure_of
+from modelserver.surface.inference.sequences import sequence_headers
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request

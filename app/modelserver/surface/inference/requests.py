@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from modelserver.engine.batching.queue import AtOnce
-from modelserver.engine.batching.request import Request
+from modelserver.engine.batching.request import Request, SequencedRequest
 from modelserver.engine.wire.messages import Row
-from modelserver.ext.sequences.queue import SequencedRequest
-from modelserver.ext.sequences.requests import given_id, pack_headers, read_sequence, said_in, unpack_headers
+from modelserver.surface.inference.sequences import (
+    given_id,
+    pack_headers,
+    read_sequence,
+    said_in,
+    unpack_headers,
+)
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelRouter, ModelVersion

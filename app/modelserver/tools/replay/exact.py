@@ -166,7 +166,7 @@ async def _ask(opened: Engine, calls: Sequence[Call], began: float) -> list[Time
         asked.append((sent, ended))
     pool = opened.model.pool
     pool.queue.flushing = True
-    pool.pump()
+    pool.dispatch.pump()
     answers = await asyncio.gather(*(_answered(began, sent, ended) for sent, ended in asked))
     pool.queue.flushing = False
     return answers

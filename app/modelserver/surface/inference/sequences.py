@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.ext.sequences.queue import SequencedRequest, SequenceMark
+from modelserver.engine.batching.request import SequencedRequest, SequenceMark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

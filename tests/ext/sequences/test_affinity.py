@@ -3,16 +3,18 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.waiting import until
 
 from modelserver.engine.batching.queue import Alone
-from modelserver.engine.batching.request import Request
+from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import PoolLimits
-from modelserver.engine.wire.messages import Answer, Pong, Result, Row, Stop
+from modelserver.engine.wire.messages import Answer, Pong, Result, Row, SequenceHeaders, Stop
 from modelserver.errors import (
     DeadlineExceeded,
     HandlerError,
@@ -20,8 +22,7 @@ from modelserver.errors import (
     ServiceUnavailable,
     WorkerDied,
 )
-from modelserver.ext.sequences.pool import SequencePool, sequence_queue
-from modelserver.ext.sequences.queue import SequencedRequest, SequenceMark
+from modelserver.ext.sequences.affinity import sequence_affinity
 
 if TYPE_CHECKING:
     from tests.engine.pools.conftest import Counts
@@ -50,15 +51,21 @@ def make(begin: Any, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> An
         concurrency: int = 0,
         response: float = 60.0,
         **limits: Any,
-    ) -> SequencePool:
+    ) -> Pool:
         bounds = replace(LIMITS, **limits)
-        sut = SequencePool(
+        options: Any = SimpleNamespace(
+            sequence_max_idle_ms=idle,
+            sequence_timeout_ms=age,
+            max_num_sequence=most,
+            max_sequence_job_queue_size=waiting,
+        )
+        sut = Pool(
             "m",
             "m_1.0",
             replace(spec, concurrency=concurrency),
             replace(times, response=response),
             bounds,
-            queue=sequence_queue(bounds, idle, age, most, waiting),
+            affinity=sequence_affinity(bounds, options, SequenceHeaders()),
             next_id=iter(range(9000, 9100)).__next__,
             devices=DeviceRing(0),
             metrics=counts,
@@ -74,7 +81,7 @@ def step(name: str, body: bytes = b"x", **mark: bool) -> SequencedRequest:
     return SequencedRequest("id", [row], [body], time.monotonic(), mark=SequenceMark(name, **mark))
 
 
-def submit(pool: SequencePool, *requests: Request) -> None:
+def submit(pool: Pool, *requests: Request) -> None:
     for each in requests:
         pool.submit(each)
 
@@ -174,7 +181,7 @@ async def test_idle_sequence_ends_by_itself(make: Any, stage: Any) -> None:
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("b"))
     stage.processes[0].answer()
-    await until(lambda: pool.sequences.living == 0)
+    await until(lambda: pool.affinity.statistics.living == 0)
 
     submit(pool, other := step("b"))
     assert other.is_first
@@ -191,7 +198,7 @@ async def test_lifetime_ends_what_waits(make: Any, stage: Any) -> None:
     assert content(running) == b"1"
     assert isinstance(waiting.error, ServiceUnavailable)
     assert waiting.error.message == REFUSED
-    assert pool.sequences.living == 0
+    assert pool.affinity.statistics.living == 0
 
 
 async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
@@ -206,7 +213,7 @@ async def test_handler_ends_sequences(make: Any, stage: Any) -> None:
 
     assert [request.error for request in (a, b, c)] == [None] * 3
     assert isinstance(waiting.error, ServiceUnavailable)
-    assert pool.sequences.living == 1
+    assert pool.affinity.statistics.living == 1
 
 
 async def test_step_of_a_client_that_left_is_not_sent(make: Any, stage: Any) -> None:
@@ -264,7 +271,7 @@ async def test_a_deadline_lets_a_worker_leave(make: Any, stage: Any) -> None:
     pool.scale(0, 0)
     stage.processes[0].answer()
 
-    await until(lambda: not pool._leaving)
+    await until(lambda: not pool.crew.leaving)
 
 
 # Deaths
@@ -356,7 +363,7 @@ async def test_scaled_down_worker_waits_no_longer(make: Any, stage: Any) -> None
         process.answer()
     pool.scale(1, 1)
 
-    await until(lambda: pool.sequences.living == 1)
+    await until(lambda: pool.affinity.statistics.living == 1)
     with pytest.raises(WorkerDied):
         pool.submit(step("b"))
 
@@ -413,7 +420,7 @@ async def test_leaving_worker_that_dies_is_not_waited_for(make: Any, stage: Any)
     await stage.settle()
 
     assert isinstance(waiting.error, WorkerDied)
-    await until(lambda: not pool._leaving)
+    await until(lambda: not pool.crew.leaving)
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -426,23 +433,23 @@ async def test_a_worker_that_leaves_is_stopped_whatever_happens(
     await stage.settle()
     stage.processes[0].answer()
     if not cancelled:
-        lose, failures = pool._lose, [ZeroDivisionError()]
+        lose, failures = pool.affinity.lose, [ZeroDivisionError()]
 
-        def fail_once(worker: Any) -> None:
+        def fail_once(worker: Any, now: float) -> Any:
             if failures:
                 raise failures.pop()
-            lose(worker)
+            return lose(worker, now)
 
-        monkeypatch.setattr(pool, "_lose", fail_once)
-        pool._close_out(pool.queue.drain())
+        monkeypatch.setattr(pool.affinity, "lose", fail_once)
+        pool.queue.drain()
     pool.scale(0, 0)
-    (leaving,) = pool._leaving.values()
+    (leaving,) = pool.crew.leaving.values()
     await stage.settle()
     if cancelled:
         leaving.cancel()
         await stage.settle()
 
-    await until(lambda: not pool._leaving)
+    await until(lambda: not pool.crew.leaving)
     assert isinstance(stage.processes[0].received[-1][0], Stop)
     assert cancelled == leaving.cancelled()
     assert cancelled or isinstance(leaving.exception(), ZeroDivisionError)
@@ -453,7 +460,7 @@ async def test_drained_pool_serves_what_waits(make: Any, stage: Any) -> None:
     pool = await make()
     submit(pool, step("a", b"1"), last := step("a", b"2"))
     await stage.settle()
-    closing = pool._loop.create_task(pool.drain(5.0))
+    closing = asyncio.create_task(pool.drain(5.0))
     await stage.settle()
     with pytest.raises(ServiceUnavailable):
         pool.submit(step("a"))
@@ -474,5 +481,5 @@ async def test_closed_pool_refuses_what_waits(make: Any, stage: Any) -> None:
     await pool.close(0.01)
 
     assert isinstance(waiting.error, ServiceUnavailable)
-    assert pool.sequences.living == 0
-    await until(lambda: not pool._leaving)
+    assert pool.affinity.statistics.living == 0
+    await until(lambda: not pool.crew.leaving)

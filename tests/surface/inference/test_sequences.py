@@ -4,10 +4,9 @@ import re
 
 import msgspec
 
-from modelserver.engine.batching.request import Request
+from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import SequenceHeaders
-from modelserver.ext.sequences.queue import SequencedRequest, SequenceMark
-from modelserver.ext.sequences.requests import read_sequence, sequence_headers
+from modelserver.surface.inference.sequences import read_sequence, sequence_headers
 
 NAMES = SequenceHeaders()
 OWN = SequenceHeaders("X-Id", "X-Start", "X-End")
