@@ -141,6 +141,7 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
         *(host.watches, host.listeners, host.added_routes, host.mounts),
         *(host.answers, host.restores, host.settles, host.tasks),
         *(host.registry.preparation.cluster, host.registry.preparation.store.remote),
+        host.registry.preparation.affinities,
     )
     assert len(extensions) == 1
     assert any(added)
