@@ -46,7 +46,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
 def make(begin: Any, sizes: Sizes, spec: WorkerSpec, times: WorkerTimes, counts: Counts) -> Any:
     """Makes pools of loaded workers."""
 
-    async def pool(workers: int = 1, **limits: int) -> Pool:
+    async def pool(workers: int = 1, **limits: Any) -> Pool:
         ids = iter(range(9000, 9100))
         bounds, ring = replace(LIMITS, **limits), DeviceRing(0)
         clock = asyncio.get_running_loop().time
