@@ -48,7 +48,7 @@ _FOUND = {
         "tests/engine/worker/test_service.py::test_a_handler_may_turn_decoding_off"
     ),
     "The envelope `kservev2` did not take what TorchServe's samples send": (
-        "tests/handlers/envelopes/test_kservev2.py::test_shapes_of_torchserves_samples_are_read"
+        "tests/handlers/test_envelopes.py::test_shapes_of_torchserves_samples_are_read"
     ),
     'A handler reads `body["instances"]` itself, where bodies are split': (
         "tests/e2e/test_errors_told.py::test_a_handler_that_reads_the_whole_body"

@@ -21,14 +21,16 @@ from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
 from modelserver_handlers.networks import weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
-from modelserver_handlers.networks.fixed_rows import fixed_rows_of
-from modelserver_handlers.networks.int8.calibration_set import calibration_rows
-from modelserver_handlers.networks.int8.quantisation import NotInt8Error
-from modelserver_handlers.networks.onnx_session import ONNX_AVAILABLE, OnnxNetwork, setup_ort_session
+from modelserver_handlers.networks.exported import (
+    ONNX_AVAILABLE,
+    OnnxNetwork,
+    fixed_rows_of,
+    setup_ort_session,
+    sides_of,
+)
+from modelserver_handlers.networks.int8 import NotInt8Error, calibration_rows
 from modelserver_handlers.networks.precision import choose_float32
-from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready
-from modelserver_handlers.networks.sides import sides_of
-from modelserver_handlers.networks.warmup import warm_up
+from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready, warm_up
 from modelserver_handlers.number_rows import are_requests, datatypes_of, grouped, takes_floats, tensors_of
 from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 from modelserver_handlers.typed.handler import HandlerSignature

@@ -14,15 +14,15 @@ from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionExce
 from modelserver_handlers.handler_options import handler_settings, whole_number
 from modelserver_handlers.networks.insights import bag_attributions, captum_attributions, find_embedding
 from modelserver_handlers.texts import (
+    expand_contractions,
     features,
+    get_tokenizer,
     remove_accents,
     remove_html,
     remove_punctuation,
     text_input,
 )
 from modelserver_handlers.vocabulary import VOCABULARY_FILE, Vocabulary, load_vocabulary
-from modelserver_handlers.words.contractions import expand_contractions
-from modelserver_handlers.words.tokenizer import get_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

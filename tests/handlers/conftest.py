@@ -18,8 +18,8 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from modelserver_handlers import current_device
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
-from modelserver_handlers.networks.calibration import calibrate
 from modelserver_handlers.text_classifier import TextClassifier
+from modelserver_handlers.zoo import calibrate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modelserver_handlers.networks.int8.layers import is_able
+from modelserver_handlers.networks.int8 import is_able
 
 # Without it networks are not optimised for bfloat16, and computed in it all the same.
 HAS_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

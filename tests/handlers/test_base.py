@@ -38,7 +38,6 @@ class Numbers(BaseHandler):
     """Rows are ``{"data": number}``; negative numbers are rejected."""
 
     def preprocess(self, data: Any) -> torch.Tensor:
-        """The numbers."""
         accepted = []
         for idx, row in enumerate(data):
             if row["data"] < 0:
@@ -48,7 +47,6 @@ class Numbers(BaseHandler):
         return torch.tensor(accepted)
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """Doubled; an empty batch never comes here."""
         assert len(data)
         return data * 2
 
@@ -114,10 +112,7 @@ def test_random_weights_are_told(folder: Path, make_context: Any) -> None:
     """A network with parameters and no file of weights has a warning, unless its handler may load some."""
 
     class Loading(BaseHandler):
-        """Loads more."""
-
         def initialize(self, context: Any) -> None:
-            """Weights, perhaps."""
             super().initialize(context)
 
     (folder / "relu_model_file.py").write_text("from torch.nn import ReLU\nclass Relu(ReLU): pass")
@@ -210,10 +205,7 @@ def test_answers_of_another_number_stay(context: Context, begin: Any) -> None:
     """Gaps are filled only in a list of one answer per remaining row (F19)."""
 
     class Wrong(Numbers):
-        """Answers once too often."""
-
         def postprocess(self, data: Any) -> Any:
-            """One answer too many."""
             return [*data.tolist(), 0]
 
     begin(context, 2)
@@ -233,10 +225,7 @@ def test_describe_answers_without_the_model(context: Context, begin: Any) -> Non
     """A customized describe answers what describe_handle says, without touching the model."""
 
     class Described(Numbers):
-        """Says what it is."""
-
         def describe_handle(self) -> Any:
-            """Two words."""
             return {"takes": "numbers"}
 
     begin(context, 1, describe="True")
@@ -254,10 +243,7 @@ def test_explanations_come_from_get_insights(
     """Explanations come from get_insights: one target for all rows, or one for each."""
 
     class Explained(Numbers):
-        """Gives its arguments back."""
-
         def get_insights(self, tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
-            """The arguments."""
             return [(tensor.tolist(), inputs, target)] * len(tensor)
 
     rows = [{"data": 1, "target": targets[0]}, {"data": 2, "target": targets[1]}]
@@ -270,10 +256,7 @@ def test_explain_leaves_rejected_rows_out(context: Context, begin: Any) -> None:
     """A rejected first row does not lend its input and target to the others."""
 
     class Explained(Numbers):
-        """Gives input and target back."""
-
         def get_insights(self, _tensor: torch.Tensor, inputs: Any, target: Any) -> list[Any]:
-            """The arguments."""
             return [(inputs, target)]
 
     begin(context, 2, explain="True")
@@ -288,10 +271,7 @@ def test_explanations_fail_with_a_status(context: Context, begin: Any) -> None:
     """A handler that explains nothing answers 501, a target that is no number 400."""
 
     class Explained(Numbers):
-        """Never asked."""
-
         def get_insights(self, *_arguments: Any) -> list[Any]:
-            """Nothing."""
             return []
 
     begin(context, 1, explain="True")
@@ -316,8 +296,6 @@ def test_profiled_batches_are_answered(context: Context, begin: Any, monkeypatch
     traces: list[Any] = []
 
     class Profiled(Numbers):
-        """Keeps its traces."""
-
         def __init__(self) -> None:
             super().__init__()
             self.profiler_args = {"on_trace_ready": traces.append, "record_shapes": False}

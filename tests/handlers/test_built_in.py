@@ -1,8 +1,10 @@
-"""The names of built-in handlers, and small networks behind them."""
+"""The built-in handlers by their names, the names that they leave to users, and what importing costs."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +12,13 @@ import torch
 
 from modelserver.engine.worker.loader import load_handler
 from modelserver_handlers import BUILT_IN
+from modelserver_handlers.base import BaseHandler
+from modelserver_handlers.context import Context
 from modelserver_handlers.densenet_handler import DenseNetHandler
 from modelserver_handlers.image_classifier import ImageClassifier
+from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.object_detector import ObjectDetector
+from modelserver_handlers.text_classifier import TextClassifier
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,3 +68,50 @@ def test_few_classes_are_all_answered(
             scores = handler.model(prepared).softmax(1)[0].tolist()
         best = sorted(zip(scores, "abc", strict=True), reverse=True)[:count]
         assert list(answers[0].items()) == [(label, pytest.approx(score, abs=1e-5)) for score, label in best]
+
+
+# TorchServe's own (reference 12.4 and 14), which handlers know and override.
+TORCHSERVE = """
+    _request_processor _system_properties context device explain initialized manifest map_location
+    mapping model model_pt_path model_yaml_config profiler_args target initialize handle preprocess
+    inference postprocess explain_handle describe_handle get_device get_insights _load_pickled_model
+    _load_torchscript_model _load_torch_export_aot_compile _use_torch_export_aot_compile _is_explain
+    _is_describe _infer_with_profiler image_processing ig lig topk set_max_result_classes
+    get_max_result_classes threshold ngrams source_vocab tokenizer input_text get_source_vocab_path
+    _remove_html_tags _expand_contractions _remove_accented_characters _remove_punctuation
+    _remove_puncutation _tokenize get_word_token summarize_attributions model_name system_properties
+    request_ids request_processor metrics stopping_criteria cl_socket header_key_sequence_id
+    header_key_sequence_start header_key_sequence_end get_request_id get_request_header
+    get_all_request_header set_response_content_type get_response_content_type set_response_status
+    set_all_response_status get_response_status set_response_header get_response_headers
+    get_sequence_id
+"""
+# What we add for handlers to use, documented in docs/handlers.md.
+OURS = """
+    pipelined picture_mode cleaned_words get_request_parameters set_response_parameter reject
+    is_cancelled
+"""
+
+
+@pytest.mark.parametrize(
+    "cls", [BaseHandler, ImageClassifier, ImageSegmenter, ObjectDetector, TextClassifier, Context]
+)
+def test_nothing_of_ours_is_in_the_way(cls: type[Any]) -> None:
+    """Whatever a handler written for TorchServe calls its methods and attributes, none of ours is hit."""
+    made = Context("m", "/", None, 1, None, "0") if cls is Context else cls()
+    names = {name for each in cls.__mro__ if each is not object for name in vars(each)} | set(vars(made))
+    private = {name for name in names if name.startswith(("__", "_ms_", "_abc_"))}
+
+    assert names - private - set(TORCHSERVE.split()) - set(OURS.split()) == set()
+
+
+def test_context_needs_neither_torch_nor_pillow() -> None:
+    """The worker imports what every handler needs before it knows whether this one needs torch."""
+    script = (
+        "import sys, modelserver_handlers, modelserver_handlers.context, modelserver_handlers.errors,"
+        " modelserver_handlers.labels, modelserver_handlers.envelopes, modelserver_handlers.tensor_rows as t;"
+        " t.TensorRows([], {}); print({'torch', 'PIL', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr.strip()) == ("set()", "")

@@ -37,7 +37,6 @@ class Three(nn.Module):
         self.eval()
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x any x any to rows x 3."""
         if not torch.compiler.is_compiling():
             self.seen.append((len(pictures), pictures.is_contiguous(memory_format=torch.channels_last)))
         answers: torch.Tensor = self.layer(pictures).mean((2, 3))

@@ -23,7 +23,6 @@ class Doubler(BaseHandler):
         self.handle = MicroBatching(self, 2)  # type: ignore[assignment]
 
     def preprocess(self, data: Any) -> list[int]:
-        """The numbers that are not negative."""
         self.sizes.append(len(data))
         for idx, number in enumerate(data):
             if number < 0:
@@ -31,7 +30,6 @@ class Doubler(BaseHandler):
         return [number for number in data if number >= 0]
 
     def inference(self, data: Any, *_args: Any, **_kwargs: Any) -> list[int]:
-        """Twice; never of nothing."""
         assert data
         self.threads.add(threading.current_thread().name)
         if 13 in data:
@@ -39,15 +37,12 @@ class Doubler(BaseHandler):
         return [2 * number for number in data]
 
     def postprocess(self, data: Any) -> Any:
-        """As it is."""
         return data
 
     def describe_handle(self) -> Any:
-        """A word."""
         return "doubles"
 
     def get_insights(self, data: Any, _inputs: Any, _target: Any) -> Any:
-        """The data of the whole batch."""
         return [data] * len(data)
 
 
@@ -189,10 +184,7 @@ def test_handlers_of_ones_own_need_no_state(handler: Any) -> None:
     """A context that knows no rejections, as in a handler's own test, is enough."""
 
     class Plain:
-        """Nothing but what a handler asks."""
-
         def get_request_header(self, _idx: int, _key: str) -> bool:
-            """No."""
             return False
 
     assert handler.handle([1, 2, 3], Plain()) == [2, 4, 6]

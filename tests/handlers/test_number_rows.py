@@ -173,14 +173,10 @@ def test_answers_of_ones_own_rows_stay(begin: Any, make_context: Any, tmp_path: 
     """A class with a preprocess of its own answers a body with instances as it likes, as in TorchServe."""
 
     class Counts(BaseHandler):
-        """Says how many instances came."""
-
         def preprocess(self, data: Any) -> torch.Tensor:
-            """One number per request."""
             return torch.tensor([len(row["body"]["instances"]) for row in data])
 
         def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-            """The same."""
             return data
 
     context = make_context(tmp_path)

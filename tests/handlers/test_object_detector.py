@@ -146,16 +146,12 @@ def test_subclasses_get_what_torchserve_hands_them(make: Any, begin: Any, pictur
     seen: list[Any] = []
 
     class Yolo(ObjectDetector):
-        """A network whose answers are a tuple, as those of YOLO are."""
-
         def preprocess(self, data: Any) -> Any:
-            """Takes the batch apart by its shape."""
             pictures = super().preprocess(data)
             seen.append(tuple(pictures.shape))
             return pictures * 1
 
         def postprocess(self, data: Any) -> list[Any]:
-            """The first of the two."""
             return list(data[0].tolist())
 
     handler = Yolo()
@@ -172,7 +168,6 @@ class OfLists(torch.nn.Module):
     """Takes a list, and says so to TorchScript."""
 
     def forward(self, pictures: List[torch.Tensor], targets: Optional[int] = None) -> List[torch.Tensor]:  # noqa: UP006, UP045
-        """The same."""
         return pictures
 
 

@@ -137,11 +137,9 @@ def test_preprocess_tensors_gets_tensors_by_name() -> None:
 
     class Own(Linear):
         def preprocess_tensors(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-            """The sum."""
             return inputs["a"] + inputs["b"]
 
         def preprocess(self, data: Any) -> Any:
-            """Bodies."""
             return torch.tensor([float(row["body"]) for row in data])
 
     assert [row.item() for row in answers(Own(), batch(a=[1, 2], b=[3, 4]))] == [8, 12]

@@ -1,4 +1,4 @@
-"""Texts as clients send them, and the words in them."""
+"""Texts: read from requests, cleaned and cut into words."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from modelserver_handlers.errors import BadInput
 from modelserver_handlers.texts import (
+    CONTRACTION_MAP,
+    expand_contractions,
     features,
+    get_tokenizer,
+    ngrams_iterator,
     remove_accents,
     remove_html,
     remove_punctuation,
     text_input,
 )
-from modelserver_handlers.words.tokenizer import ngrams_iterator
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,56 @@ def test_features_are_all_runs(words: list[str], longest: int) -> None:
         for end in range(start + 1, len(words) + 1)
         if end - start <= longest
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("it isn't", "it is not"),
+        ("I can't, you won't", "I cannot, you will not"),
+        ("won't've", "will not have"),
+        ("They'll say y'all're late", "They will say you all are late"),
+        ("it’s", "it is"),
+        ("the dog's bone", "the dog's bone"),
+        ("'tis", "it is"),
+    ],
+)
+def test_contractions_are_written_out(text: str, expanded: str) -> None:
+    """The longest that fits is written out; what is none stays."""
+    assert expand_contractions(text) == expanded
+
+
+def test_expanding_is_done_once() -> None:
+    """No expansion has another contraction in it."""
+    assert [words for words in CONTRACTION_MAP.values() if expand_contractions(words) != words] == []
+
+
+def test_basic_english_is_torchserves() -> None:
+    """Lower case, punctuation apart, quotation marks and colons gone: TorchServe's words for the text."""
+    text = 'You can now, install <br /> TorchText; using pip! it\'s (a) "b". x:y?'
+    words = "you can now , install torchtext using pip ! it ' s ( a ) b . x y ?"
+
+    assert get_tokenizer("basic_english")(text) == words.split()
+
+
+def test_other_tokenizers_are_refused() -> None:
+    """None splits at blanks, a callable is itself, any other name or language is refused."""
+    assert get_tokenizer(None)("a B  c") == ["a", "B", "c"]
+    assert get_tokenizer(len) is len
+    with pytest.raises(ValueError, match="spacy"):
+        get_tokenizer("spacy")
+    with pytest.raises(ValueError, match="only available for English"):
+        get_tokenizer("basic_english", "de")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, ["here", "we", "are"]),
+        (2, ["here", "we", "are", "here we", "we are"]),
+        (3, ["here", "we", "are", "here we", "we are", "here we are"]),
+    ],
+)
+def test_ngrams_follow_the_words(size: int, expected: list[str]) -> None:
+    """The words first, then runs of two, then of three."""
+    assert list(ngrams_iterator(["here", "we", "are"], size)) == expected

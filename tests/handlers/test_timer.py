@@ -13,7 +13,7 @@ from modelserver_handlers.timer import timed, timeit
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
 
-    from modelserver_handlers.metrics.emission import Emission
+    from modelserver_handlers.metrics.cache import Emission
 
 
 class Timed:
@@ -24,7 +24,6 @@ class Timed:
 
     @timed
     def preprocess(self, data: list[int], *, factor: int = 2) -> list[int]:
-        """Multiplied."""
         return [factor * number for number in data]
 
 

@@ -183,13 +183,9 @@ def test_conversion_is_each_class_own(pictures: list[bytes], encode: Any, pictur
     """A class with processing of its own and no mode gets pictures as the file has them."""
 
     class Grey(ImageClassifier):
-        """The processing of TorchServe's own digit example."""
-
         image_processing = staticmethod(small)
 
     class Sized(ImageClassifier):
-        """Changes nothing about pictures."""
-
         topk = 1
 
     file = encode(picture(1).convert("L"))
@@ -247,11 +243,9 @@ class Played:
     device = torch.device("cpu")
 
     def pinned(self, *shape: int) -> torch.Tensor:
-        """Bytes with something in them, as memory has."""
         return torch.full(shape, 77, dtype=torch.uint8)
 
     def working(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing to wait for."""
         return contextlib.nullcontext()
 
     def hand_over(self, batch: torch.Tensor) -> None:
@@ -266,11 +260,9 @@ class PlayedDecoder:
         self.received: list[int] = []
 
     def suits(self, file: bytes, _processing: ClassicProcessing) -> bool:
-        """JPEGs do."""
         return file.startswith(b"\xff\xd8")
 
     def crops(self, files: list[bytes], processing: ClassicProcessing) -> list[torch.Tensor]:
-        """Grey crops, to be told from real ones."""
         self.received.append(len(files))
         if self.damaged:
             raise RuntimeError("a marker is missing")
@@ -384,8 +376,6 @@ def test_graphs_answer_what_fits(classifier: ImageClassifier) -> None:
     """A batch that fits is replayed; another, and one with more arguments, goes to the network."""
 
     class Graphs:
-        """Answers -1."""
-
         def fits(self, batch: torch.Tensor) -> bool:
             return len(batch) <= 2
 

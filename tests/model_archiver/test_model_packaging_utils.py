@@ -214,8 +214,6 @@ def test_keys_that_are_not_known_do_not_count() -> None:
     """A configuration is made of any object with its names, however many others that has."""
 
     class Arguments:
-        """As tools make them, with a default on the class."""
-
         model_name = "m"
 
         def __init__(self, **received: object) -> None:

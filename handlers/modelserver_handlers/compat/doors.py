@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers.compat import PATH
-from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.offered import LAZY, OFFERED, REEXPORTED
+from modelserver_handlers.compat.offered import ABSENT, LAZY, OFFERED, REEXPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(PATH, "ts")
 _HOMES = {name: place for names in OFFERED.values() for name, place in names.items()} | {
-    "MetricUnit": "metrics.values.METRIC_UNIT"
+    "MetricUnit": "metrics.cache.METRIC_UNIT"
 }
 _MODULES = OFFERED.keys() | ABSENT.keys()
 _PACKAGES = {

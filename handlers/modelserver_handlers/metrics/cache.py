@@ -1,25 +1,310 @@
-"""The object at ``context.metrics``: what a handler counts and times (reference 13.6)."""
+"""The object at ``context.metrics``: what a handler counts and times (reference 13.6).
+
+In a worker the values go to the server with the batch's answers. Elsewhere (a test of a handler) they are
+logged as the lines that TorchServe's workers print.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
-from typing import TYPE_CHECKING, Any
-
-from modelserver_handlers.metrics.caching import CachingMetric
-from modelserver_handlers.metrics.emission import Emission, Sink, emit, type_of
-from modelserver_handlers.metrics.errors import (
-    MetricsCacheIOError,
-    MetricsCacheKeyError,
-    MetricsCacheTypeError,
-)
-from modelserver_handlers.metrics.measures import Measurement, Measures
-from modelserver_handlers.metrics.values import MetricTypes
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 logger = logging.getLogger(__name__)
+
+
+class MetricsCacheTypeError(TypeError):
+    """An argument of the wrong type."""
+
+
+class MetricsCacheValueError(ValueError):
+    """An argument with a value that is not allowed."""
+
+
+class MetricsCacheKeyError(KeyError):
+    """A metric, or a section of a file, that does not exist."""
+
+
+class MetricsCacheIOError(OSError):
+    """A file that cannot be read."""
+
+
+class GeneralMetricsCacheError(Exception):
+    """Anything else."""
+
+
+class MetricTypes(Enum):
+    """How values of a metric are combined."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Dimension:
+    """A label of a metric: ``str()`` of it is ``name:value``."""
+
+    def __init__(self, name: Any, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.value}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As TorchServe writes it to JSON."""
+        return {"Name": self.name, "Value": self.value}
+
+
+class Units:
+    """TorchServe's long names of units, by the short ones that handlers use."""
+
+    units: ClassVar[dict[str | None, str]] = {
+        "ms": "Milliseconds",
+        "s": "Seconds",
+        "percent": "Percent",
+        "count": "Count",
+        "MB": "Megabytes",
+        "GB": "Gigabytes",
+        "kB": "Kilobytes",
+        "B": "Bytes",
+        "": "unit",
+        None: "unit",
+    }
+
+
+METRIC_UNIT = Units()
+TIME_UNITS = ("ms", "s")
+SIZE_UNITS = ("MB", "kB", "GB", "B")
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One value; ``kind`` is counter, gauge or histogram. Names and values of dimensions may be anything."""
+
+    name: Any
+    value: Any
+    unit: Any
+    kind: str
+    dimensions: Sequence[tuple[Any, Any]] = ()
+    request_id: str = ""
+
+    @property
+    def line(self) -> str:
+        """As TorchServe's workers print it (reference 15.4)."""
+        dimensions = ",".join(f"{name}:{value}" for name, value in self.dimensions)
+        request = f",{self.request_id}" if self.request_id else ""
+        return (
+            f"[METRICS]{self.name}.{long_unit(self.unit)}:{self.value}|#{dimensions}|#type:{self.kind.upper()}"
+            f"|#hostname:{socket.gethostname()},{int(time.time())}{request}"
+        )
+
+
+Sink: TypeAlias = Callable[[Emission], None]
+
+
+def long_unit(unit: Any) -> Any:
+    """TorchServe's long name of a unit; unknown ones are unchanged."""
+    return Units.units.get(unit, unit) if unit is None or isinstance(unit, str) else unit
+
+
+def kind_of(metric_type: Any) -> str:
+    """The kind for a member of any enumeration, or for its value."""
+    return str(getattr(metric_type, "value", metric_type)).lower()
+
+
+def type_of(kind: str) -> MetricTypes | None:
+    """The member for a kind, None if there is none."""
+    return next((known for known in MetricTypes if known.value == kind), None)
+
+
+def log_emission(emission: Emission) -> None:
+    """The sink outside of workers."""
+    logger.info("%s", emission.line)
+
+
+_sink: Sink = log_emission
+
+
+def send_emissions_to(sink: Sink) -> None:
+    """From now on, values of metrics without a cache go to this sink."""
+    global _sink  # noqa: PLW0603 - a process has one way to its server
+    _sink = sink
+
+
+def emit(emission: Emission) -> None:
+    """Send a value to the sink."""
+    _sink(emission)
+
+
+class Measurement(NamedTuple):
+    """One value; ``kind`` is counter, gauge or histogram."""
+
+    name: str
+    value: Any
+    unit: str | None
+    kind: str
+    dimensions: Iterable[Any] | None
+    idx: int | None
+    level: str = "Model"
+
+
+class Measures(ABC):
+    """``idx`` is a position in the batch, None for all; ``dimensions`` have a ``name`` and a ``value``."""
+
+    def add_metric(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        name: str,
+        value: float,
+        unit: str | None,
+        idx: int | None = None,
+        dimensions: Iterable[Any] | None = (),
+        metric_type: Any = MetricTypes.COUNTER,
+    ) -> None:
+        """Adds one value; ``metric_type`` is counter, gauge or histogram."""
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+
+    def add_counter(
+        self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = ()
+    ) -> None:
+        """Increments a counter by ``value``."""
+        self._add(Measurement(name, value, "count", "counter", dimensions, idx))
+
+    def add_time(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "ms",
+        dimensions: Iterable[Any] | None = (),
+        metric_type: Any = MetricTypes.GAUGE,
+    ) -> None:
+        """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
+        if unit not in TIME_UNITS:
+            raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+
+    def add_size(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "MB",
+        dimensions: Iterable[Any] | None = (),
+        metric_type: Any = MetricTypes.GAUGE,
+    ) -> None:
+        """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
+        if unit not in SIZE_UNITS:
+            raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
+        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+
+    def add_percent(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        dimensions: Iterable[Any] | None = (),
+        metric_type: Any = MetricTypes.GAUGE,
+    ) -> None:
+        """Adds a share in percent."""
+        self._add(Measurement(name, value, "percent", kind_of(metric_type), dimensions, idx))
+
+    def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = ()) -> None:
+        """Increments an error counter."""
+        self._add(Measurement(name, value, "", "counter", dimensions, None, "Error"))
+
+    @abstractmethod
+    def _add(self, measurement: Measurement) -> None:
+        """Add one value."""
+
+
+class MetricAbstract(ABC):
+    """What every declared metric offers."""
+
+    def __init__(
+        self,
+        metric_name: str,
+        unit: str | None,
+        dimension_names: Sequence[str] | None = None,
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> None:
+        self.metric_name = metric_name
+        self.unit = long_unit(unit)
+        self.dimension_names = list(dimension_names or ())
+        self.metric_type = metric_type
+
+    @abstractmethod
+    def add_or_update(self, value: float, dimension_values: Sequence[Any] = (), request_id: str = "") -> None:
+        """Report a value."""
+
+
+class CachingMetric(MetricAbstract):
+    """A metric with its unit and the names of its dimensions.
+
+    A value that cannot be reported (dimensions that do not match, a counter below 0) is an error in the log;
+    nothing is raised, so that measuring never fails a request.
+    """
+
+    def __init__(
+        self,
+        metric_name: str,
+        unit: str | None,
+        dimension_names: Sequence[str] | None = None,
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> None:
+        if not isinstance(metric_type, MetricTypes):
+            raise MetricsCacheTypeError("`metric_type` must be a MetricTypes enum")
+        super().__init__(metric_name, unit, dimension_names, metric_type)
+        self._short_unit = unit
+        self._sink: Sink | None = None
+
+    def sent_to(self, sink: Sink | None) -> CachingMetric:
+        """Itself, with this sink for its values; None: the sink of the process."""
+        self._sink = sink
+        return self
+
+    def add_or_update(self, value: float, dimension_values: Sequence[Any] = (), request_id: str = "") -> None:
+        """Report a value for these dimensions, one per name."""
+        problem = self._problem(value, dimension_values)
+        if problem:
+            values = ",".join(str(text) for text in dimension_values or ())
+            logger.error(
+                "[METRICS]Failed to update metric with name:%s and dimensions: %s with value: %s: %s",
+                *(self.metric_name, values, value, problem),
+            )
+            return
+        dimensions = tuple(zip(self.dimension_names, dimension_values, strict=True))
+        emission = Emission(
+            self.metric_name, value, self._short_unit, self.metric_type.value, dimensions, request_id
+        )
+        (self._sink or emit)(emission)
+
+    def update(self, value: float, request_id: str = "", dimensions: Sequence[Any] = ()) -> None:
+        """Report a value for Dimension objects, whose names replace those declared (the old way)."""
+        names = [dimension.name for dimension in dimensions]
+        if self.dimension_names not in ([], names):
+            logger.warning("Overriding existing dimensions")
+        self.dimension_names = names
+        self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
+
+    def _problem(self, value: Any, dimension_values: Sequence[Any] | None) -> str:
+        if dimension_values is None or len(dimension_values) != len(self.dimension_names):
+            return (
+                f"Dimension values: {dimension_values} should correspond to Dimension names:"
+                f" {self.dimension_names}"
+            )
+        if self.metric_type is MetricTypes.COUNTER and value < 0:
+            return "Counter metric update value cannot be negative"
+        return ""
 
 
 class MetricsCache(Measures):

@@ -7,9 +7,15 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from modelserver_handlers.metrics.emission import Emission, emit, long_unit
-from modelserver_handlers.metrics.measures import Measurement, Measures
-from modelserver_handlers.metrics.values import Dimension, MetricTypes
+from modelserver_handlers.metrics.cache import (
+    Dimension,
+    Emission,
+    Measurement,
+    Measures,
+    MetricTypes,
+    emit,
+    long_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

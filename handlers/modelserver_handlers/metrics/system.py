@@ -1,6 +1,6 @@
-"""The old host metrics (reference 13, ``ts.metrics.system_metrics``).
+"""The old metrics of the host and of processes (reference 13, ``ts.metrics.system_metrics``).
 
-The server collects these itself; this is for programs written for TorchServe's module.
+The server collects these itself; this is for programs written for TorchServe's modules.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from modelserver_handlers.metrics.cache import Dimension
 from modelserver_handlers.metrics.metric import Metric
-from modelserver_handlers.metrics.values import Dimension
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
 logger = logging.getLogger(__name__)
+
 
 _MB = 1 << 20
 _GB = 1 << 30
@@ -82,3 +83,22 @@ def collect_all(mod: ModuleType, num_of_gpu: int) -> None:
 
 def _add(name: str, value: Any, unit: str, dimensions: list[Dimension] = dimension) -> None:
     system_metrics.append(Metric(name, value, unit, dimensions))
+
+
+def check_process_mem_usage(stdin: Iterable[Any]) -> None:
+    """Log ``<pid>:<resident bytes>`` of each process id in ``stdin``; ended processes are skipped."""
+    for line in stdin:
+        for pid in str(line).replace(",", " ").split():
+            try:
+                memory = psutil.Process(int(pid)).memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            logger.info("%s:%d", pid, memory)
+
+
+def get_cpu_usage(pid: Any) -> float:
+    """Percent of one core that the process used since the last call; 0 if it has ended."""
+    try:
+        return psutil.Process(int(pid)).cpu_percent()
+    except psutil.NoSuchProcess:
+        return 0.0

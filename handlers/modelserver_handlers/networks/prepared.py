@@ -1,23 +1,108 @@
-"""The weights of a fused network: made once, kept in a file, mapped by every worker."""
+"""The weights of a fused network in oneDNN's own layout: made once, kept in a file, mapped by every worker.
+
+oneDNN rearranges a dense weight at every call; one in its own layout is used directly. Such a weight can
+also be made from bytes that are mapped from a file, so that all workers of a model share one copy.
+"""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import functools
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx, nn
 
-from modelserver_handlers.networks import cache, packed
+from modelserver_handlers.networks import cache
 from modelserver_handlers.networks.fusion import FusedConvolution
 from modelserver_handlers.networks.precision import half, statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from modelserver_handlers.networks.fusion import Fused
+    from modelserver_handlers.networks.fusion import Fused, Geometry
+
+_LAYOUT_MKLDNN = 3  # c10::Layout
+
+
+def pack(weight: torch.Tensor, geometry: Geometry, input_shape: Sequence[int]) -> torch.Tensor:
+    """A dense weight (out x in/groups x height x width) in oneDNN's layout for inputs of about that shape."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(
+        weight.contiguous(memory_format=torch.channels_last), *geometry.arguments(), list(input_shape)
+    )
+    return packed
+
+
+def to_bytes(weight: torch.Tensor) -> dict[str, Any]:
+    """What :func:`from_bytes` needs: plain tensors, numbers and names."""
+    size = torch.ops.mkldnn._nbytes(weight)
+    content = bytearray(ctypes.string_at(torch.ops.mkldnn.data_ptr(weight), size))
+    return {
+        "content": torch.frombuffer(content, dtype=torch.uint8),
+        "description": torch.ops.mkldnn._get_mkldnn_serialized_md(weight).clone(),
+        "shape": list(weight.shape),
+        "type": str(weight.dtype).removeprefix("torch."),
+    }
+
+
+def from_bytes(parts: dict[str, Any]) -> torch.Tensor:
+    """The weight, in the memory of ``parts["content"]``, which the caller must keep alive.
+
+    Raises RuntimeError if this torch cannot make one.
+    """
+    library = _library()
+    shape, description = parts["shape"], bytes(parts["description"].numpy())
+    dtype = getattr(library, f"aoti_torch_dtype_{parts['type']}")()
+    handle = ctypes.c_void_p()
+    failed = library.aoti_torch_create_tensor_from_blob_v2(
+        ctypes.c_void_p(parts["content"].data_ptr()),
+        ctypes.c_int64(len(shape)),
+        (ctypes.c_int64 * len(shape))(*shape),
+        (ctypes.c_int64 * len(shape))(),
+        ctypes.c_int64(0),
+        ctypes.c_int32(dtype),
+        ctypes.c_int32(library.aoti_torch_device_type_cpu()),
+        ctypes.c_int32(0),
+        ctypes.byref(handle),
+        ctypes.c_int32(_LAYOUT_MKLDNN),
+        description,
+        ctypes.c_int64(len(description)),
+    )
+    if failed:
+        raise RuntimeError("torch could not make a weight of the bytes of a packed one")
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype = ctypes.py_object
+    new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    tensor: torch.Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(
+        new_capsule(handle, None, None)
+    )
+    return tensor
+
+
+@functools.cache
+def can_share() -> bool:
+    """Whether this torch and this processor can make packed weights from bytes."""
+    try:
+        library = _library()
+        operators = torch.ops.mkldnn
+        return (
+            hasattr(torch._C._aoti, "alloc_tensor_by_stealing_from_void_ptr")
+            and hasattr(library, "aoti_torch_create_tensor_from_blob_v2")
+            and all(hasattr(operators, name) for name in ("data_ptr", "_nbytes", "_get_mkldnn_serialized_md"))
+        )
+    except (AttributeError, OSError):
+        return False
+
+
+@functools.cache
+def _library() -> Any:
+    """torch's library, whose C interface for compiled models is kept stable from release to release."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +129,7 @@ def ready_graph(plan: GraphPlan, check: Callable[[fx.GraphModule], None]) -> fx.
     They are read from the cache, or written to it after ``check``, which raises for a network that is not as
     good. Without a cache, each process has its own.
     """
-    folder = cache.cache_folder(FOLDER) if packed.can_share() else None
+    folder = cache.cache_folder(FOLDER) if can_share() else None
     if folder is None:
         graph = plan.filled(plan.make())
         check(graph)
@@ -86,7 +171,7 @@ class FusedPlan:
             weight, bias = source.fold()
             geometry = _convolution(self.fused.graph, name).geometry
             convolutions[name] = {
-                "weight": storable(packed.pack(self._convert(weight), geometry, shapes[name])),
+                "weight": storable(pack(self._convert(weight), geometry, shapes[name])),
                 "bias": None if bias is None else self._convert(bias).clone(),
             }
         return {"convolutions": convolutions, "rest": _rest(self)}
@@ -117,12 +202,12 @@ def key_of(fused: Fused, model: nn.Module, *more: object) -> str:
 
 def storable(weight: torch.Tensor) -> Any:
     """A weight in oneDNN's layout, as a file can keep it if this torch can share it."""
-    return packed.to_bytes(weight) if packed.can_share() else weight
+    return to_bytes(weight) if can_share() else weight
 
 
 def restored(weight: Any) -> torch.Tensor:
     """The weight, in memory that ``weight`` owns."""
-    return packed.from_bytes(weight) if isinstance(weight, dict) else weight
+    return from_bytes(weight) if isinstance(weight, dict) else weight
 
 
 def _input_shapes(plan: FusedPlan) -> dict[str, list[int]]:

@@ -16,9 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.networks.blank import loads_by_itself, make_blank
-from modelserver_handlers.networks.fixed_rows import compute_in_parts, fixed_rows
+from modelserver_handlers.networks.exported import compute_in_parts, fixed_rows, remember
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
-from modelserver_handlers.networks.sides import remember
 
 if TYPE_CHECKING:
     from pathlib import Path

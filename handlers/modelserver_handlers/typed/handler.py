@@ -1,9 +1,11 @@
-"""``modelserver.Handler``: a class with ``predict``, whose annotations say what a row is."""
+"""``modelserver.Handler``: a class with ``predict``, or a function, whose annotations say what a row is."""
 
 from __future__ import annotations
 
 import inspect
 import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from types import GeneratorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
@@ -14,12 +16,58 @@ from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.near_misses import near_misses
 from modelserver_handlers.tensor_rows import TensorRows, rows_of
-from modelserver_handlers.typed.parts import by_row
 from modelserver_handlers.typed.reading import Read, is_pydantic, is_tensor, reader_of
 from modelserver_handlers.typed.signature import Described, declared_type, described, element_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
+
+
+def by_row(steps: Generator[Any, None, None], count: int) -> list[Generator[Any, None, None]]:
+    """The rows' parts. The next step runs when a row needs it; an error reaches all rows that are left.
+
+    Raises ValueError in the rows if a step has another number of parts.
+    """
+    shared = _Steps(steps, count)
+    return [shared.row(idx) for idx in range(count)]
+
+
+class _Steps:
+    def __init__(self, steps: Generator[Any, None, None], count: int) -> None:
+        self._steps = steps
+        self._count = count
+        self._waiting: dict[int, deque[Any]] = {idx: deque() for idx in range(count)}
+        self._ended: BaseException | None = None
+
+    def row(self, idx: int) -> Generator[Any, None, None]:
+        try:
+            while self._waiting[idx] or self._advance():
+                yield self._waiting[idx].popleft()
+            if not isinstance(self._ended, StopIteration):
+                assert self._ended is not None  # noqa: S101 - set when there are no more steps
+                raise self._ended
+        finally:
+            del self._waiting[idx]
+            if not self._waiting:
+                self._steps.close()
+
+    def _advance(self) -> bool:
+        """Runs the next step; False if there is none."""
+        if self._ended is not None:
+            return False
+        try:
+            parts = next(self._steps)
+            if len(parts) != self._count:
+                raise ValueError(  # noqa: TRY301 - as if the generator had raised it
+                    f"predict yielded {len(parts)} parts, one for each of the {self._count} rows is needed"
+                )
+        except BaseException as error:  # noqa: BLE001 - raised again in each row
+            self._ended = error
+            return False
+        for idx, waiting in self._waiting.items():
+            waiting.append(parts[idx])
+        return True
+
 
 _EXPLAINS_NOTHING = "The handler has no method for explanations"
 
@@ -302,3 +350,43 @@ def _built_in(value: Any) -> Any:
     if isinstance(value, msgspec.Struct) or hasattr(kind, "__dataclass_fields__"):
         return msgspec.to_builtins(value)
     return value
+
+
+_STEPS = (Generator, Iterator)
+
+
+class FunctionHandler(Handler):
+    """Calls a function with all rows of a batch, or once for each row, as its annotations say.
+
+    It is one of a batch if its argument is a list, an array or a tensor, and its result is, too, or is not
+    annotated. Otherwise it is one of a row.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._ms_answering = function.__name__
+        self._by_batch = False
+
+    def initialize(self, context: Any) -> None:
+        """Reads the annotations. Raises TypeError for those that cannot be used."""
+        self.context = context
+        function, name = self._function, self._function.__name__
+        rows, answers = annotated_types(function, name, 0)
+        self._by_batch = _is_batch(rows) and (answers is None or _is_batch(answers))
+        if not self._by_batch:
+            rows, answers = list[rows], list[answers]  # type: ignore[valid-type]
+        self._ms_types = Types.of_function(function, name, rows, answers)
+
+    def predict(self, rows: Any) -> Any:
+        """What the function returns."""
+        return self._function(rows) if self._by_batch else [self._function(row) for row in rows]
+
+
+def _is_batch(annotation: Any) -> bool:
+    if get_origin(annotation) in _STEPS:
+        annotation = next(iter(get_args(annotation)), None)
+    try:
+        element_of(annotation)
+    except TypeError:
+        return False
+    return annotation not in (None, Any, object)

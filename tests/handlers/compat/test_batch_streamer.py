@@ -18,8 +18,6 @@ def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyP
     """Each step has one text per generation; one that has ended is empty while others go on."""
 
     class Streamer:
-        """What transformers has for one text."""
-
         def __init__(self, tokenizer: object, skip_prompt: bool, timeout: object, **options: object) -> None:
             self.texts: list[str | None] = []
             assert (tokenizer, skip_prompt, timeout, options) == ("tokenizer", True, None, {"skip": 1})
@@ -40,8 +38,6 @@ def test_texts_are_streamed_until_the_last_has_ended(monkeypatch: pytest.MonkeyP
             return text
 
     class Row(list[str]):
-        """A tensor of one dimension."""
-
         @property
         def shape(self) -> tuple[int]:
             return (len(self),)

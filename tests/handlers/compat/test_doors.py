@@ -13,7 +13,7 @@ import pytest
 
 from modelserver.tools.migrate.ts_names import offered
 from modelserver_handlers.compat import PATH
-from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.offered import ABSENT
 
 ROOT = Path(__file__).parents[3]
 
@@ -286,8 +286,6 @@ def test_services_of_old_answer() -> None:
     base = importlib.import_module("ts.model_service.model_service").SingleNodeService
 
     class Doubling(base):  # type: ignore[misg, misc, valid-type]
-        """Doubles."""
-
         def _inference(self, data: list[int]) -> list[int]:
             return [2 * number for number in data]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelserver.tools.migrate.ts_names import LEFT_OUT
-from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.offered import ABSENT
 
 RECORDED = Path(__file__).parents[2] / "differential" / "recorded" / "ts_names.json"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver_handlers.metrics import emission as emissions
+from modelserver_handlers.metrics import cache as emissions
 from modelserver_handlers.metrics.cache import MetricsCache
 
 if TYPE_CHECKING:
-    from modelserver_handlers.metrics.emission import Emission
+    from modelserver_handlers.metrics.cache import Emission
 
 
 @pytest.fixture

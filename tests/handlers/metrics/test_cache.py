@@ -1,24 +1,114 @@
-"""Metrics that handlers declare, and those that they only add (reference 13.6)."""
+"""What handlers count and time, and how it is reported."""
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
-from modelserver_handlers.metrics.errors import (
+from modelserver_handlers.metrics import cache as emissions
+from modelserver_handlers.metrics.cache import (
+    CachingMetric,
+    Dimension,
+    Emission,
+    MetricsCache,
     MetricsCacheIOError,
     MetricsCacheKeyError,
     MetricsCacheTypeError,
+    MetricsCacheYamlImpl,
+    MetricTypes,
+    Units,
 )
-from modelserver_handlers.metrics.values import Dimension, MetricTypes
+from modelserver_handlers.metrics.metric import MetricsStore
 from modelserver_handlers.metrics.yaml_errors import MetricsCachePyYamlError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver_handlers.metrics.emission import Emission
+    from modelserver_handlers.metrics.cache import Measures
+
+
+def test_outside_of_workers_values_are_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the line that TorchServe's workers print."""
+    monkeypatch.setattr(emissions, "_sink", emissions.log_emission)
+    caplog.set_level(logging.INFO)
+    MetricsCache("m").add_time("t", 1.5, dimensions=[Dimension("a", "b")])
+
+    (record,) = caplog.records
+    start = "[METRICS]t.Milliseconds:1.5|#a:b,ModelName:m,Level:Model|#type:GAUGE|#hostname:"
+    assert record.getMessage().startswith(start)
+
+
+@pytest.mark.parametrize("measures", [MetricsCache("m"), MetricsStore({}, "m")], ids=["cache", "store"])
+def test_unknown_units_are_refused(measures: Measures) -> None:
+    """A time or a size in another unit is a ValueError with exactly TorchServe's text."""
+    with pytest.raises(ValueError, match=r"^the unit for a timed metric should be one of \['ms', 's'\]$"):
+        measures.add_time("t", 1, unit="h")
+    with pytest.raises(
+        ValueError, match=r"^The unit for size based metric is one of \['MB','kB', 'GB', 'B'\]$"
+    ):
+        measures.add_size("s", 1, unit="h")
+
+
+def test_units_have_torchserves_long_names() -> None:
+    """The long names are TorchServe's."""
+    assert (Units().units["ms"], Units.units[""], Units.units[None]) == ("Milliseconds", "unit", "unit")
+
+
+GAUGE = MetricTypes.GAUGE
+
+
+def test_declared_metrics_have_only_their_own_dimensions(cache: MetricsCache, seen: list[Emission]) -> None:
+    """Nothing is reported when a metric is declared; a value has the declared names, and no others."""
+    metric = cache.add_metric_to_cache("size", "MB", ["shape"], GAUGE)
+    assert (metric.unit, metric.dimension_names, seen) == ("Megabytes", ["shape"], [])
+
+    metric.add_or_update(3, ["square"], "id-0")
+    assert seen == [Emission("size", 3, "MB", "gauge", (("shape", "square"),), "id-0")]
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "message"),
+    [
+        (1, ["x"], r"Dimension values: \['x'\] should correspond to Dimension names: \['a', 'b'\]"),
+        (1, None, "Dimension values: None should correspond"),
+        (-1, ["x", "y"], "Counter metric update value cannot be negative"),
+    ],
+)
+def test_wrong_values_are_logged(
+    seen: list[Emission], caplog: pytest.LogCaptureFixture, value: int, values: Any, message: str
+) -> None:
+    """A value that cannot be reported fails no request: it is an error in the log."""
+    CachingMetric("n", "count", ["a", "b"]).add_or_update(value, values)
+
+    assert seen == []
+    assert caplog.records[0].levelno == logging.ERROR
+    assert caplog.records[0].getMessage().startswith("[METRICS]Failed to update metric with name:n")
+    assert re.search(message, caplog.text)
+
+
+def test_update_replaces_the_declared_names(seen: list[Emission], caplog: pytest.LogCaptureFixture) -> None:
+    """The way of old: Dimension objects override the names, with a warning."""
+    metric = CachingMetric("n", "ms", ["a"], GAUGE)
+    metric.update(4, "id", [Dimension("q", "r")])
+
+    assert seen == [Emission("n", 4, "ms", "gauge", (("q", "r"),), "id")]
+    assert "Overriding existing dimensions" in caplog.text
+
+
+def test_negative_counters_are_not_reported(
+    cache: MetricsCache, seen: list[Emission], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A counter never goes down: the attempt is logged."""
+    cache.add_counter("n", -1)
+    cache.add_counter("n", 0)
+
+    assert [emission.value for emission in seen] == [0]
+    assert "below 0" in caplog.text
 
 
 GAUGE = MetricTypes.GAUGE

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from modelserver_handlers.metrics import system
-from modelserver_handlers.metrics.process import check_process_mem_usage, get_cpu_usage
+from modelserver_handlers.metrics.system import check_process_mem_usage, get_cpu_usage
 
 
 @pytest.mark.usefixtures("ts_names")
@@ -41,25 +41,20 @@ class Driver:
         """As NVML's."""
 
     def nvmlShutdown(self) -> None:  # noqa: N802
-        """As NVML's."""
         self.ended += 1
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """As NVML's."""
         return 3
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        """As NVML's."""
         if index == 0:
             raise self.NVMLError
         return index
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
-        """As NVML's."""
         return SimpleNamespace(used=handle << 30, total=4 << 30)
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
-        """As NVML's."""
         if handle == 1:
             raise self.NVMLError
         return SimpleNamespace(gpu=7)

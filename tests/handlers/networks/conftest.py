@@ -30,7 +30,6 @@ class Net(nn.Module):
         self.eval()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x any x any to rows x 8."""
         return torch.relu(self.norm(self.conv(rows))).mean((2, 3))
 
 
@@ -46,7 +45,6 @@ class Block(nn.Module):
         self.last = nn.Linear(16, 7)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x any x any to rows x 7."""
         values = self.activation(self.norm(self.first(rows)))
         values = self.activation(self.second(values) + values)
         answers: torch.Tensor = self.last(values.mean((2, 3)))

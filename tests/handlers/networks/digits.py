@@ -24,7 +24,6 @@ class Digits(NamedTuple):
     labels: torch.Tensor
 
     def part(self, first: int, last: int | None = None) -> Digits:
-        """Some of them."""
         return Digits(self.pictures[first:last], self.labels[first:last])
 
 
@@ -65,7 +64,6 @@ class Residual(nn.Module):
         self.classes = nn.Linear(32, 10)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 1 x 8 x 8 to rows x 10."""
         values = self.pool(self.stem(rows))
         values = self.activation(self.outer(self.inner(values)) + values)
         values = torch.relu(self.wide(self.depthwise(values)))

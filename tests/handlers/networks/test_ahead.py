@@ -36,7 +36,6 @@ class Peculiar(Net):
     """Gives outputs of another form for a lone row."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows x 3 x 16 x 16 to rows x 3, or to 3."""
         return rows.mean((2, 3)).squeeze()
 
 

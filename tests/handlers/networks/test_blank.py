@@ -44,7 +44,6 @@ class Lenient(Layer):
     """Takes what it finds in a state dict."""
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Never strictly."""
         return super().load_state_dict(state_dict, False, assign)
 
 

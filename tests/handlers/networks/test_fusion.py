@@ -19,7 +19,6 @@ class Deciding(Block):
     """Its way depends on its input's values: it cannot be traced."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block, or negative."""
         return super().forward(rows) if rows.sum() > 0 else -super().forward(rows)
 
 
@@ -27,7 +26,6 @@ class Chancy(Block):
     """Adds a number that is another each time."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block, and more."""
         return super().forward(rows) + torch.rand(())
 
 

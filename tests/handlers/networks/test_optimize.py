@@ -11,16 +11,15 @@ from tests.handlers.networks.conftest import SHAPE, Block, outputs, refused, row
 from tests.handlers.processor import needs_bf16
 from torch import nn
 
-from modelserver_handlers.networks.calibration import calibration_batch
 from modelserver_handlers.networks.insights import integrated_gradients
 from modelserver_handlers.networks.optimize import FastForward, deviation, optimize, probe_batch
+from modelserver_handlers.zoo import calibration_batch
 
 
 class Reused(Block):
     """Its second convolution runs twice."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block."""
         signal = self.second(torch.relu(self.second(self.norm(self.first(rows)))))
         answers: torch.Tensor = self.last(signal.mean((2, 3)))
         return answers
@@ -30,7 +29,6 @@ class Branches(Block):
     """What a convolution gives is used before and after its activation; a norm is used twice."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block."""
         signal = self.first(rows)
         both = self.norm(torch.relu(signal)) * self.norm(signal)
         answers: torch.Tensor = self.last((self.second(both) + 1).mean((2, 3)))
@@ -41,7 +39,6 @@ class Broadcast(Block):
     """Adds one number per channel to a convolution's output."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block."""
         signal = self.norm(self.first(rows))
         answers: torch.Tensor = self.last(
             (self.second(signal) + signal.mean((2, 3), keepdim=True)).mean((2, 3))
@@ -53,7 +50,6 @@ class Viewing(Block):
     """Looks at a sum's second term, through a view, after the sum."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block."""
         first = self.first(rows)
         view = first.flatten(1)
         summed = torch.relu(self.third(first) + first)
@@ -69,7 +65,6 @@ class Chain(Viewing):
     """Sums of sums, each the second term of the next; the first is used once more at the end."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Block."""
         signal = self.first(rows)
         saved = torch.relu(self.third(signal) + signal)
         signal = torch.relu(self.fourth(saved) + saved)

@@ -1,4 +1,4 @@
-"""Weights of fused networks, kept in a file."""
+"""Weights in oneDNN's layout, shared by workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,42 @@ from tests.handlers.processor import HAS_BF16, needs_bf16
 from torch import nn
 
 from modelserver_handlers.networks import prepared
+from modelserver_handlers.networks.fusion import Geometry
 from modelserver_handlers.networks.optimize import deviation, optimize
+
+GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
+
+
+@pytest.mark.skipif(not prepared.can_share(), reason="this torch cannot make packed weights of bytes")
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)])
+def test_bytes_make_the_same_weight(dtype: torch.dtype) -> None:
+    """A weight made of another one's bytes lies in them, and convolutions with it give the same bits."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(32, 8, 3, 3, generator=generator).to(dtype)
+    rows = torch.randn(2, 16, 9, 9, generator=generator).to(dtype)
+    original = prepared.pack(weight, GEOMETRY, rows.shape)
+    parts = prepared.to_bytes(original)
+    made = prepared.from_bytes(parts)
+
+    def convolve(with_weight: torch.Tensor) -> torch.Tensor:
+        answers: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+            rows, with_weight, None, *GEOMETRY.arguments(), "none", [], ""
+        )
+        return answers
+
+    assert torch.ops.mkldnn.data_ptr(made) == parts["content"].data_ptr()
+    assert torch.equal(convolve(made), convolve(original))
+    assert torch.allclose(convolve(made), convolve(weight), rtol=1e-2, atol=1e-2)
+
+
+def test_another_torch_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the functions that it takes, packed weights are not shared, and nothing fails."""
+    monkeypatch.setattr(prepared, "_library", object)
+    prepared.can_share.cache_clear()
+    try:
+        assert prepared.can_share() is False
+    finally:
+        prepared.can_share.cache_clear()
 
 
 def test_weights_come_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +101,7 @@ def test_weights_are_made_without_a_cache(
     if without == "cache":
         monkeypatch.setenv("MODELSERVER_CACHE", "off")
     else:
-        monkeypatch.setattr(prepared.packed, "can_share", lambda: False)
+        monkeypatch.setattr(prepared, "can_share", lambda: False)
     plain = settled(Block())
     fast = copy.deepcopy(plain)
 

@@ -56,7 +56,6 @@ class Net(nn.Module):
         self.layer = nn.Linear(3, 2)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of 3 to rows of 2."""
         result: torch.Tensor = self.layer(rows)
         return result
 
@@ -225,7 +224,6 @@ class Counted(Net):
         self.register_buffer("offset", torch.ones(2))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """As Net's, plus numbers."""
         return self.layer(rows) + self.offset + torch.arange(2, device=rows.device)
 
 

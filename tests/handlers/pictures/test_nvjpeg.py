@@ -1,4 +1,4 @@
-"""Decoding on the GPU, which the processor plays here."""
+"""JPEG files and what decodes them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,62 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from modelserver_handlers.image_classifier import MEAN, STD
 from modelserver_handlers.pictures import nvjpeg, resampling
 from modelserver_handlers.pictures.classic import ClassicProcessing
-from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
+from modelserver_handlers.pictures.nvjpeg import JpegDecoder, JpegHeader, read_jpeg_header, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture
 
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"progressive": True}, {"subsampling": 0}, {"comment": b"\xff\xd9" * 9}]
+)
+def test_baseline_and_progressive_files_are_ordinary(
+    options: dict[str, Any], picture: Any, encode: Any
+) -> None:
+    """Baseline and progressive files in YCbCr are ordinary, whatever comes before the frame."""
+    file = encode(picture(1, (120, 80)), "JPEG", **options)
+
+    assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
+
+
+def test_other_colours_are_not_ordinary(picture: Any, encode: Any) -> None:
+    """Grey and CMYK files, and RGB stored as such, are not ordinary."""
+    files = [encode(picture(1).convert(mode), "JPEG") for mode in ("L", "CMYK")]
+    files.append(encode(picture(1), "JPEG", keep_rgb=True))
+
+    assert [header.ordinary for file in files if (header := read_jpeg_header(file))] == [False] * 3
+
+
+def test_incomplete_files_are_not_ordinary(picture: Any, encode: Any) -> None:
+    """A file that does not end as a JPEG does is not ordinary (F17)."""
+    file = encode(picture(1, (120, 80)), "JPEG")
+
+    assert read_jpeg_header(file[:-20]) == JpegHeader(120, 80, ordinary=False)
+
+
+def test_other_formats_have_no_header(picture: Any, encode: Any) -> None:
+    """A PNG, nothing, and a file that ends before its frame have no header."""
+    file = encode(picture(1), "JPEG")
+
+    assert [read_jpeg_header(each) for each in (encode(picture(1)), b"", file[:3], file[:30])] == [None] * 4
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read(tail: bytes) -> None:
+    """Whatever follows the first two bytes, an answer comes."""
+    header = read_jpeg_header(b"\xff\xd8" + tail)
+
+    assert header is None or header.width >= 0
+
 
 PROCESSING = ClassicProcessing(32, 28, MEAN, STD)
 DEVICE = torch.device("cpu")

@@ -82,7 +82,6 @@ class Counting(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As torch calls it."""
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
 

@@ -28,18 +28,15 @@ class Played:
         self.calls: list[str] = []
 
     def pinned(self, *shape: int) -> torch.Tensor:
-        """Bytes."""
         return torch.zeros(shape, dtype=torch.uint8)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Says when it begins and ends."""
         self.calls.append("begin")
         yield
         self.calls.append("done")
 
     def hand_over(self, batch: torch.Tensor) -> None:
-        """Says so."""
         self.calls.append(f"hand over {len(batch)}")
 
 

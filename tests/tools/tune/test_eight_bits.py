@@ -144,7 +144,7 @@ def test_a_real_network_is_served_in_int8(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from tests.handlers.networks import digits
 
-    from modelserver_handlers.networks.int8.layers import is_able
+    from modelserver_handlers.networks.int8 import is_able
 
     if not is_able():
         pytest.skip("this processor has no AVX2")

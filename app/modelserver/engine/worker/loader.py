@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelserver_handlers import BUILT_IN
-from modelserver_handlers.compat.absent import ABSENT
+from modelserver_handlers.compat.offered import ABSENT
 from modelserver_handlers.near_misses import near_misses
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
     if function is None and not attribute:
         function = _only_function(module)
     if _is_annotated(function):
-        from modelserver_handlers.typed.function import FunctionHandler  # noqa: PLC0415 - few need it
+        from modelserver_handlers.typed.handler import FunctionHandler  # noqa: PLC0415 - few need it
 
         return _from_instance(FunctionHandler(function), built_in=False)
     if callable(function):

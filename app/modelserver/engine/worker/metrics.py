@@ -8,14 +8,16 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.messages import METRICS_CONFIG, Measurement, sendable
-from modelserver_handlers.metrics.cache import MetricsCache, MetricsCacheYamlImpl
-from modelserver_handlers.metrics.emission import long_unit
-from modelserver_handlers.metrics.errors import MetricsCacheKeyError
-from modelserver_handlers.metrics.values import MetricTypes
+from modelserver_handlers.metrics.cache import (
+    MetricsCache,
+    MetricsCacheKeyError,
+    MetricsCacheYamlImpl,
+    MetricTypes,
+    long_unit,
+)
 
 if TYPE_CHECKING:
-    from modelserver_handlers.metrics.caching import CachingMetric
-    from modelserver_handlers.metrics.emission import Emission
+    from modelserver_handlers.metrics.cache import CachingMetric, Emission
 
 # Known in every worker, as TorchServe's own metrics.yaml declares them (reference 15.3).
 _DECLARED = ("HandlerTime", "PredictionTime")

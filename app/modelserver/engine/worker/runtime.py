@@ -48,7 +48,7 @@ from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
 from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
-from modelserver_handlers.metrics.emission import send_emissions_to
+from modelserver_handlers.metrics.cache import send_emissions_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelserver_handlers.compat.absent import ABSENT
-from modelserver_handlers.compat.offered import OFFERED
+from modelserver_handlers.compat.offered import ABSENT, OFFERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

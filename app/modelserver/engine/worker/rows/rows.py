@@ -13,7 +13,7 @@ import msgspec
 from modelserver.engine.wire.messages import DESCRIBE, FIELDS, INSTANCE, TENSORS, Row
 from modelserver.engine.worker.rows.forms import parse_multipart, parse_urlencoded
 from modelserver.engine.worker.rows.tensor_rows import decode_rows, tensor_parameters
-from modelserver_handlers.envelopes.unfolding import Instance
+from modelserver_handlers.envelopes import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,20 +1,89 @@
-"""Networks as ONNX files, if onnxruntime is installed (reference 14.1)."""
+"""Networks as exported files: what programs and ONNX graphs declare, and the rows that they are fixed to.
+
+A network that was exported for a fixed number of rows computes a batch in parts of that number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.networks.fixed_rows import fixed_rows, in_parts
 from modelserver_handlers.networks.modules import require_file
+from modelserver_handlers.typed.handler import HandlerSignature
+from modelserver_handlers.typed.signature import Described, datatype_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+_ROWS: Final = "_ms_fixed_rows"
+
+
+def fixed_rows(shapes: Iterable[Sequence[Any]]) -> int | None:
+    """The number of rows that all inputs of these shapes are fixed to; None if any number may come."""
+    firsts = [next(iter(shape), None) for shape in shapes]
+    first = firsts[0] if firsts else None
+    is_fixed = isinstance(first, int) and first > 0
+    return first if is_fixed and all(isinstance(each, int) and each == first for each in firsts) else None
+
+
+def fixed_rows_of(network: Any) -> int | None:
+    """The rows that a network computes at a time; None if any number."""
+    rows = getattr(network, _ROWS, None)
+    return rows if isinstance(rows, int) else None
+
+
+def compute_in_parts(network: Any, rows: int) -> None:
+    """Let a program, which takes exactly ``rows`` rows, take any number."""
+    kind: Any = type(network)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return in_parts(partial(kind.__call__, self), rows, args, kwargs)
+
+    # Not another forward: the program checks its inputs before that.
+    own = type(kind.__name__, (kind,), {"__call__": call})
+    network.__class__ = own
+    setattr(network, _ROWS, rows)
+
+
+def in_parts(run: Callable[..., Any], rows: int, args: Any, kwargs: Any) -> Any:
+    """The outputs of ``run`` for all rows of its tensors, ``rows`` at a time; the last part is filled up.
+
+    Raises ValueError if an output has no row for each row of input.
+    """
+    counts = {
+        len(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()
+    }
+    count = counts.pop() if len(counts) == 1 else 0
+    if count in (0, rows):
+        return run(*args, **kwargs)
+    outputs = []
+    for first in range(0, count, rows):
+        part_args, part_kwargs = tree_map(lambda leaf: _part(leaf, first, rows), (args, kwargs))  # noqa: B023
+        outputs.append(run(*part_args, **part_kwargs))
+    return tree_map(lambda *parts: _joined(parts, rows)[:count], *outputs)
+
+
+def _part(leaf: Any, first: int, rows: int) -> Any:
+    if not isinstance(leaf, torch.Tensor) or not leaf.dim():
+        return leaf
+    part = leaf[first : first + rows]
+    missing = rows - len(part)
+    return torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) if missing else part
+
+
+def _joined(parts: Sequence[Any], rows: int) -> torch.Tensor:
+    if not all(isinstance(part, torch.Tensor) and part.dim() and len(part) == rows for part in parts):
+        raise ValueError(f"an output of the network has no row for each of the {rows} rows of its input")
+    return torch.cat(list(parts))
+
 
 ONNX_AVAILABLE = find_spec("onnxruntime") is not None
 
@@ -166,3 +235,54 @@ def _as_tensor(value: Any, gpu: torch.device) -> torch.Tensor:
 
 def _numpy_type(kind: torch.dtype) -> Any:
     return torch.empty(0, dtype=kind).numpy().dtype
+
+
+_ANY: Final = -1
+_OF_PROGRAM: Final = "_ms_sides"
+_ONNX: Final = {"float": "FP32", "float16": "FP16", "double": "FP64", "bfloat16": "BF16", "string": "BYTES"}
+_Declared = tuple[str, Any, Iterable[Any]]  # name, datatype, sizes
+
+
+def remember(network: Any, program: Any) -> Any:
+    """The network of an exported program, with what the program declares."""
+    named = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    sides = [
+        _side([(name, _torch_type(named.get(name)), named[name].shape) for name in names], is_output=output)
+        for names, output in (
+            (program.graph_signature.user_inputs, False),
+            (program.graph_signature.user_outputs, True),
+        )
+        if all(hasattr(named.get(name), "shape") for name in names)
+    ]
+    if len(sides) == 2:
+        setattr(network, _OF_PROGRAM, HandlerSignature(*sides))
+    return network
+
+
+def sides_of(network: Any) -> HandlerSignature | None:
+    """What the file of a network declares, None if it declares nothing."""
+    if isinstance(network, OnnxNetwork):
+        session = network.session
+        inputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_inputs()]
+        outputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_outputs()]
+        return HandlerSignature(_side(inputs), _side(outputs, is_output=True))
+    declared: HandlerSignature | None = getattr(network, _OF_PROGRAM, None)
+    return declared
+
+
+def _side(declared: Iterable[_Declared], *, is_output: bool = False) -> Described:
+    """The first size is the rows; outputs have the names that answers give them."""
+    tensors = []
+    for place, (name, datatype, sizes) in enumerate(declared):
+        rest = (size if isinstance(size, int) and size > 0 else _ANY for size in list(sizes)[1:])
+        tensors.append((f"output_{place}" if is_output else name, datatype, (_ANY, *rest)))
+    return Described(tuple(tensors))
+
+
+def _torch_type(value: Any) -> str:
+    return datatype_named(str(getattr(value, "dtype", "torch.float32")).removeprefix("torch."))
+
+
+def _onnx_type(kind: str) -> str:
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return _ONNX.get(name, name.upper())

@@ -1,4 +1,4 @@
-"""ONNX models; with onnxruntime, which these tests need to compute."""
+"""Exported programs and ONNX files: declared inputs, fixed rows, and sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,119 @@ import torch
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
-from modelserver_handlers.networks import onnx_session
-from modelserver_handlers.networks.onnx_session import OnnxNetwork, setup_ort_session
+from modelserver_handlers.networks import exported as exported_module
+from modelserver_handlers.networks.exported import (
+    OnnxNetwork,
+    fixed_rows,
+    fixed_rows_of,
+    in_parts,
+    setup_ort_session,
+)
+from modelserver_handlers.networks.weights import load_exported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from tests.simulated_gpu import SimulatedGpus
+
+
+class Both(torch.nn.Module):
+    """Two outputs with a row for each row of the two inputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(x), y + 1
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rows"),
+    [
+        ([(1, 3)], 1),
+        ([(4, 3), (4,)], 4),
+        ([("n", 3)], None),
+        ([(None, 3)], None),
+        ([(4, 3), (2,)], None),
+        ([()], None),
+        ([], None),
+        ([(0, 3)], None),
+    ],
+)
+def test_shapes_fix_the_rows(shapes: list[tuple[Any, ...]], rows: int | None) -> None:
+    """All inputs have the same first size, which is a number."""
+    assert fixed_rows(shapes) == rows
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_program_computes_any_number_of_rows(tmp_path: Path, rows: int) -> None:
+    """It does so in parts; what fills up the last part is in no output."""
+    program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
+    torch.export.save(program, tmp_path / "both.pt2")
+    network = load_exported(tmp_path / "both.pt2", torch.device("cpu"))
+
+    assert fixed_rows_of(network) == rows
+    assert isinstance(network, torch.fx.GraphModule)
+    for count in (1, 2, 3, 7):
+        x, y = torch.randn(count, 2), torch.randn(count)
+        first, second = network(x, y)
+        assert torch.equal(first, torch.relu(x))
+        assert torch.equal(second, y + 1)
+
+
+@pytest.mark.parametrize(("rows", "warns"), [(4, True), (None, False)])
+def test_the_description_warns(
+    tmp_path: Path, make_context: Any, begin: Any, rows: int | None, warns: bool
+) -> None:
+    """A program for a fixed number of rows serves batches of another size, and says that it splits them."""
+    dynamic = None if rows else ({0: torch.export.Dim("rows", min=2)},)
+    program = torch.export.export(torch.nn.ReLU(), (torch.zeros(rows or 2, 1),), dynamic_shapes=dynamic)
+    torch.export.save(program, tmp_path / "relu.pt2")
+    context = make_context(tmp_path, serializedFile="relu.pt2")
+    handler = BaseHandler()
+    handler.initialize(context)
+    begin(context, 2)
+
+    assert handler.handle([[-1.0], [3.0]], context) == [[0.0], [3.0]]
+    expected = f"relu.pt2 was exported for batches of {rows}, and batch_size is 8"
+    assert [expected in warning for warning in context._ms_warnings] == [True] * warns
+
+
+def test_an_onnx_model_computes_any_number_of_rows() -> None:
+    """The shapes of its inputs say for how many rows it was exported."""
+
+    class Session:
+        class _Entry:
+            name, type, shape = "x", "tensor(float)", [2, 1]
+
+        def get_inputs(self) -> list[Any]:
+            return [self._Entry()]
+
+        def run(self, _: None, feed: dict[str, Any]) -> list[Any]:
+            assert feed["x"].shape == (2, 1)
+            return [feed["x"] * 2]
+
+    network = OnnxNetwork(Session())
+
+    assert fixed_rows_of(network) == 2
+    assert network(torch.tensor([[1.0], [2.0], [3.0]])).tolist() == [[2.0], [4.0], [6.0]]
+
+
+def test_named_inputs_and_others_are_passed_on() -> None:
+    """Only tensors are cut; numbers come to each part."""
+
+    def run(x: torch.Tensor, *, y: torch.Tensor, factor: int) -> dict[str, torch.Tensor]:
+        assert len(x) == len(y) == 2
+        return {"sum": x + factor * y}
+
+    outputs = in_parts(run, 2, (torch.arange(3),), {"y": torch.ones(3), "factor": 2})
+
+    assert outputs["sum"].tolist() == [2, 3, 4]
+
+
+def test_outputs_without_rows_are_an_error() -> None:
+    """They cannot be joined; a batch of exactly the fixed number of rows is computed as it is."""
+    assert in_parts(torch.sum, 2, (torch.ones(2, 2),), {}) == 4
+    with pytest.raises(ValueError, match="no row for each of the 2 rows"):
+        in_parts(torch.sum, 2, (torch.ones(3, 2),), {})
 
 
 @pytest.fixture
@@ -84,7 +189,7 @@ def test_files_that_are_no_model_are_named(model: Path) -> None:
 def test_missing_onnxruntime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     (tmp_path / "m.onnx").write_bytes(b"")
-    monkeypatch.setattr(onnx_session, "ONNX_AVAILABLE", False)
+    monkeypatch.setattr(exported_module, "ONNX_AVAILABLE", False)
 
     with pytest.raises(ModelLoadError, match=r"m\.onnx needs onnxruntime.*pip install onnxruntime"):
         setup_ort_session(str(tmp_path / "m.onnx"), None)
@@ -103,11 +208,9 @@ class GpuRuntime:
         self.SessionOptions = self._real.SessionOptions
 
     def get_available_providers(self) -> list[str]:
-        """Those that the library was built with."""
         return self._available
 
     def InferenceSession(self, path: str, sess_options: Any, providers: Any) -> Any:  # noqa: N802 - its name
-        """A session on the processor."""
         self.providers = providers
         return GpuSession(self._real.InferenceSession(path, sess_options, ["CPUExecutionProvider"]), self)
 
@@ -121,15 +224,12 @@ class GpuSession:
         self.get_inputs, self.get_outputs = real.get_inputs, real.get_outputs
 
     def get_providers(self) -> list[str]:
-        """Those that onnxruntime could start."""
         return self._runtime.used
 
     def io_binding(self) -> GpuBinding:
-        """For one run."""
         return GpuBinding(self._real.io_binding(), self._runtime)
 
     def run_with_iobinding(self, binding: GpuBinding) -> None:
-        """Computes."""
         self._real.run_with_iobinding(binding.real)
 
 
@@ -142,12 +242,10 @@ class GpuBinding:
         self.synchronize_outputs, self.get_outputs = real.synchronize_outputs, real.get_outputs
 
     def bind_input(self, name: str, kind: str, number: int, *rest: Any) -> None:
-        """As onnxruntime's."""
         self._runtime.inputs.append((name, kind, number, *rest[1:]))
         self.real.bind_input(name, "cpu", 0, *rest)
 
     def bind_output(self, name: str, kind: str, number: int) -> None:
-        """As onnxruntime's."""
         self._runtime.outputs.append((name, kind, number))
         self.real.bind_output(name, "cpu", 0)
 
@@ -320,3 +418,66 @@ def test_shapes_of_rows_are_known(shapes: list[list[Any]], kind: str, expected: 
             return [SimpleNamespace(name="x", type=kind, shape=shape) for shape in shapes]
 
     assert OnnxNetwork(Session()).row_shape() == expected
+
+
+class Session:
+    """A session of onnxruntime, as far as it declares something."""
+
+    class _Entry:
+        def __init__(self, name: str, kind: str, shape: list[Any]) -> None:
+            self.name, self.type, self.shape = name, kind, shape
+
+    def get_inputs(self) -> list[Any]:
+        return [self._Entry("picture", "tensor(float)", ["n", 3, None, 8])]
+
+    def get_outputs(self) -> list[Any]:
+        return [self._Entry("label", "tensor(int64)", ["n"])]
+
+
+class Own(BaseHandler):
+    def preprocess(self, data: Any) -> Any:
+        return data
+
+
+class Counting(BaseHandler):
+    def postprocess(self, data: Any) -> Any:
+        return [len(data)]
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Any:
+    """A program with two inputs and outputs, saved and loaded; the rows are of any number."""
+    rows = torch.export.Dim("rows")
+    example = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
+    program = torch.export.export(Both(), example, dynamic_shapes=({0: rows}, {0: rows}))
+    torch.export.save(program, tmp_path / "both.pt2")
+    return load_exported(tmp_path / "both.pt2", torch.device("cpu"))
+
+
+def signature(kind: type[BaseHandler], network: Any) -> Any:
+    handler = kind()
+    handler.model = network
+    return handler._ms_signature()
+
+
+def test_a_program_declares_its_tensors(exported: Any) -> None:
+    """By the names of ``forward``'s arguments; outputs are named as in answers."""
+    result = signature(BaseHandler, exported)
+
+    assert result.inputs.tensors == (("x", "FP32", (-1, 3)), ("y", "INT64", (-1,)))
+    assert result.outputs.tensors == (("output_0", "FP32", (-1, 3)), ("output_1", "INT64", (-1,)))
+
+
+def test_a_graph_declares_its_tensors() -> None:
+    """Sizes without a number are any."""
+    result = signature(BaseHandler, OnnxNetwork(Session()))
+
+    assert result.inputs.tensors == (("picture", "FP32", (-1, 3, -1, 8)),)
+    assert result.outputs.tensors == (("output_0", "INT64", (-1,)),)
+
+
+def test_a_handler_of_ones_own_declares_nothing_of_it(exported: Any) -> None:
+    """A class that changes inputs or outputs has others than the file; other networks declare none."""
+    assert signature(Own, exported) is None
+    assert signature(Counting, exported).outputs.tensors == ()
+    assert signature(BaseHandler, torch.nn.Linear(1, 1)) is None

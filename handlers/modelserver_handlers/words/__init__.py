@@ -1,1 +1,0 @@
-"""English words: splitting texts, expanding contractions."""

@@ -1,0 +1,679 @@
+"""Networks that compute in 8 bits: layers, their scales, and whether the answers stay as good."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from tests.handlers.networks.conftest import Block, outputs, settled
+from tests.handlers.networks.conftest import rows as pictures
+from tests.handlers.networks.digits import Residual, accuracy, calibration_set, held_out
+from tests.handlers.processor import needs_int8
+from torch import nn
+
+from modelserver_handlers.networks import int8
+from modelserver_handlers.networks.fusion import NONE, RELU, SILU, Activation, FusedConvolution, Geometry
+from modelserver_handlers.networks.int8 import (
+    MOST_ROWS,
+    Dequantise,
+    Int8Forward,
+    Int8Plan,
+    NotInt8Error,
+    Quantise,
+    QuantisedConvolution,
+    QuantisedLayer,
+    QuantisedLinear,
+    QuantisedPool,
+    Scale,
+    Weight,
+    calibration_rows,
+    has_dot_products,
+    pack_convolution,
+    pack_linear,
+    quantise,
+    top,
+)
+from modelserver_handlers.networks.optimize import deviation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INTO = Scale.of(-3.0, 3.0)
+
+
+@pytest.fixture
+def _fresh_top() -> Iterator[None]:
+    top.cache_clear()
+    yield
+    top.cache_clear()
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Seeded, from -3 to 3."""
+    generator = torch.Generator().manual_seed(seed)
+    actual = torch.randn(*shape, generator=generator).clamp(-3, 3)
+    return actual.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else actual
+
+
+def steps_off(actual: torch.Tensor, expected: torch.Tensor, scale: Scale) -> float:
+    """The largest difference, in steps of a scale."""
+    return float((actual - expected).abs().max()) / scale.step
+
+
+def plain_convolution(activation: Activation, groups: int = 1, *, adds: bool = False) -> FusedConvolution:
+    """8 to 8 channels, 3 x 3, padded."""
+    plain = FusedConvolution(Geometry((1, 1), (1, 1), (1, 1), groups), activation, adds)
+    plain.put(numbers(8, 8 // groups, 3, 3, seed=1) / 10, numbers(8, seed=2))
+    return plain
+
+
+def quantised(plain: FusedConvolution, out: Scale | None, other: Scale | None = None) -> QuantisedConvolution:
+    """The same in 8 bits."""
+    layer = QuantisedConvolution(plain, INTO, out, other)
+    weight = Weight.of(plain.weight)
+    layer.put(pack_convolution(weight, plain.geometry, INTO, [2, 8, 5, 5]), weight.steps, plain.bias)
+    return layer
+
+
+def as_expected(layer: QuantisedLayer, expected: torch.Tensor, *inputs: torch.Tensor) -> bool:
+    """Whether the outputs are the expected ones but for rounding."""
+    with torch.inference_mode():
+        error = float((layer.in_floats(*inputs) - expected).abs().max())
+    own_rounding = 0.0 if layer.out is None else layer.out.step / 2
+    return error < own_rounding + 0.03 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-3.0, -1.0)])
+def test_a_scale_holds_its_range_and_zero(low: float, high: float) -> None:
+    """Numbers of the range come back to within half a step, and zero exactly."""
+    scale = Scale.of(low, high)
+    values = torch.tensor([low, 0.0, high])
+    actual = Dequantise(scale)(Quantise(scale)(values))
+
+    assert 0 <= scale.zero <= top()
+    assert actual[1] == 0
+    assert steps_off(actual, values, scale) <= 1.0
+
+
+def test_a_scale_of_zeros_has_a_step() -> None:
+    """A value that is always zero has some step."""
+    assert Scale.of(0.0, 0.0) == Scale(1.0, 0)
+
+
+def test_values_beyond_the_range_are_clamped() -> None:
+    """What the calibration set did not have becomes the smallest or largest value, in the input's layout."""
+    actual = Quantise(Scale.of(-1.0, 1.0))(100 * numbers(2, 3, 4, 4))
+
+    assert (int(actual.min()), int(actual.max())) == (0, top())
+    assert actual.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("has_dot_products", "largest"), [(True, 255), (False, 127)])
+@pytest.mark.usefixtures("_fresh_top")
+def test_activations_have_7_bits_without_vnni(
+    has_dot_products: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without VNNI, sums of products in 16 bits leave room for 7."""
+    monkeypatch.setattr(int8, "has_dot_products", lambda: has_dot_products)
+
+    assert top() == largest
+
+
+@pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
+def test_processors_need_avx2(capability: str, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX2 is the least."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+
+    assert int8.is_able() is able
+
+
+def test_weights_have_a_scale_for_each_output() -> None:
+    """A small row beside a large one keeps its precision, and one of zeros is no problem."""
+    rows = torch.stack([numbers(16) * 1000, numbers(16) / 1000, torch.zeros(16)])
+    weight = Weight.of(rows)
+
+    assert weight.values.dtype == torch.int8
+    assert ((weight.values * weight.steps[:, None] - rows).abs() <= weight.steps[:, None] * 0.51).all()
+
+
+@needs_int8
+@pytest.mark.parametrize("activation", [NONE, RELU, ("hardtanh", (0.0, 6.0)), SILU, ("hardswish", ())])
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("out", [None, Scale.of(-6.0, 6.0)])
+def test_convolutions_match_their_plain_ones(activation: Any, groups: int, out: Scale | None) -> None:
+    """Convolutions, depthwise ones too, with their activation, to float32 and to 8 bits."""
+    plain = plain_convolution(activation, groups)
+    rows = numbers(2, 8, 5, 5)
+
+    assert as_expected(quantised(plain, out), plain(rows), rows)
+
+
+@needs_int8
+@pytest.mark.parametrize("activation", [NONE, RELU])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_second_term_is_added(activation: Activation, in_place: bool) -> None:
+    """A second term is added, and overwritten only where that is allowed."""
+    plain = plain_convolution(activation, adds=True)
+    rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
+    expected = plain(rows, other)
+    if in_place:
+        plain.write_in_place()
+    scale = Scale.of(-9.0, 9.0)
+    layer = quantised(plain, scale, INTO)
+    with torch.inference_mode():
+        term = Quantise(INTO)(other)
+        before = term.clone()
+        actual = layer(Quantise(INTO)(rows), term)
+
+    assert torch.equal(term, actual if in_place else before)
+    assert steps_off(Dequantise(scale)(actual), expected, scale) < 2.5
+
+
+@needs_int8
+def test_a_second_term_may_have_any_layout() -> None:
+    """A second term may have any layout, as other operators make it."""
+    plain = plain_convolution(RELU, adds=True)
+    rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
+    expected = plain(rows, other)
+    plain.write_in_place()
+    layer = quantised(plain, Scale.of(-9.0, 9.0), INTO)
+
+    assert as_expected(layer, expected, rows, other.contiguous())
+
+
+@needs_int8
+@pytest.mark.parametrize("shape", [(3, 16), (2, 5, 16), (2, 3, 4, 16)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_linear_layers_match_their_plain_ones(shape: tuple[int, ...], biased: bool) -> None:
+    """Inputs of any number of dimensions, with and without a bias."""
+    plain = nn.Linear(16, 6, bias=biased).requires_grad_(False)
+    plain.weight.copy_(numbers(6, 16, seed=4))
+    weight = Weight.of(plain.weight)
+    layer = QuantisedLinear(INTO, None)
+    layer.put(pack_linear(weight), weight.steps, plain.bias)
+    rows = numbers(*shape)
+
+    assert as_expected(layer, plain(rows), rows)
+
+
+@needs_int8
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 1), ceil_mode=True)]
+)
+def test_pools_match_their_plain_ones(pool: nn.MaxPool2d) -> None:
+    """The largest value is the same in 8 bits."""
+    values = Quantise(INTO)(numbers(2, 8, 7, 7))
+    expected = pool(values.float()).to(torch.uint8)
+
+    assert torch.equal(QuantisedPool(pool)(values), expected)
+
+
+def in_int8(model: nn.Module, rows: torch.Tensor | None = None) -> nn.Module:
+    """A copy that computes in 8 bits."""
+    copied = copy.deepcopy(model)
+    quantise(copied, calibration_set() if rows is None else rows, 8)
+    return copied
+
+
+def refused(model: Any, rows: torch.Tensor | None = None) -> str:
+    """Why a network is left alone; it is not touched."""
+    before = getattr(model, "forward", None)
+    with pytest.raises(NotInt8Error) as caught:
+        quantise(model, calibration_set() if rows is None else rows, 8)
+    assert getattr(model, "forward", None) == before
+    return str(caught.value)
+
+
+def close(model: nn.Module, rows: torch.Tensor) -> bool:
+    """Whether a network's outputs in 8 bits are its own to 10 % of the largest."""
+    plain = copy.deepcopy(model)
+    fast = in_int8(model, rows)
+    return 0 < deviation(outputs(fast, rows), outputs(plain, rows)) < 0.1
+
+
+# How good it is
+
+
+@needs_int8
+def test_accuracy_stays_within_a_percent(reader: nn.Module) -> None:
+    """Digits that the network never saw are read as well as before, within 1 %."""
+    assert accuracy(reader, held_out()) > 0.9
+    assert abs(accuracy(in_int8(reader), held_out()) - accuracy(reader, held_out())) < 0.01
+
+
+@needs_int8
+@pytest.mark.parametrize("size", [1, 8, 20])
+def test_rows_do_not_depend_on_their_batch(reader: nn.Module, size: int) -> None:
+    """Each row is answered as it is alone, in batches of any size."""
+    fast = in_int8(reader)
+    rows = held_out().pictures[:size]
+    alone = torch.cat([outputs(fast, row[None]) for row in rows])
+
+    assert deviation(outputs(fast, rows), alone) < 1e-5
+    assert deviation(alone, outputs(reader, rows)) < 0.1
+
+
+@needs_int8
+def test_one_line_of_the_log_has_the_agreement(reader: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    """One line of the log tells agreement, the largest difference, and 7 bits where there are no more."""
+    caplog.set_level("INFO")
+    words = quantise(copy.deepcopy(reader), calibration_set(), 8)
+    (line,) = (message for message in caplog.messages if "int8" in message)
+
+    assert words in line
+    assert "the first class agrees for" in words
+    assert "of the 100 rows of the calibration set, the largest difference is" in words
+    assert ("activations have 7 bits" in words) is not has_dot_products()
+
+
+# Graphs
+
+
+class Stored(nn.Module):
+    """A sum whose terms are used afterwards, and a value that both 8-bit layers and others use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.third = nn.Conv2d(8, 8, 1)
+        self.classes = nn.Linear(24, 5)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result = torch.relu(self.first(rows))
+        summed = torch.relu(self.second(result) + result)
+        parts = (result, summed, torch.tanh(self.third(summed)))
+        answers: torch.Tensor = self.classes(torch.cat([part.mean((2, 3)) for part in parts], 1))
+        return answers
+
+
+class Chain(nn.Module):
+    """Sums whose second term is not used afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.third = nn.Conv2d(8, 8, 3, padding=1)
+        self.fourth = nn.Conv2d(8, 8, 3, padding=1)
+        self.fifth = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result = self.first(rows)
+        result = torch.relu(self.third(self.second(result)) + result)
+        result = self.fifth(self.fourth(result)) + result
+        return result.mean((2, 3))
+
+
+class Words(nn.Module):
+    """Linear layers on rows of several vectors, one of them used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.outer = nn.Linear(8, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        vectors = rows.flatten(1, 2)
+        return self.outer(torch.relu(self.inner(self.inner(vectors)))).mean(1)  # type: ignore[no-any-return]
+
+
+class Several(nn.Module):
+    """Outputs in a dict and a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 6, 3)
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        result = self.layer(rows)
+        return {"out": result, "more": (torch.relu(result).sum((2, 3)), 3)}
+
+
+class Double(nn.Module):
+    """A convolution, and a linear layer in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 6, 3)
+        self.precise = nn.Linear(6, 4, dtype=torch.float64)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        answers: torch.Tensor = self.precise(self.layer(rows).mean((2, 3)).double()).float()
+        return answers
+
+
+class Opaque(nn.Module):
+    """Does what its input says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(rows) if rows.sum() > 0 else -self.layer(rows)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights have no sensible classes."""
+    monkeypatch.setattr(int8, "AGREEMENT", 0.0)
+
+
+@needs_int8
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize(("network", "written"), [(Stored, [False]), (Chain, [True, True])])
+def test_sums_are_written_in_place_where_allowed(network: type[nn.Module], written: list[bool]) -> None:
+    """A sum is written over its second term only where nothing uses that afterwards."""
+    torch.manual_seed(0)
+    model = network().eval()
+    rows = calibration_set()[:16]
+    forward = in_int8(model, rows).forward
+    assert isinstance(forward, Int8Forward)
+    layers = [each for each in forward._graph.modules() if isinstance(each, QuantisedConvolution)]
+
+    assert [each._in_place for each in layers if each.other is not None] == written
+    assert close(model, rows)
+
+
+@needs_int8
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize("network", [Words, Double])
+def test_unusual_layers_keep_their_numbers(network: type[nn.Module]) -> None:
+    """Layers used twice, or on several vectors of a row; those of other types stay as they are."""
+    torch.manual_seed(0)
+
+    assert close(network().eval(), calibration_set()[:16])
+
+
+@needs_int8
+@pytest.mark.usefixtures("lenient")
+def test_a_block_with_groups_keeps_its_numbers() -> None:
+    """A sum after a convolution with groups is done apart from it."""
+    assert close(settled(Block()), pictures(16))
+
+
+@needs_int8
+def test_outputs_keep_their_form() -> None:
+    """Outputs keep their form, and every pixel's class counts."""
+    torch.manual_seed(0)
+    model = Several().eval()
+    rows = calibration_set()
+    plain, result = outputs(model, rows), outputs(in_int8(model, rows), rows)
+
+    assert result["more"][1] == 3
+    assert result["out"].is_contiguous()
+    assert deviation(result, plain) < 0.05
+
+
+# What stays the network's own
+
+
+@needs_int8
+def test_gradients_and_other_inputs_get_the_own_forward(reader: nn.Module) -> None:
+    """With gradients, float64 or a training network, the network's own forward runs."""
+    fast = in_int8(reader)
+    rows = held_out().pictures[:2]
+    with torch.no_grad():
+        assert not torch.equal(fast(rows), reader(rows))
+    expected = rows.clone().requires_grad_()
+    fast(expected).sum().backward()
+
+    assert torch.equal(fast(rows), reader(rows))
+    assert expected.grad is not None
+    fast.stem[0].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
+    assert torch.equal(outputs(fast, rows), outputs(reader, rows))
+
+
+@needs_int8
+def test_inputs_of_a_wrong_shape_get_the_own_error(reader: nn.Module) -> None:
+    """Clients are told what the network says, not what its layers in 8 bits do."""
+    fast = in_int8(reader)
+    with pytest.raises(RuntimeError) as own:
+        outputs(reader, torch.zeros(2, 3, 8, 8))
+    with pytest.raises(RuntimeError) as caught:
+        outputs(fast, torch.zeros(2, 3, 8, 8))
+
+    assert str(caught.value) == str(own.value)
+    assert caught.value.__context__ is None
+
+
+@needs_int8
+def test_a_failed_batch_is_computed_by_the_own_layers(
+    reader: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is computed by the network's own layers, and the log says so."""
+    fast = in_int8(reader)
+    rows = held_out().pictures[:2]
+
+    def fail(_rows: torch.Tensor) -> None:
+        raise RuntimeError("no primitive")
+
+    monkeypatch.setattr(fast.forward, "_graph", fail)
+
+    assert torch.equal(outputs(fast, rows), outputs(reader, rows))
+    assert caplog.messages == ["A batch of (2, 1, 8, 8) was not computed in int8: no primitive"]
+
+
+# Refusals
+
+
+@needs_int8
+def test_disagreeing_networks_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Where classes disagree it is refused, and the layer that costs most is named as in the network."""
+    torch.manual_seed(3)
+    model = Residual().eval()
+    with torch.no_grad():
+        model.outer[0].weight[0] *= 1e4
+        model.classes.bias.copy_(model(calibration_set()).mean(0).neg())
+    reason = refused(model)
+
+    assert "the first class agrees for" in reason
+    assert reason.split("most of it is lost in ")[1].split(",")[0] in dict(model.named_modules())
+    assert not caplog.messages
+
+
+@needs_int8
+def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other workers read it in the cache."""
+    torch.manual_seed(3)
+    monkeypatch.setattr(int8, "AGREEMENT", 1.1)
+    model = Residual().eval()
+    reason = refused(copy.deepcopy(model))
+    monkeypatch.setattr(Int8Plan, "make", None)
+
+    assert refused(model) == reason
+
+
+@needs_int8
+def test_other_networks_are_left_alone(reader: nn.Module) -> None:
+    """Hooks, training mode and exported programs are the author's; so is what cannot be traced, or has no
+    such layers.
+    """
+    hooked, training = copy.deepcopy(reader), copy.deepcopy(reader).train()
+    hooked.register_forward_hook(lambda *_: None)
+
+    assert refused(hooked) == "it has hooks"
+    assert "training mode" in refused(training)
+    assert "not an eager network" in refused(torch.fx.symbolic_trace(reader))
+    assert refused(Opaque().eval()) == "it cannot be traced"
+    assert "no convolution or linear layer" in refused(nn.Sequential(nn.ReLU(), nn.Flatten()).eval())
+
+
+@needs_int8
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (torch.zeros(0, 1, 8, 8), "no rows of float32"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.int64), "no rows of float32"),
+        (torch.full((4, 1, 8, 8), float("nan")), "quantising it failed"),
+        (torch.zeros(4, 7, 8, 8), "quantising it failed"),
+    ],
+)
+def test_bad_calibration_sets_are_refused(reader: nn.Module, rows: torch.Tensor, reason: str) -> None:
+    """Rows that the network cannot take say why."""
+    assert reason in refused(copy.deepcopy(reader), rows)
+
+
+# The cache
+
+
+@needs_int8
+def test_weights_come_from_the_cache(
+    reader: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second worker maps what the first one made, and computes the same."""
+    first = in_int8(reader)
+    (file,) = folder.glob("*.pt")
+    monkeypatch.setattr(Int8Plan, "make", None)
+    second = in_int8(reader)
+
+    assert str(file) in Path("/proc/self/maps").read_text()
+    assert torch.equal(outputs(first, held_out().pictures), outputs(second, held_out().pictures))
+
+
+@needs_int8
+def test_another_set_means_another_file(reader: nn.Module, folder: Path) -> None:
+    """Scales depend on the calibration set; whether batches are large hardly matters."""
+    for rows, typical in ((calibration_set(), 8), (calibration_set(), 4), (calibration_set()[1:], 8)):
+        quantise(copy.deepcopy(reader), rows, typical)
+
+    assert len(list(folder.glob("*.pt"))) == 2
+
+
+def prepare(rows: list[Any]) -> torch.Tensor:
+    """Numbers as they are, pictures as pixels: as preprocess does for a client's request."""
+    (row,) = rows
+    data = row["data"]
+    if isinstance(data, bytes):
+        data = numpy.asarray(Image.open(io.BytesIO(data)))
+    return torch.tensor(numpy.asarray(data), dtype=torch.float32)[None]
+
+
+def picture(shade: int, side: int = 4) -> bytes:
+    """A PNG of one shade."""
+    file = io.BytesIO()
+    Image.new("L", (side, side), shade).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """With three pictures in ``samples``, not made in the order of their names."""
+    samples = tmp_path / "archive" / "samples"
+    samples.mkdir(parents=True)
+    for shade in (2, 0, 1):
+        (samples / f"{shade}.png").write_bytes(picture(shade))
+    return samples.parent
+
+
+def why_not(archive: Path, name: str) -> str:
+    """The reason for which there is no set of this name."""
+    with pytest.raises(NotInt8Error) as caught:
+        calibration_rows(archive, name, prepare)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shades"),
+    [("samples", [0, 1, 2]), ("samples/", [0, 1, 2]), ("samples/*.png", [0, 1, 2]), ("samples/1.png", [1])],
+)
+def test_files_are_prepared_like_requests(archive: Path, name: str, shades: list[int]) -> None:
+    """A folder, a pattern or a path names them; they come in the order of their names."""
+    rows = calibration_rows(archive, name, prepare)
+
+    assert rows.shape == (len(shades), 4, 4)
+    assert rows[:, 0, 0].tolist() == shades
+
+
+def test_a_broken_picture_is_left_out(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is left out and named, and the others count."""
+    (archive / "samples" / "0.png").write_bytes(picture(0)[:40])
+    (archive / "samples" / "more").mkdir()
+
+    assert len(calibration_rows(archive, "samples", prepare)) == 2
+    assert caplog.messages[0].startswith("Left out of the calibration set: 0.png: ")
+
+
+def test_rows_of_arrays_are_inputs(archive: Path) -> None:
+    """Each row of a .npy file is an input as it is, in float32."""
+    numpy.save(archive / "rows.npy", numpy.arange(6.0).reshape(2, 3))
+    rows = calibration_rows(archive, "rows.npy", prepare)
+
+    assert rows.dtype == torch.float32
+    assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_elements_of_json_are_prepared(archive: Path) -> None:
+    """Each element of a list in a .json file is prepared like a request."""
+    (archive / "rows.json").write_text(json.dumps([[1, 2], [3, 4]]))
+
+    assert calibration_rows(archive, "rows.json", prepare).tolist() == [[1, 2], [3, 4]]
+
+
+def test_rows_beyond_the_limit_are_left_out(archive: Path) -> None:
+    """Loading does not take for ever: the first rows are enough."""
+    numpy.save(archive / "a.npy", numpy.zeros((MOST_ROWS - 1, 2)))
+    numpy.save(archive / "b.npy", numpy.ones((1_000, 2)))
+    rows = calibration_rows(archive, "*.npy", prepare)
+
+    assert len(rows) == MOST_ROWS
+    assert rows[-1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *(
+            (name, "the archive has no calibration set '{}', or it is empty")
+            for name in ("absent", "no*", "empty")
+        ),
+        *(
+            (name, "the calibration set '{}' must be in the archive")
+            for name in ("..", "../secret.npy", "samples/../../secret.npy", "/etc")
+        ),
+        *((name, "calibration set 'a") for name in ("a\0b", "a**b", "a" * 300)),
+    ],
+)
+def test_sets_that_there_are_not_are_named(archive: Path, name: str, reason: str) -> None:
+    """So are names that lead out of the archive: nothing else of the machine is read."""
+    (archive / "empty").mkdir()
+    numpy.save(archive.parent / "secret.npy", numpy.zeros((2, 3)))
+
+    assert reason.format(name) in why_not(archive, name)
+
+
+def test_different_shapes_are_refused(archive: Path) -> None:
+    """Rows of one set have one shape."""
+    (archive / "samples" / "3.png").write_bytes(picture(0, side=5))
+
+    assert "different shapes: [(4, 4), (5, 5)]" in why_not(archive, "samples")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
+def test_broken_files_are_refused(archive: Path, content: bytes) -> None:
+    """A set all of whose files are broken is none."""
+    (archive / "rows.json").write_bytes(content)
+
+    assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
+
+
+def test_files_that_cannot_be_prepared_are_left_out(archive: Path) -> None:
+    """A handler that rejects a file, or makes no tensor of it, leaves it out."""
+    for made in (torch.empty(0), [1, 2]):
+        with pytest.raises(NotInt8Error, match="no file that can be read"):
+            calibration_rows(archive, "samples", lambda _rows, made=made: made)
+
+
+def test_arrays_of_objects_are_not_loaded(archive: Path) -> None:
+    """Files of a set run no code."""
+    numpy.save(archive / "rows.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+    assert "no file that can be read" in why_not(archive, "rows.npy")

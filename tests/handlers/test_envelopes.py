@@ -1,0 +1,412 @@
+"""Requests in envelopes: unfolded to values, and answered one by one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.envelopes import (
+    ENVELOPES,
+    BodyEnvelope,
+    Instance,
+    JSONEnvelope,
+    KserveEnvelope,
+    KserveV2Envelope,
+)
+from modelserver_handlers.errors import PredictionException
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver_handlers.envelopes import BaseEnvelope
+
+
+def make_context(size: int, **properties: str) -> Context:
+    """A context in the middle of a batch of ``size`` requests."""
+    context = Context("m", "/", {"model": {"modelVersion": "2.0"}}, size, None, "0")
+    headers = [{"who": str(number)} for number in range(size)]
+    own = {"explain": "False", "url_path": "", **properties}
+    ids = [f"id-{number}" for number in range(size)]
+    parameters = [{"k": number} for number in range(size)]
+    context._ms_begin(BatchState(ids, headers, parameters=parameters, properties=[own] * size))
+    return context
+
+
+def put(kind: type[BaseEnvelope], data: list[Any], handler: Any = None, **properties: str) -> Any:
+    """What the envelope answers; the handler echoes unless given. With its context."""
+    context = make_context(len(data), **properties)
+    envelope = kind(handler or (lambda values, _: values))
+    return envelope.handle(data, context), context
+
+
+def test_context_shows_the_request_of_each_value() -> None:
+    """Ids, headers and parameters at a value's position are those of the request that it came in."""
+
+    def handler(values: list[Any], context: Context) -> list[Any]:
+        return [
+            [
+                context.get_request_id(at),
+                context.get_request_header(at, "who"),
+                context.get_request_parameters(at)["k"],
+            ]
+            for at in range(len(values))
+        ]
+
+    rows = [{"body": {"instances": [1, 2]}}, {"body": {"instances": []}}, {"body": {"instances": [3]}}]
+    answers, context = put(KserveEnvelope, rows, handler)
+
+    assert [answer["predictions"] for answer in answers] == [
+        [["id-0", "0", 0]] * 2,
+        [],
+        [["id-2", "2", 2]],
+    ]
+    assert context.get_request_id(1) == "id-1"
+
+
+def test_statuses_and_headers_reach_the_request() -> None:
+    """What a handler sets for a value is set for its request."""
+
+    def handler(values: list[Any], context: Context) -> list[Any]:
+        context.set_response_status(201, "made", 2)
+        context.set_response_header(2, "x-own", "yes")
+        return values
+
+    _, context = put(KserveEnvelope, [{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}], handler)
+
+    assert (context.get_response_status(0)[0], context.get_response_status(1)) == (200, (201, "made"))
+    assert context.get_response_headers(1) == {"x-own": "yes"}
+
+
+def test_a_rejected_value_rejects_its_request() -> None:
+    """The message says which instance it was; other requests are answered."""
+
+    def handler(values: list[Any], context: Context) -> list[Any]:
+        context.reject(1, "too large", 422)
+        context.reject(3, "too small")
+        return [None if at in (1, 3) else value for at, value in enumerate(values)]
+
+    rows = [{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}, {"body": {"instances": [4]}}]
+    answers, context = put(KserveEnvelope, rows, handler)
+
+    assert answers == [None, {"predictions": [3]}, None]
+    assert context._ms_rejections == {0: (422, "instances[1]: too large"), 2: (400, "too small")}
+
+
+@given(st.lists(st.lists(st.integers(), max_size=4) | st.none(), max_size=6))
+def test_every_request_gets_its_own(batch: Sequence[list[int] | None]) -> None:
+    """Whatever the numbers of instances, and whichever requests are malformed (F18, F23)."""
+    rows = [{"body": {"no": 1} if values is None else {"instances": values}} for values in batch]
+
+    answers, context = put(KserveEnvelope, rows)
+
+    assert answers == [None if values is None else {"predictions": values} for values in batch]
+    assert sorted(context._ms_rejections) == [at for at, values in enumerate(batch) if values is None]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "answers", "outputs"),
+    [
+        ([2], [[1]], [{"a": 1}]),
+        ([3], [[1], [2]], [{"a": 1, "b": 2}]),
+        ([2, 2], [[1], [2]], [{"a": 1}, {"a": 2}]),
+        ([2, 1], [[1], [2]], [{"a": 1}, {"a": 2}]),
+        ([2], [], [{}]),
+    ],
+)
+def test_inputs_may_be_answered_together(inputs: list[int], answers: Any, outputs: Any) -> None:
+    """Fewer answers than inputs are the outputs of the first ones, if it is clear whose they are."""
+    bodies = [
+        {"inputs": [{"name": name, "shape": [1], "datatype": "FP32", "data": [0]} for name in "abc"[:count]]}
+        for count in inputs
+    ]
+    result, _ = put(KserveV2Envelope, [{"body": body} for body in bodies], lambda *_: answers)
+
+    assert [{each["name"]: each["data"][0] for each in one["outputs"]} for one in result] == outputs
+
+
+@pytest.mark.parametrize(("inputs", "answers"), [([2, 2], 1), ([2, 2], 3), ([1], 2), ([2], 3)])
+def test_answers_of_unclear_owners_fail_the_call(inputs: list[int], answers: int) -> None:
+    """Where it is not clear whose an answer is, the call fails."""
+    one = {"name": "a", "shape": [1], "datatype": "FP32", "data": [0]}
+    bodies = [{"body": {"inputs": [one] * count}} for count in inputs]
+    with pytest.raises(PredictionException, match="number of batch response mismatched"):
+        put(KserveV2Envelope, bodies, lambda *_: [[0]] * answers)
+
+
+# What is none of it
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "fault"),
+    [
+        ("json", {"inputs": []}, 'no instances in the request: the body needs "instances", a list'),
+        ("json", {"instances": {}}, 'expected "instances" to be a list, got dict'),
+        ("json", b"\x89PNG", "the body is not JSON"),
+        ("json", b"[" * 100_000, "the body is not JSON"),
+        ("json", {"instances": [{"b64": "?"}]}, "the text under b64 is not base64"),
+        ("kserve", "hello", "no instances in the request"),
+        ("kserve", b"", "no instances in the request"),
+        ("kservev2", {"instances": []}, 'no inputs in the request: the body needs "inputs", a list'),
+        ("kservev2", {"inputs": [3]}, "inputs[0] needs name, shape, datatype, data"),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": [2], "datatype": "FP32", "data": [1]}]},
+            "inputs[0]: 1 values do not fill the shape [2]",
+        ),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": [-1, -1], "datatype": "FP32", "data": [1]}]},
+            "inputs[0]: shape must be a size or a list of sizes, one of them may be -1",
+        ),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": [-1, 2], "datatype": "FP32", "data": [1, 2, 3]}]},
+            "inputs[0]: 3 values do not fill the shape [-1, 2]",
+        ),
+        (
+            "kservev2",
+            {"inputs": [{"name": "a", "shape": "2", "datatype": "FP32", "data": [1]}]},
+            "inputs[0]: shape must be a size or a list of sizes",
+        ),
+    ],
+)
+def test_malformed_requests_are_rejected_alone(name: str, body: Any, fault: str) -> None:
+    """They get a 400 that says what is wrong, their neighbours their answers (F2, F9, F10)."""
+    good = {
+        "instances": ["good"],
+        "inputs": [{"name": "i", "shape": [1], "datatype": "BYTES", "data": ["good"]}],
+    }
+    answers, context = put(ENVELOPES[name], [{"body": good}, {"body": body}, {"body": good}])
+
+    assert [answer is None for answer in answers] == [False, True, False]
+    assert "good" in json.dumps(answers[2])
+    assert list(context._ms_rejections) == [1]
+    status, message = context._ms_rejections[1]
+    assert (status, fault in message) == (400, True)
+
+
+def test_malformed_requests_do_not_call_the_handler() -> None:
+    """The handler is not called for nothing."""
+    answers, context = put(KserveEnvelope, [{"body": "a"}, {"body": "b"}], lambda *_: 1 / 0)
+
+    assert answers == [None, None]
+    assert len(context._ms_rejections) == 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "Invalid model predict output"),
+        (("a", "b"), "Invalid model predict output"),
+        (["a"], "number of batch response mismatched"),
+        (["a", "b", "c"], "number of batch response mismatched"),
+    ],
+)
+def test_handlers_that_break_the_contract_fail(returned: Any, message: str) -> None:
+    """Answers that are not one per value are an error in TorchServe's words (F19)."""
+    with pytest.raises(PredictionException, match=message) as refusal:
+        put(KserveEnvelope, [{"body": {"instances": [1, 2]}}], lambda *_: returned)
+    assert refusal.value.error_code == 503
+
+
+# What the handler sees
+
+
+def test_instances_of_the_server_are_answered_bare() -> None:
+    """They reach the handler as they are (``json``: decoded) and are answered bare."""
+    data = [Instance({"b64": "aGk="}), {"body": {"instances": [5]}}, Instance(7)]
+
+    assert put(KserveEnvelope, data)[0] == [{"b64": "aGk="}, {"predictions": [5]}, 7]
+    assert put(JSONEnvelope, data)[0] == [b"hi", '{"predictions": [5]}', 7]
+
+
+def test_a_failing_handler_leaves_the_context_as_it_was() -> None:
+    """After an exception the context shows the requests again."""
+    context = make_context(2)
+    state = context._ms_state
+
+    def handler(*_: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        KserveEnvelope(handler).handle([{"body": {"instances": [1, 2, 3]}}] * 2, context)
+    assert context._ms_state is state
+
+
+def test_describing_passes_through() -> None:
+    """A describe request has nothing to unfold."""
+    answers, _ = put(JSONEnvelope, [{}], lambda values, _: [{"saw": values}], describe="True")
+
+    assert answers == [{"saw": [{}]}]
+
+
+def test_malformed_requests_raise_without_our_context() -> None:
+    """A handler's unit test may call an envelope with any context: then a malformed request raises."""
+
+    class Other:
+        def get_request_header(self, idx: int, key: str) -> None:
+            return None
+
+    assert KserveEnvelope(lambda values, _: values).handle([{"body": {"instances": [1]}}], Other()) == [
+        {"predictions": [1]}
+    ]
+    with pytest.raises(PredictionException, match="no instances"):
+        KserveEnvelope(lambda values, _: values).handle([{"body": 1}], Other())
+
+
+def test_the_two_halves_can_be_called() -> None:
+    """``parse_input`` and ``format_output`` are there as in TorchServe."""
+    envelope = KserveEnvelope(lambda values, _: values)
+
+    assert envelope.parse_input([{"body": {"instances": [1, 2]}}, {"body": {"instances": [3]}}]) == [1, 2, 3]
+    assert envelope.format_output(["a", "b", "c"]) == [{"predictions": ["a", "b"]}, {"predictions": ["c"]}]
+
+
+@pytest.mark.parametrize(
+    ("request_", "value"),
+    [
+        ({"body": {"instances": [1]}}, {"instances": [1]}),
+        ({"data": "d", "body": "b"}, "d"),
+        ({"data": "", "body": "b"}, "b"),
+        ({"other": 1}, None),
+        (Instance({"body": 1}), {"body": 1}),
+    ],
+)
+def test_body_hands_over_data_or_body(request_: Any, value: Any) -> None:
+    """``body`` hands the handler what is under data or body."""
+    assert put(BodyEnvelope, [request_])[0] == [value]
+
+
+def test_json_joins_instances() -> None:
+    """``json`` joins the instances of all requests, decodes base64, and answers each request a text."""
+    seen: list[Any] = []
+
+    def handler(values: list[Any], _context: Any) -> list[Any]:
+        seen.append(values)
+        return list(range(len(values)))
+
+    rows = [
+        {"body": {"instances": [1, {"b64": "aGk="}]}},
+        {"data": b'{"instances": [{"x": {"b64": "aGk="}, "y": 2}]}'},
+        {"instances": []},
+    ]
+
+    answers, _ = put(JSONEnvelope, rows, handler)
+
+    assert seen == [[1, b"hi", {"x": b"hi", "y": 2}]]
+    assert answers == ['{"predictions": [0, 1]}', '{"predictions": [2]}', '{"predictions": []}']
+
+
+def test_json_makes_lists_of_tensors() -> None:
+    """Tensors and arrays become lists."""
+    rows = [{"body": {"instances": [1, 2]}}]
+    (answer,), _ = put(JSONEnvelope, rows, lambda *_: [torch.ones(2), np.float32(0.5)])
+
+    assert json.loads(answer) == {"predictions": [[1.0, 1.0], 0.5]}
+
+
+@pytest.mark.parametrize(("explain", "key"), [("False", "predictions"), ("True", "explanations")])
+def test_kserve_answers_every_request(explain: str, key: str) -> None:
+    """``kserve`` answers every request of a batch, in KServe's form (TorchServe answers the first only)."""
+    rows = [{"body": {"instances": [1, {"b64": "aGk="}]}}, {"body": b'{"instances": [3]}'}]
+
+    answers, _ = put(KserveEnvelope, rows, explain=explain)
+
+    assert answers == [{key: [1, {"b64": "aGk="}]}, {key: [3]}]
+
+
+def test_every_request_is_answered_in_the_protocol() -> None:
+    """``kservev2`` shapes the inputs of every request, and answers each in the Open Inference Protocol."""
+    first = {
+        "id": "abc",
+        "inputs": [
+            {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]},
+            {"name": "b", "shape": [1], "datatype": "BYTES", "data": ["hello"]},
+        ],
+    }
+    second = {
+        "inputs": [{"name": "c", "shape": [2, 1, 2], "datatype": "INT64", "data": [[[1, 2]], [[3, 4]]]}]
+    }
+
+    answers, _ = put(
+        KserveV2Envelope,
+        [{"body": first}, {"body": json.dumps(second).encode()}],
+        lambda values, _: [value["data"] for value in values],
+    )
+
+    whole = {"model_name": "m", "model_version": "2.0"}
+    assert answers == [
+        {
+            "id": "abc",
+            **whole,
+            "outputs": [
+                {"name": "a", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]},
+                {"name": "b", "datatype": "BYTES", "data": ["hello"], "shape": [1]},
+            ],
+        },
+        {
+            "id": "id-1",
+            **whole,
+            "outputs": [{"name": "c", "datatype": "INT64", "data": [1, 2, 3, 4], "shape": [4]}],
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "datatype", "data"),
+    [
+        (np.ones((1, 2), np.float32), "FP32", [1.0, 1.0]),
+        (torch.tensor([[1], [2]], dtype=torch.uint8), "UINT8", [1, 2]),
+        (np.array([True]), "BOOL", [True]),
+        (np.float64(2.5), "FP64", [2.5]),
+        ([1, 2.5], "FP64", [1, 2.5]),
+        ([True, 2], "INT64", [True, 2]),
+        ({"label": 0.5}, "BYTES", [{"label": 0.5}]),
+        ("text", "BYTES", ["text"]),
+        ([], "FP64", []),
+    ],
+)
+def test_outputs_have_the_widest_datatype(answer: Any, datatype: str, data: list[Any]) -> None:
+    """NumPy's and torch's types have their names there; of lists, the widest; all else is BYTES."""
+    rows = [{"body": {"inputs": [{"name": "i", "shape": [0], "datatype": "FP32", "data": []}]}}]
+    (result,), _ = put(KserveV2Envelope, rows, lambda *_: [answer])
+
+    assert result["outputs"] == [{"name": "i", "datatype": datatype, "data": data, "shape": [len(data)]}]
+
+
+@pytest.mark.parametrize(
+    ("shape", "datatype", "data", "seen"),
+    [
+        (-1, "BYTES", "this year business is good", "this year business is good"),
+        ([-1], "BYTES", ["picture"], "picture"),
+        (3, "INT64", [1, 2, 3], [1, 2, 3]),
+        ([2, -1], "FP32", [1, 2, 3, 4], [[1, 2], [3, 4]]),
+        (-1, "FP32", [], []),
+        ([1], "INT64", 7, [7]),
+    ],
+)
+def test_shapes_of_torchserves_samples_are_read(shape: Any, datatype: str, data: Any, seen: Any) -> None:
+    """A shape may be a number, a size -1, and the data of BYTES one text."""
+    one = {"name": "i", "shape": shape, "datatype": datatype, "data": data}
+    (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
+
+    assert value["data"] == seen
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_flat_data_is_reshaped(shape: list[int]) -> None:
+    """Flat data of any shape becomes what NumPy's reshape makes of it, and nested data stays as it is."""
+    flat = list(range(int(np.prod(shape))))
+    nested = np.reshape(flat, shape).tolist()
+
+    for data in (flat, nested):
+        one = {"name": "i", "shape": shape, "datatype": "INT64", "data": data}
+        (value,) = KserveV2Envelope(lambda values, _: values).parse_input([{"body": {"inputs": [one]}}])
+        assert value == {**one, "data": nested}
