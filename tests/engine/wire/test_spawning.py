@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.engine.wire.local_socket import address_of
 from modelserver.engine.wire.spawning import (
     Ended,
     FromSpawner,
@@ -19,6 +18,7 @@ from modelserver.engine.wire.spawning import (
     receive_request,
     send,
 )
+from modelserver.ext.cluster.local_socket import address_of
 
 
 @pytest.fixture

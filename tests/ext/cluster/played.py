@@ -7,7 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.engine.wire.greeting import Invitation
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
     Ended,
@@ -18,8 +20,6 @@ from modelserver.engine.wire.cluster import (
     Started,
     to_agent_decoder,
 )
-from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
-from modelserver.engine.wire.greeting import Invitation
 from modelserver.ext.cluster.node.dial import dial_streams
 
 if TYPE_CHECKING:

@@ -11,7 +11,14 @@ import pytest
 from tests.ext.cluster.conversation import Conversation, predict
 from tests.ext.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
 
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import encode, to_worker_decoder
+from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
+from modelserver.errors import StartFailed
+from modelserver.ext.cluster import remote as remote_module
+from modelserver.ext.cluster import starting as starting_module
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Condition,
     Ended,
@@ -21,13 +28,6 @@ from modelserver.engine.wire.cluster import (
     Refused,
     Started,
 )
-from modelserver.engine.wire.frames import encode, to_worker_decoder
-from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
-from modelserver.errors import StartFailed
-from modelserver.ext.cluster import remote as remote_module
-from modelserver.ext.cluster import starting as starting_module
-from modelserver.ext.cluster.hub import Hub
-from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.remote import RemoteWorker
 from modelserver.surface.tls.throwaway import make_certificate

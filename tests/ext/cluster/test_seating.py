@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from modelserver.engine.pools.spec import Ranks, WorkerSpec
-from modelserver.engine.wire.cluster import Meeting, Present
 from modelserver.engine.wire.messages import Load
+from modelserver.ext.cluster.messages import Meeting, Present
 from modelserver.ext.cluster.seating import rank_spec, seats
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from tests.transports import Transport
 from tests.waiting import until
 
 from modelserver.engine.telemetry.stalls import served
-from modelserver.engine.wire.frontend import ToFrontend, to_frontend_decoder
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.frontends import frontend_end, server_end
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link, make_pair
+from modelserver.ext.frontends.messages import ToFrontend, to_frontend_decoder
 from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import RECEIVE_TIMEOUT, Http1Connection, HttpListener

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.engine.wire.frontend import End, Part, to_frontend_decoder
 from modelserver.ext.frontends.link import Link, make_pair
+from modelserver.ext.frontends.messages import End, Part, to_frontend_decoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.waiting import until
 
-from modelserver.engine.wire import frontend as messages
+from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.process import Frontend, TellServer
 from modelserver.ext.frontends.server_end import ServerEnd

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from modelserver.engine.wire.frontend import Setup
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends import processes as fleet_module
+from modelserver.ext.frontends.messages import Setup
 from modelserver.ext.frontends.processes import Fleet
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from modelserver.engine.wire import frontend as messages
 from modelserver.engine.wire.arena import LARGE
+from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link, make_pair
 from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.exchange import Target

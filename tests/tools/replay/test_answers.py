@@ -9,7 +9,7 @@ import pytest
 from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.recording.entries import lines_of_call
-from modelserver.surface.agreement import Tolerance
+from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.surface.http.client import TimedResponse
 from modelserver.tools.replay.answers import body_of, document_of, gets_id
 from modelserver.tools.replay.comparison import difference

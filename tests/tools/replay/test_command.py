@@ -7,7 +7,7 @@ import pytest
 from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import Ended, Lost, pack
 from modelserver.ext.recording.file import Recording, Writer
-from modelserver.surface.agreement import Tolerance
+from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.tools.replay import command
 from modelserver.tools.replay.command import differences_of, main, read_speed, told
 from modelserver.tools.replay.sender import TimedResponse

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from modelserver.surface.agreement import Tolerance
+from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.tools.replay.comparison import difference
 from modelserver.tools.replay.sender import TimedResponse
 

@@ -25,7 +25,7 @@ from modelserver.engine.wire.greeting import (
     invite,
     named_ticket,
 )
-from modelserver.engine.wire.local_socket import address_of
+from modelserver.ext.cluster.local_socket import address_of
 from modelserver.surface.tls.context import server_context
 
 if TYPE_CHECKING:

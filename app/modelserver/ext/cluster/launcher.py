@@ -13,7 +13,7 @@ import msgspec
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.ranks import RankGroup
-from modelserver.engine.wire.cluster import Meet
+from modelserver.ext.cluster.messages import Meet
 from modelserver.ext.cluster.packing import Packer
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.seating import rank_spec, seats
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
-    from modelserver.engine.wire.cluster import Present
     from modelserver.ext.cluster.hub import Hub
+    from modelserver.ext.cluster.messages import Present
     from modelserver.ext.cluster.packing import Packed
     from modelserver.ext.cluster.placing import Placement, Placer
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from modelserver.engine.pools.output import LINES_KEPT, LineReader
 from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spec import Node
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.messages import Recalled
+from modelserver.errors import StartFailed
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
     Condition,
@@ -30,9 +33,6 @@ from modelserver.engine.wire.cluster import (
     WantArchive,
     from_agent_decoder,
 )
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.messages import Recalled
-from modelserver.errors import StartFailed
 from modelserver.ext.cluster.placing import NoPlace
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelserver.engine.pools.spec import Ranks, WorkerSpec
-    from modelserver.engine.wire.cluster import Meeting, Present
+    from modelserver.ext.cluster.messages import Meeting, Present
 
 _HERE = "127.0.0.1"
 

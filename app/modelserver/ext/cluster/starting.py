@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from modelserver import __version__
-from modelserver.engine.wire.cluster import PYTHON, ArchiveTicket, Start
 from modelserver.engine.wire.messages import METRICS_CONFIG
 from modelserver.ext.cluster.channel import RemoteChannel
+from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Start
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.remote import RemoteWorker
 from modelserver.ext.cluster.sending import ArchiveSender
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelserver.engine.pools.spec import OnLost, OnMessage, WorkerSpec
-    from modelserver.engine.wire.cluster import Present
     from modelserver.engine.wire.greeting import Invitation
     from modelserver.engine.wire.messages import ToServer
     from modelserver.ext.cluster.hub import Hub
+    from modelserver.ext.cluster.messages import Present
     from modelserver.ext.cluster.packing import Packed
 
 Outcome = TypeVar("Outcome")

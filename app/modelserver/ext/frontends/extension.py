@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER
-from modelserver.engine.wire.frontend import Setup, Tokens
+from modelserver.ext.frontends.messages import Setup, Tokens
 from modelserver.ext.frontends.processes import Fleet
 from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.telemetry.stalls import served
-from modelserver.engine.wire import frontend as messages
+from modelserver.ext.frontends import messages
 from modelserver.surface.http.intake import MUCH
 from modelserver.surface.inference.routes import find_target
 

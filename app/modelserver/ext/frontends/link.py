@@ -8,14 +8,14 @@ import socket
 from typing import TYPE_CHECKING, Generic, cast
 
 from modelserver.engine.wire.arena import LARGE, Arena, NoSuchBlock
-from modelserver.engine.wire.frontend import FrameError, MessageT, Turn, TurnReader
+from modelserver.ext.frontends.messages import FrameError, MessageT, Turn, TurnReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
 
-    from modelserver.engine.wire.frontend import Message
+    from modelserver.ext.frontends.messages import Message
 
 _log = logging.getLogger("modelserver.frontend")
 

@@ -21,8 +21,8 @@ from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER
 from modelserver.engine.telemetry.repeated import limit_tracebacks
 from modelserver.engine.telemetry.stalls import LoopWatch
-from modelserver.engine.wire import frontend as messages
 from modelserver.engine.wire.arena import adopt
+from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.acceptor import Acceptor
 from modelserver.ext.frontends.counts import Counts
 from modelserver.ext.frontends.frontend_end import Forwarder

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.engine.wire.arena import HALF, Arena, MappedIncoming, create
-from modelserver.engine.wire.frontend import Certified, Close, Hurry, Open, Setup, Tokens
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
 from modelserver.ext.frontends.link import make_pair
+from modelserver.ext.frontends.messages import Certified, Close, Hurry, Open, Setup, Tokens
 from modelserver.ext.frontends.server_end import ServerEnd
 
 if TYPE_CHECKING:

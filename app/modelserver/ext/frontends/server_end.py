@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.telemetry.logs import MULTILINE
-from modelserver.engine.wire import frontend as messages
 from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
+from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.answers import is_kserve
 from modelserver.surface.http.exchange import UNREAD, Exchange, with_header

@@ -8,8 +8,8 @@ import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
 from modelserver.engine.tensors.rows import join_answers
+from modelserver.ext.rollout.agreement import Tolerance, agree, is_number, pairs, place, shown
 from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
-from modelserver.surface.agreement import Tolerance, agree, is_number, pairs, place, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

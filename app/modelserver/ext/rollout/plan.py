@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from modelserver.errors import BadRequest
-from modelserver.surface.agreement import is_number, shown
+from modelserver.ext.rollout.agreement import is_number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

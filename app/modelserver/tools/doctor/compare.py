@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.surface.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
-from modelserver.surface.agreement import shown as shown_value
+from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
+from modelserver.ext.rollout.agreement import shown as shown_value
 
 if TYPE_CHECKING:
     from modelserver.testing.answer import Answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from modelserver.surface.agreement import Tolerance, agree, pairs
+from modelserver.ext.rollout.agreement import Tolerance, agree, pairs
 from modelserver.tools.migrate import management, predictions
 from modelserver.tools.migrate.changes import (
     BETTER,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from modelserver.engine.tensors.datatypes import DATATYPES
 from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.recording.entries import code_of
-from modelserver.surface.agreement import agree, pairs, place, short, shown
+from modelserver.ext.rollout.agreement import agree, pairs, place, short, shown
 from modelserver.tools.replay.answers import body_of, document_of, gets_id
 
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call
-    from modelserver.surface.agreement import Tolerance
+    from modelserver.ext.rollout.agreement import Tolerance
     from modelserver.surface.http.client import TimedResponse
 
 # What differs from one answer to the next anyway.

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.waiting import gone, is_alive
 
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import FrameReader, encode
+from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
     ArchiveTicket,
@@ -31,9 +34,6 @@ from modelserver.engine.wire.cluster import (
     WantArchive,
     from_agent_decoder,
 )
-from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.messages import Load, Recalled
-from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.node import agent as agent_module
 from modelserver.ext.cluster.node.agent import Agent
 from modelserver.ext.cluster.packing import Packer

@@ -1,6 +1,6 @@
 """The agent of one worker on a node: fetches what it needs, starts it, and tells the server how it is.
 
-The agent connects to the server and does what the server says (see :mod:`modelserver.engine.wire.cluster`).
+The agent connects to the server and does what the server says (see :mod:`modelserver.ext.cluster.messages`).
 Its life hangs on that connection: once nothing was heard of the server for the time of the lease, or the
 connection is lost, it ends the worker, and itself. The worker has a connection of its own, so that no answer
 passes here.
@@ -28,7 +28,13 @@ from modelserver.engine.pools.spec import Ports
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, create, read_begun, recall
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.greeting import Invitation
+from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
+from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
+from modelserver.engine.workdir import work_directory
+from modelserver.errors import BadRequest
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     PYTHON,
     Alive,
@@ -51,12 +57,6 @@ from modelserver.engine.wire.cluster import (
     WantArchive,
     to_agent_decoder,
 )
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.greeting import Invitation
-from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
-from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
-from modelserver.engine.workdir import work_directory
-from modelserver.errors import BadRequest
 from modelserver.ext.cluster.node.archives import ArchiveCache
 from modelserver.ext.cluster.node.dial import dial_streams
 from modelserver.ext.cluster.node.environment import NodeEnvironment

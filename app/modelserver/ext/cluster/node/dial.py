@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
-from modelserver.engine.wire.local_socket import address_of
+from modelserver.ext.cluster.local_socket import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.wire import frontend
-from modelserver.engine.wire.frontend import (
+from modelserver.ext.frontends import messages as frontend
+from modelserver.ext.frontends.messages import (
     PREFIX,
     Ask,
     Begin,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.surface.agreement import LONGEST, Tolerance, agree, pairs, place, shown
+from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, pairs, place, shown
 
 
 def nested(depth: int, value: Any) -> Any:

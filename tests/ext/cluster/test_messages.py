@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.cluster import (
+from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
+from modelserver.engine.wire.greeting import invite
+from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
     ArchiveTicket,
@@ -26,9 +29,6 @@ from modelserver.engine.wire.cluster import (
     from_agent_decoder,
     to_agent_decoder,
 )
-from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.greeting import invite
-from modelserver.engine.wire.messages import Load, Recalled
 
 if TYPE_CHECKING:
     from typing import Any
