@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Machines
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.object_stores import ObjectStores
-    from modelserver.models.preparation import MakeAffinity
+    from modelserver.models.builder import MakeAffinity
     from modelserver.models.registry import Registry
     from modelserver.models.routing import Router
     from modelserver.models.settings.address import Address
@@ -142,11 +142,11 @@ class Host:
 
     def launch(self, machines: Machines) -> None:
         """Workers start there, unless their model says otherwise."""
-        self.registry.preparation.cluster = machines
+        self.registry.builder.cluster = machines
 
     def fetch(self, stores: ObjectStores) -> None:
         """Archives may come from object stores."""
-        self.registry.preparation.store.remote = stores
+        self.registry.builder.store.remote = stores
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""
@@ -154,7 +154,7 @@ class Host:
 
     def pool(self, kind: str, make: MakeAffinity) -> None:
         """``make`` makes the affinity of models whose workers hold a state of this kind: ``sequences``."""
-        self.registry.preparation.affinities[kind] = make
+        self.registry.builder.affinities[kind] = make
 
     def watch(self, watch: Watch, *, whole_calls: bool = False) -> None:
         """``watch`` is called with each request for a model, and may return a watcher of it.

@@ -86,7 +86,7 @@ class _Registry:
 
     def __init__(self) -> None:
         self.workflows: dict[str, Any] = {}
-        self.preparation = self
+        self.builder = self
         self.cluster: Any = None
         self.affinities: dict[str, Any] = {}
         self.store = SimpleNamespace(remote=None)
@@ -140,8 +140,8 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
     added = (
         *(host.watches, host.listeners, host.added_routes, host.mounts),
         *(host.answers, host.restores, host.settles, host.tasks),
-        *(host.registry.preparation.cluster, host.registry.preparation.store.remote),
-        host.registry.preparation.affinities,
+        *(host.registry.builder.cluster, host.registry.builder.store.remote),
+        host.registry.builder.affinities,
     )
     assert len(extensions) == 1
     assert any(added)

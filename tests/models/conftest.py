@@ -12,8 +12,8 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.models import loading
+from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
-from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.settings import Settings
@@ -61,7 +61,7 @@ def new_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def make() -> Registry:
         sources = dict.fromkeys(KEYS, "default")
         work, metrics = tmp_path / "work", ServerMetrics(hostname="h")
-        return Registry(Preparation(naming(store), sources, work, metrics, DeviceRing(0)))
+        return Registry(VersionBuilder(naming(store), sources, work, metrics, DeviceRing(0)))
 
     return make
 
@@ -87,15 +87,15 @@ async def restore(registry: Registry, items: tuple[SavedModel, ...]) -> Registry
 
 
 @pytest.fixture
-async def preparation() -> doubles.Preparation:
+async def builder() -> doubles.VersionBuilder:
     """Of archives that need no files."""
-    return doubles.Preparation()
+    return doubles.VersionBuilder()
 
 
 @pytest.fixture
-async def registry(preparation: doubles.Preparation) -> Registry:
+async def registry(builder: doubles.VersionBuilder) -> Registry:
     """Of models whose workers load, or fail, when the test says so."""
-    return Registry(cast("Any", preparation))
+    return Registry(cast("Any", builder))
 
 
 async def register(registry: Registry, url: str, workers: int = 0, **parameters: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Archives, pools and a preparation for tests of the registry that need no files and no processes."""
+"""Archives, pools and a builder of versions for tests of the registry that need no files and no processes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Pool:
         await self.close(0)
 
 
-class Preparation:
+class VersionBuilder:
     """Prepares archives that need no files."""
 
     def __init__(self) -> None:

@@ -117,7 +117,7 @@ async def test_settings_and_snapshot(
     registry = await restore(new_registry(), saved(a={"1.0": entry("a", batchSize=4)}))
     await load_initial(
         registry,
-        await initial(naming(store, "a", "b"), registry.preparation.store),
+        await initial(naming(store, "a", "b"), registry.builder.store),
         lambda _: None,
         restored=True,
     )
@@ -161,7 +161,7 @@ async def test_a_folder_outside_of_the_store(
     settings = naming(store, f"{tmp_path}/mine")
     assert (
         await load_initial(
-            registry, await initial(settings, registry.preparation.store), lambda _: None, restored=False
+            registry, await initial(settings, registry.builder.store), lambda _: None, restored=False
         )
         == []
     )
@@ -204,7 +204,7 @@ async def test_each_way_of_naming_leads_anywhere(
     loaded = load_settings({**flags, "model_store": str(store)}, environment, tmp_path)
     registry = new_registry()
     left_out = await load_initial(
-        registry, await initial(loaded.settings, registry.preparation.store), lambda _: None, restored=False
+        registry, await initial(loaded.settings, registry.builder.store), lambda _: None, restored=False
     )
 
     assert left_out == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.engine.pools.pools import request as row
-from tests.models.test_preparation import SOURCES, write
+from tests.models.test_builder import SOURCES, write
 from tests.waiting import until
 
 from modelserver.engine.pools.devices import DeviceRing
@@ -17,8 +17,8 @@ from modelserver.errors import ServiceUnavailable, StartFailed
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.processes import ProcessPlacer
+from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
-from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
 
@@ -74,9 +74,9 @@ async def registry(tmp_path: Path, placer: FullPlacer) -> AsyncIterator[Registry
     settings = Settings(model_store=tmp_path / "store", worker_launcher="agents")
     cluster = Cluster(hub, placer, placement_timeout=2.0, lost_after=4.0)
     metrics, devices = ServerMetrics(mode="prometheus"), DeviceRing(0)
-    preparation = Preparation(settings, SOURCES, tmp_path / "work", metrics, devices)
-    preparation.cluster = cluster
-    made = Registry(preparation)
+    builder = VersionBuilder(settings, SOURCES, tmp_path / "work", metrics, devices)
+    builder.cluster = cluster
+    made = Registry(builder)
     yield made
     await made.close(grace=1.0)
     hub.close()

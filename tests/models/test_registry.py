@@ -18,7 +18,7 @@ from modelserver.errors import (
 from modelserver.models.options.resolve import Registration
 
 if TYPE_CHECKING:
-    from tests.models.doubles import Preparation
+    from tests.models.doubles import VersionBuilder
 
     from modelserver.models.registry import Registry
 
@@ -30,14 +30,14 @@ async def test_given_name(registry: Registry) -> None:
     assert registry.names() == ["other"]
 
 
-async def test_no_name(registry: Registry, preparation: Preparation) -> None:
+async def test_no_name(registry: Registry, builder: VersionBuilder) -> None:
     """Without any name a registration is refused, unless there is one for that case (reference 2.3)."""
     with pytest.raises(InvalidModel, match="Model name is not defined"):
         await register(registry, "-1.0.mar")
     await registry.register(Registration(url="-1.0.mar"), fallback_name="made_of_the_file")
 
     assert registry.names() == ["made_of_the_file"]
-    assert preparation.archives[0].removed
+    assert builder.archives[0].removed
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ async def test_no_name(registry: Registry, preparation: Preparation) -> None:
     ],
 )
 async def test_name_that_no_path_can_ask_for_is_refused(
-    registry: Registry, preparation: Preparation, name: str, reason: str
+    registry: Registry, builder: VersionBuilder, name: str, reason: str
 ) -> None:
     """Nothing is left of it, and the message is not as long as the name (F12)."""
     with pytest.raises(InvalidModel, match=reason):
         await register(registry, "m.mar", model_name=name)
 
-    assert preparation.archives[0].removed
+    assert builder.archives[0].removed
     assert registry.names() == []
 
 
-async def test_too_many_workers(registry: Registry, preparation: Preparation) -> None:
+async def test_too_many_workers(registry: Registry, builder: VersionBuilder) -> None:
     """More workers than anybody could mean are refused, at registration and when a model is scaled."""
     with pytest.raises(BadRequest, match="a model may have 1024"):
         await register(registry, "m.mar", workers=1025)
@@ -70,40 +70,40 @@ async def test_too_many_workers(registry: Registry, preparation: Preparation) ->
     assert model.pool.workers == []
 
 
-async def test_conflict(registry: Registry, preparation: Preparation) -> None:
+async def test_conflict(registry: Registry, builder: VersionBuilder) -> None:
     """The same version twice is refused, and what was unpacked for it removed (F53)."""
     await register(registry, "m.mar")
     with pytest.raises(Conflict, match=r"^Model version 1\.0 is already registered for model m$"):
         await register(registry, "m.mar")
 
-    assert [archive.removed for archive in preparation.archives] == [False, True]
+    assert [archive.removed for archive in builder.archives] == [False, True]
 
 
-async def test_simultaneous_conflict(registry: Registry, preparation: Preparation) -> None:
+async def test_simultaneous_conflict(registry: Registry, builder: VersionBuilder) -> None:
     """Of two simultaneous registrations of one version one wins (F51)."""
-    preparation.gate.clear()
+    builder.gate.clear()
     both = [asyncio.create_task(register(registry, "m.mar")) for _ in range(2)]
     await asyncio.sleep(0)
-    preparation.gate.set()
+    builder.gate.set()
     outcomes = await asyncio.gather(*both, return_exceptions=True)
 
     assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 1
     assert len(registry.versions()) == 1
 
 
-async def test_refused_build(registry: Registry, preparation: Preparation) -> None:
+async def test_refused_build(registry: Registry, builder: VersionBuilder) -> None:
     """A registration that fails while it is composed leaves nothing, and its name is free again."""
-    preparation.refusal = BadRequest("no")
+    builder.refusal = BadRequest("no")
     with pytest.raises(BadRequest):
         await register(registry, "m.mar")
-    assert preparation.archives[0].removed
-    preparation.refusal = None
+    assert builder.archives[0].removed
+    builder.refusal = None
     await register(registry, "m.mar")
 
     assert registry.names() == ["m"]
 
 
-async def test_failure_is_rolled_back(registry: Registry, preparation: Preparation) -> None:
+async def test_failure_is_rolled_back(registry: Registry, builder: VersionBuilder) -> None:
     """A synchronous registration whose workers fail is taken back before it is told (design, section 9)."""
     await register(registry, "m-1.0.mar")
     model = await register(registry, "m-2.0.mar", workers=1)
@@ -115,11 +115,11 @@ async def test_failure_is_rolled_back(registry: Registry, preparation: Preparati
         "Failed to start workers for model m version: 2.0. Archive 'm-2.0.mar': No module named x"
     )
     assert caught.value.status == 507
-    assert preparation.dismantled == ["m-2.0"]
+    assert builder.dismantled == ["m-2.0"]
     assert [version.version for version in registry.versions("m")] == ["1.0"]
 
 
-async def test_failure_of_a_scaling(registry: Registry, preparation: Preparation) -> None:
+async def test_failure_of_a_scaling(registry: Registry, builder: VersionBuilder) -> None:
     """A scaling whose workers fail leaves the model registered; a version that was not named is null."""
     model = await register(registry, "m.mar")
     started = await registry.scale("m", None, 1, 1)
@@ -128,7 +128,7 @@ async def test_failure_of_a_scaling(registry: Registry, preparation: Preparation
     with pytest.raises(StartFailed, match=refusal):
         await registry.wait_scaled(model, started, None)
 
-    assert preparation.dismantled == []
+    assert builder.dismantled == []
     assert registry.get("m") is model
 
 
@@ -145,7 +145,7 @@ async def test_set_default(registry: Registry) -> None:
         await registry.set_default("none", "1.0")
 
 
-async def test_unregister(registry: Registry, preparation: Preparation) -> None:
+async def test_unregister(registry: Registry, builder: VersionBuilder) -> None:
     """Other versions go before the default one; with the last the name is gone."""
     await register(registry, "m-1.0.mar")
     await register(registry, "m-2.0.mar")
@@ -154,13 +154,13 @@ async def test_unregister(registry: Registry, preparation: Preparation) -> None:
     await registry.unregister("m", "2.0")
     await registry.unregister("m", "1.0")
 
-    assert preparation.dismantled == ["m-2.0", "m-1.0"]
+    assert builder.dismantled == ["m-2.0", "m-1.0"]
     assert registry.names() == []
     with pytest.raises(ModelNotFound):
         await registry.unregister("m", None)
 
 
-async def test_changes_of_one_model_take_turns(registry: Registry, preparation: Preparation) -> None:
+async def test_changes_of_one_model_take_turns(registry: Registry, builder: VersionBuilder) -> None:
     """While a model is being removed a scaling of it waits, and then finds it gone; others go on (F51)."""
     model = await register(registry, "m.mar")
     await register(registry, "other.mar")
@@ -207,7 +207,7 @@ async def test_random_changes(registry: Registry) -> None:
     assert len(registry.versions()) == len(registry.names())
 
 
-async def test_end(registry: Registry, preparation: Preparation) -> None:
+async def test_end(registry: Registry, builder: VersionBuilder) -> None:
     """At the end all pools are drained and closed, and what was unpacked is cleaned up."""
     model = await register(registry, "m.mar")
     await registry.drain(1)

@@ -22,7 +22,7 @@ from modelserver.models.replacing import (
 )
 
 if TYPE_CHECKING:
-    from tests.models.doubles import Preparation
+    from tests.models.doubles import VersionBuilder
 
     from modelserver.models.registry import Registry
 
@@ -166,7 +166,7 @@ def test_as_many_workers_as_there_are(bounds: tuple[int, int], count: int) -> No
 
 async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[Any]:
     """A replacement whose workers have not loaded yet."""
-    built = cast("Any", registry.preparation).built
+    built = cast("Any", registry.builder).built
     count = len(built)
     task = asyncio.create_task(
         cast("Any", load_anew(registry, before, Registration(url=url, model_name="m", initial_workers=1)))
@@ -175,20 +175,20 @@ async def replacing(registry: Registry, before: Any, url: str) -> asyncio.Task[A
     return task
 
 
-def replacement(preparation: Preparation) -> Any:
+def replacement(builder: VersionBuilder) -> Any:
     """The version that was built last."""
-    return preparation.built[-1]
+    return builder.built[-1]
 
 
 @pytest.mark.parametrize("version", ["1.0", "3.0"])
-async def test_a_model_is_replaced(registry: Registry, preparation: Preparation, version: str) -> None:
+async def test_a_model_is_replaced(registry: Registry, builder: VersionBuilder, version: str) -> None:
     """The old one serves until the new one is loaded; then that has its place, as the default too (F52)."""
     before = await register(registry, "m-1.0.mar")
     other = await register(registry, "m-2.0.mar")
     task = await replacing(registry, before, f"m-{version}.mar")
     assert registry.get("m") is before
     assert not before.pool.closed
-    replacement(preparation).pool.loaded.set_result(None)
+    replacement(builder).pool.loaded.set_result(None)
     after = await task
     await until(lambda: not registry.retiring)
 
@@ -201,11 +201,11 @@ async def test_a_model_is_replaced(registry: Registry, preparation: Preparation,
     assert after.arrivals is before.arrivals
 
 
-async def test_a_failed_replacement_changes_nothing(registry: Registry, preparation: Preparation) -> None:
+async def test_a_failed_replacement_changes_nothing(registry: Registry, builder: VersionBuilder) -> None:
     """What was there goes on serving; what was built for the other is gone (F52)."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-1.0.mar")
-    failed = replacement(preparation)
+    failed = replacement(builder)
     failed.pool.loaded.set_exception(StartFailed("no such module"))
     with pytest.raises(StartFailed, match="no such module"):
         await task
@@ -216,7 +216,7 @@ async def test_a_failed_replacement_changes_nothing(registry: Registry, preparat
     assert failed.archive.removed
 
 
-async def test_changes_of_what_is_being_replaced(registry: Registry, preparation: Preparation) -> None:
+async def test_changes_of_what_is_being_replaced(registry: Registry, builder: VersionBuilder) -> None:
     """They would be lost or lose the other: until it is over each is refused, and then it counts."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-1.0.mar")
@@ -230,22 +230,22 @@ async def test_changes_of_what_is_being_replaced(registry: Registry, preparation
     ):
         with pytest.raises(Conflict, match=r"m version 1\.0 is being replaced by m-1\.0\.mar"):
             await change
-    replacement(preparation).pool.loaded.set_result(None)
+    replacement(builder).pool.loaded.set_result(None)
     await task
     await registry.unregister("m", None)
 
     assert registry.names() == []
-    assert len(preparation.built) == 2
+    assert len(builder.built) == 2
 
 
-async def test_what_a_replacement_takes_over(registry: Registry, preparation: Preparation) -> None:
+async def test_what_a_replacement_takes_over(registry: Registry, builder: VersionBuilder) -> None:
     """The numbers of workers and what was asked for stay; the state is told until the new one serves."""
-    preparation.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
+    builder.options = {"batch_size": 4, "sources": {"batch_size": "register parameter"}}
     before = await register(registry, "m-1.0.mar", 2, handler="h.py:serve")
     task = await replace_archive(registry, "m", None, Registration(url="http://u:p@h/m-3.0.mar"))
     coming = before.replacement
     assert (coming.state, coming.version, coming.url) == ("LOADING", "3.0", "http://***@h/m-3.0.mar")
-    replacement(preparation).pool.loaded.set_result(None)
+    replacement(builder).pool.loaded.set_result(None)
     after = await task
 
     assert (after.registration.handler, after.registration.batch_size) == ("h.py:serve", 4)
@@ -253,7 +253,7 @@ async def test_what_a_replacement_takes_over(registry: Registry, preparation: Pr
 
 
 async def test_a_replacement_that_cannot_be(
-    registry: Registry, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, builder: VersionBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No archive, no room, no worker: the version says why and can be changed as before."""
     before = await register(registry, "m-1.0.mar", 1)
@@ -267,7 +267,7 @@ async def test_a_replacement_that_cannot_be(
     assert (before.replacement.state, before.replacement.failure) == ("FAILED", "no room")
     has_room.side_effect = None
     task = await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
-    replacement(preparation).pool.loaded.set_exception(StartFailed("no such module"))
+    replacement(builder).pool.loaded.set_exception(StartFailed("no such module"))
     with pytest.raises(StartFailed):
         await task
     assert before.replacement.failure.endswith("no such module")
@@ -275,12 +275,12 @@ async def test_a_replacement_that_cannot_be(
 
     assert (registry.get("m"), before.pool.min_workers) == (before, 3)
     assert (await register(registry, "m-2.0.mar")).version == "2.0"
-    assert [archive.removed for archive in preparation.archives] == [False, True, True, False]
+    assert [archive.removed for archive in builder.archives] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_metrics_go_with_the_last_of_a_version(
-    registry: Registry, preparation: Preparation, again: bool
+    registry: Registry, builder: VersionBuilder, again: bool
 ) -> None:
     """While the workers of one end another may be registered under its name and version, and keeps them."""
     before = await register(registry, "m-1.0.mar")
@@ -291,25 +291,25 @@ async def test_metrics_go_with_the_last_of_a_version(
 
     before.pool.close = close
     task = await replacing(registry, before, "m-2.0.mar")
-    replacement(preparation).pool.loaded.set_result(None)
+    replacement(builder).pool.loaded.set_result(None)
     await task
     if again:
         await register(registry, "m-1.0.mar")
     gate.set()
     await until(lambda: not registry.retiring)
 
-    assert preparation.forgotten == ([] if again else ["m-1.0"])
+    assert builder.forgotten == ([] if again else ["m-1.0"])
 
 
-async def test_sequences_are_not_replaced(registry: Registry, preparation: Preparation) -> None:
+async def test_sequences_are_not_replaced(registry: Registry, builder: VersionBuilder) -> None:
     """What their workers remember no other worker knows."""
-    preparation.options = {"sequence_batching": True}
+    builder.options = {"sequence_batching": True}
     await register(registry, "m-1.0.mar")
     with pytest.raises(BadRequest, match="its sequences live in its workers"):
         await replace_archive(registry, "m", None, Registration(url="m-2.0.mar"))
 
 
-async def test_the_end_breaks_replacements_off(registry: Registry, preparation: Preparation) -> None:
+async def test_the_end_breaks_replacements_off(registry: Registry, builder: VersionBuilder) -> None:
     """A server that ends does not wait for what was loading beside a version."""
     before = await register(registry, "m-1.0.mar")
     task = await replacing(registry, before, "m-2.0.mar")
@@ -317,8 +317,8 @@ async def test_the_end_breaks_replacements_off(registry: Registry, preparation: 
     await registry.close(1)
 
     assert task.cancelled() or isinstance(task.exception(), asyncio.CancelledError)
-    assert replacement(preparation).pool.closed
-    assert replacement(preparation).archive.removed
+    assert replacement(builder).pool.closed
+    assert replacement(builder).archive.removed
 
 
 async def test_a_replacement_by_another_version(registry: Registry) -> None:

@@ -25,7 +25,7 @@ async def test_versions_are_found_by_number(registry: Registry) -> None:
 
 async def test_error_lists_what_there_is(registry: Registry) -> None:
     """Where clients are told, the message says which models and versions are registered."""
-    telling = type(registry)(registry.preparation, tells_names=True)
+    telling = type(registry)(registry.builder, tells_names=True)
     await register(telling, "m.mar")
 
     with pytest.raises(ModelNotFound, match=r"^Model not found: none\. There is: m$"):

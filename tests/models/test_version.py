@@ -38,7 +38,7 @@ async def test_failed_version_gives_way(new_registry: Callable[..., Registry], s
     registry = await restore(new_registry(), saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")}))
     await load_initial(
         registry,
-        await initial(naming(store, "a2"), registry.preparation.store),
+        await initial(naming(store, "a2"), registry.builder.store),
         lambda _: None,
         restored=True,
     )

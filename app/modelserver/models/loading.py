@@ -70,7 +70,7 @@ async def load_first(
         _report(f"Restored from {origin}: {_listed(registry.versions())}", on_notice)
     if registrations is None:
         try:
-            registrations = [] if alone else await initial(settings, registry.preparation.store)
+            registrations = [] if alone else await initial(settings, registry.builder.store)
         except ModelServerError as error:
             on_notice(f"The model store cannot be listed: {error.message}")
             _log.error("The model store cannot be listed: %s", error.message)
@@ -122,7 +122,7 @@ async def restore(
         except ModelServerError as error:
             _log.error("%s %s cannot be restored: %s", item.name, item.version, error.message)
             if not registry.has(item.name, item.version):
-                registry.add(registry.preparation.failed(item, error.message))
+                registry.add(registry.builder.failed(item, error.message))
             continue
         if item.default:
             await registry.set_default(item.name, model.version)

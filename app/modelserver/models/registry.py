@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from modelserver.engine.pools.worker import Worker
+    from modelserver.models.builder import VersionBuilder
     from modelserver.models.changes import Change
     from modelserver.models.options.resolve import Registration
-    from modelserver.models.preparation import Preparation
     from modelserver.models.routing import Router
     from modelserver.models.version import SavedWorkflow
 
@@ -49,8 +49,8 @@ class Registry(ModelTable):
     an error for a model or version that is not there says which are.
     """
 
-    def __init__(self, preparation: Preparation, *, tells_names: bool = False) -> None:
-        self.preparation = preparation
+    def __init__(self, builder: VersionBuilder, *, tells_names: bool = False) -> None:
+        self.builder = builder
         super().__init__(tells_names=tells_names)
         self.replacing: set[asyncio.Task[ModelVersion]] = set()
         self.retiring: set[asyncio.Task[None]] = set()
@@ -75,7 +75,7 @@ class Registry(ModelTable):
         ``fallback_name`` is used if neither the registration nor the manifest names the model. Raises
         ModelServerError as listed in reference 5.2, leaving nothing behind.
         """
-        archive = await self.preparation.open(registration, on_progress)
+        archive = await self.builder.open(registration, on_progress)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(asyncio.to_thread, archive.remove)
             name = registration.model_name or archive.manifest.model_name or fallback_name
@@ -85,7 +85,7 @@ class Registry(ModelTable):
             version = archive.manifest.model_version
             self.reserve(name, version)
             try:
-                model = await self.preparation.build(
+                model = await self.builder.build(
                     name, registration, archive, at_startup=at_startup, on_progress=on_progress
                 )
                 check_workers(model.options.min_workers)
@@ -165,7 +165,7 @@ class Registry(ModelTable):
         """
         async with self.lock(name):
             model = self.changeable(name, version)
-            self.preparation.reconfigure(model, change)
+            self.builder.reconfigure(model, change)
         _log.info("%s: %s", name, change)
         await self.changed()
 
@@ -214,12 +214,12 @@ class Registry(ModelTable):
     def forget(self, model: ModelVersion) -> None:
         """Removes the version's metrics, unless its name and version are in use or reserved again."""
         if (model.name, model.version) not in self._reserved and not self.has(model.name, model.version):
-            self.preparation.forget(model)
+            self.builder.forget(model)
 
     async def _remove(self, model: ModelVersion) -> None:
         if self._holds(model):
             self.remove(model)
-            await self.preparation.dismantle(model)
+            await self.builder.dismantle(model)
             self.forget(model)
 
     def lock(self, name: str) -> asyncio.Lock:
@@ -262,7 +262,7 @@ class Registry(ModelTable):
             self.set_traffic(name, None)
         await asyncio.gather(*(model.pool.close(grace) for model in models))
         self._models.clear()
-        self.preparation.close()
+        self.builder.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
 

@@ -103,14 +103,14 @@ async def _build_beside(
     registry: Registry, before: ModelVersion, registration: Registration, *, guarded: bool
 ) -> ModelVersion:
     """The new version, without workers; its name and version are reserved."""
-    archive = await registry.preparation.open(registration, beside=before.archive.downloaded)
+    archive = await registry.builder.open(registration, beside=before.archive.downloaded)
     name, version = before.name, archive.manifest.model_version
     async with AsyncExitStack() as undo:
         undo.push_async_callback(asyncio.to_thread, archive.remove)
         if version != before.version:
             registry.reserve(name, version)
             undo.callback(registry.release, name, version)
-        model = await registry.preparation.build(name, registration, archive, at_startup=False)
+        model = await registry.builder.build(name, registration, archive, at_startup=False)
         undo.pop_all()
     try:
         check_workers(model.options.min_workers)
@@ -163,7 +163,7 @@ async def _retire(registry: Registry, before: ModelVersion, successor: ModelVers
     async with AsyncExitStack() as last:
         last.callback(registry.forget, before)
         last.push_async_callback(asyncio.to_thread, before.archive.close)
-        await before.pool.retire(successor.pool, registry.preparation.grace)
+        await before.pool.retire(successor.pool, registry.builder.grace)
 
 
 async def _settle(before: ModelVersion, after: ModelVersion) -> None:

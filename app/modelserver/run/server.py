@@ -34,8 +34,8 @@ from modelserver.engine.wire.marks import end_orphans
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
 from modelserver.extension import Host, close_extensions, open_extensions
+from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import load_first, tell_first_loads
-from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.models.settings.load import set_properties
 from modelserver.models.snapshot import check_routes, parse_snapshot
@@ -211,8 +211,8 @@ class Server:
         spawner = self._spawner
         if spawner is None and settings.worker_start == "auto" and can_fork():
             spawner = Spawner()
-        preparation = Preparation(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
-        registry = Registry(preparation, tells_names=settings.tells_names)
+        builder = VersionBuilder(settings, self._loaded.sources, workdir, metrics, devices, spawner=spawner)
+        registry = Registry(builder, tells_names=settings.tells_names)
         access = AccessLog(
             stamped=self._stamped_log, names_failures=not settings.as_torchserve, probes=settings.log_probes
         )

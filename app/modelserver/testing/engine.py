@@ -13,8 +13,8 @@ from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
 from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
+from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import default_name
-from modelserver.models.preparation import Preparation
 from modelserver.models.registry import Registry
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
@@ -73,10 +73,10 @@ async def engine(
     with work_directory() as workdir:
         metrics = ServerMetrics(mode=settings.metrics_mode)
         devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
-        preparation = Preparation(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
-        preparation.store.remote = Stores()
-        preparation.affinities["sequences"] = make_affinity
-        registry = Registry(preparation, tells_names=settings.tells_names)
+        builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices, spawner=spawner)
+        builder.store.remote = Stores()
+        builder.affinities["sequences"] = make_affinity
+        registry = Registry(builder, tells_names=settings.tells_names)
         off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
         try:

@@ -34,7 +34,7 @@ def hot() -> Hot:
 def console(hot: Hot) -> Iterator[Console]:
     """One on loopback, without tokens and models."""
     sources = {**dict.fromkeys(KEYS, "default"), "job_queue_size": "flag --x"}
-    registry: Any = SimpleNamespace(versions=list, get=absent, preparation=SimpleNamespace(sources=sources))
+    registry: Any = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
     settings = Settings(job_queue_size=7, keystore_pass="swordfish")
     made = Console(SimpleNamespace(registry=registry, settings=settings, tokens=None), hot)  # type: ignore[arg-type]
     yield made

@@ -1,5 +1,5 @@
 """Registries of models, as those of tests/models."""
 
-from tests.models.conftest import new_registry, preparation, registry, store
+from tests.models.conftest import builder, new_registry, registry, store
 
-__all__ = ["new_registry", "preparation", "registry", "store"]
+__all__ = ["builder", "new_registry", "registry", "store"]

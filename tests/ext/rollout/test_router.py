@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.models.doubles import Preparation
+    from tests.models.doubles import VersionBuilder
 
     from modelserver.models.registry import Registry
 
@@ -194,24 +194,24 @@ async def test_sequences_are_not_divided(
 
 
 async def test_a_file_may_set_it(
-    registry: Registry, preparation: Preparation, caplog: pytest.LogCaptureFixture
+    registry: Registry, builder: VersionBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once all versions that it names are there; before that there is a warning."""
-    preparation.options = {"traffic": {"2.0": 50, "4.0": 50}}
+    builder.options = {"traffic": {"2.0": 50, "4.0": 50}}
     await register(registry, "m-3.0.mar")
     assert plan_of(registry) is None
     assert "m 3.0: traffic in its model-config.yaml: weights: version 4.0 is not registered" in caplog.text
 
     await register(registry, "m-4.0.mar")
-    assert plan_of(registry) == patched(Plan(), preparation.options["traffic"])
+    assert plan_of(registry) == patched(Plan(), builder.options["traffic"])
 
 
 async def test_a_file_ends_a_promotion(
-    registry: Registry, router: TrafficRouter, preparation: Preparation
+    registry: Registry, router: TrafficRouter, builder: VersionBuilder
 ) -> None:
     """Which says so."""
     await router.change("m", {"weights": HALVES, "promote": {"errors": 0.1}})
-    preparation.options = {"traffic": {"2.0": 50, "3.0": 50}}
+    builder.options = {"traffic": {"2.0": 50, "3.0": 50}}
     model = await register(registry, "m-3.0.mar")
 
     traffic = model.traffic
@@ -219,16 +219,16 @@ async def test_a_file_ends_a_promotion(
     assert traffic.promotion.reason.startswith("3.0 was registered")
 
 
-async def test_a_file_with_traffic_that_cannot_be(registry: Registry, preparation: Preparation) -> None:
+async def test_a_file_with_traffic_that_cannot_be(registry: Registry, builder: VersionBuilder) -> None:
     """Is refused, as other files with such values are, and nothing stays."""
-    preparation.options = {"traffic": {"1.0": 90, "3.0": 20}}
+    builder.options = {"traffic": {"1.0": 90, "3.0": 20}}
     with pytest.raises(
         InvalidModel, match=r"m-3.0.mar: model-config.yaml: traffic: weights: they add up to 110"
     ):
         await register(registry, "m-3.0.mar")
 
     assert not registry.has("m", "3.0")
-    preparation.options = {}
+    builder.options = {}
     await register(registry, "m-3.0.mar")
 
 

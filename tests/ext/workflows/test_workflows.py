@@ -51,7 +51,7 @@ class Reader:
         )
 
 
-class Prepared(doubles.Preparation):
+class Prepared(doubles.VersionBuilder):
     """Pools whose workers have loaded."""
 
     async def build(self, name: str, *arguments: Any, **named: Any) -> Any:
@@ -64,8 +64,8 @@ class Known:
     """Workflows, and what they are made of."""
 
     def __init__(self, folder: Path) -> None:
-        self.preparation = Prepared()
-        self.registry = Registry(cast("Any", self.preparation))
+        self.builder = Prepared()
+        self.registry = Registry(cast("Any", self.builder))
         self.workflows = Workflows(self.registry, Settings(), cast("Any", None), folder)
         self.reader = Reader(folder)
         self.workflows._reader = cast("Any", self.reader)
@@ -83,7 +83,7 @@ async def test_nodes_become_models(known: Known, tmp_path: Path) -> None:
     """A model's archive is its own, a function's the workflow's; snapshots keep the workflow instead."""
     workflow = await known.workflows.register(SavedWorkflow("w.war", 5, 6))
     function, model = sorted(
-        (built.registration for built in known.preparation.built), key=lambda each: str(each.model_name)
+        (built.registration for built in known.builder.built), key=lambda each: str(each.model_name)
     )
 
     assert model == Registration(
@@ -141,24 +141,24 @@ async def test_unregistering_takes_everything_away(known: Known) -> None:
 
 async def test_failed_registration_leaves_nothing(known: Known) -> None:
     """After a failure nothing is left, and the name is free again."""
-    known.preparation.refusal = InvalidModel("no handler")
+    known.builder.refusal = InvalidModel("no handler")
     with pytest.raises(WorkflowFailed, match="Workflow w has failed to register") as failure:
         await known.workflows.register(WAR)
     assert "Workflow Node w__f failed to register. Details: no handler" in failure.value.message
     assert (known.registry.names(), known.workflows.urls(), known.reader.removed) == ([], {}, ["w.war"])
 
-    known.preparation.refusal = None
+    known.builder.refusal = None
     await known.workflows.register(WAR)
 
 
 async def test_taken_name_is_refused(known: Known) -> None:
     """Of a workflow, of one that is being registered, or of a model; the archives are removed again."""
-    known.preparation.gate.clear()
+    known.builder.gate.clear()
     first = asyncio.ensure_future(known.workflows.register(WAR))
     await asyncio.sleep(0)
     with pytest.raises(Conflict, match="Workflow w is already registered"):
         await known.workflows.register(WAR)
-    known.preparation.gate.set()
+    known.builder.gate.set()
     await first
     with pytest.raises(Conflict, match="Workflow w is already registered"):
         await known.workflows.register(WAR)

@@ -12,6 +12,7 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.scaling import ScalingRule
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InvalidModel
+from modelserver.models.builder import VersionBuilder
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import (
     DEFAULT,
@@ -19,7 +20,6 @@ from modelserver.models.options.resolve import (
     Registration,
 )
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.preparation import Preparation
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
@@ -93,21 +93,21 @@ async def test_pool_is_scaled_by_the_rule(tmp_path: Path) -> None:
     (tmp_path / "m" / "own.py").write_text("def handle(data, context):\n    return data\n")
     work = tmp_path / "work"
     work.mkdir()
-    preparation = Preparation(
+    builder = VersionBuilder(
         Settings(model_store=tmp_path),
         dict.fromkeys(KEYS, DEFAULT),
         work,
         ServerMetrics(),
         DeviceRing(0),
     )
-    archive = await preparation.open(Registration(url="m"))
-    model = await preparation.build(
+    archive = await builder.open(Registration(url="m"))
+    model = await builder.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False
     )
     assert model.pool.crew.autoscaling is not None
     assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 60.0)
-    preparation.reconfigure(model, Change.of(autoscale_down_pause=500))
+    builder.reconfigure(model, Change.of(autoscale_down_pause=500))
     assert model.pool.crew.autoscaling.rule == ScalingRule(0.05, 2.0, 0.5)
-    preparation.reconfigure(model, Change.of(autoscale=False))
+    builder.reconfigure(model, Change.of(autoscale=False))
 
     assert model.pool.crew.autoscaling is None

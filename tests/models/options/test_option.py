@@ -156,7 +156,7 @@ from docs.model_config import reference
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import Registration, resolve_options
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.preparation import _limits
+from modelserver.models.builder import _limits
 from modelserver.models.settings.settings import Settings
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.surface.api.describe import described

@@ -62,7 +62,7 @@ async def test_who_may_change_models(
 async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
     """It is not found, in KServe's words, with what the store has where clients are told."""
     settings: Any = SimpleNamespace(model_store=None, default_workers_per_model=0, tells_names=tells)
-    registry: Any = SimpleNamespace(names=list, preparation=SimpleNamespace(store=ModelStore(None)))
+    registry: Any = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))
 
     with pytest.raises(ModelNotFound) as caught:
         await load_model(registry, settings, "m")

@@ -102,9 +102,7 @@ class Console:
         services = self._services
         settings = [
             {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
-            for key, value, source in settings_as_text(
-                services.settings, services.registry.preparation.sources
-            )
+            for key, value, source in settings_as_text(services.settings, services.registry.builder.sources)
             if key.category != "N"
         ]
         options = {row.key: row.summary for row in OPTIONS.values()}

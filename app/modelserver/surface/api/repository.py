@@ -72,7 +72,7 @@ async def list_models(registry: Registry, *, only_ready: bool) -> list[dict[str,
     entries = [_entry(model) for model in models]
     taken = {model.name for model in models}
     used = {file_of(model.url) for model in models}
-    stored = await registry.preparation.store.by_name()
+    stored = await registry.builder.store.by_name()
     entries += [
         {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
         for name, file in sorted(stored.items())
@@ -92,7 +92,7 @@ async def load_model(registry: Registry, settings: Settings, name: str) -> None:
     if before is not None and scheme(before.url) in OBJECT_STORES:
         url: str | None = before.url
     else:
-        stored = await registry.preparation.store.by_name()
+        stored = await registry.builder.store.by_name()
         url = stored.get(name)
         if before is not None:
             file = file_of(before.url)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from modelserver.engine.pools.output import without_quote
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.ext import EXTENSIONS
+from modelserver.models.builder import DOWNLOADING
 from modelserver.models.options.resolve import Registration
-from modelserver.models.preparation import DOWNLOADING
 from modelserver.models.replacing import replace_archive
 from modelserver.run.server import Reports, Server
 from modelserver.surface.auth.key_file import NAME

@@ -16,9 +16,9 @@ from modelserver.engine.telemetry.gpus import gpus
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.ext.cluster.launcher import Cluster
+from modelserver.models.builder import Steps, VersionBuilder
 from modelserver.models.environments.environment_store import prune
 from modelserver.models.options.resolve import Registration
-from modelserver.models.preparation import Preparation, Steps
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
@@ -65,16 +65,16 @@ async def prepare(store: Path, tmp_path: Path) -> Any:
     ) -> ModelVersion:
         workdir = tmp_path / "work"
         workdir.mkdir(exist_ok=True)
-        preparation = Preparation(
+        builder = VersionBuilder(
             Settings(model_store=store, **settings),
             SOURCES,
             workdir,
             ServerMetrics(mode="prometheus"),
             DeviceRing(gpus),
         )
-        preparation.cluster = cluster
-        archive = await preparation.open(Registration(url=url))
-        return await preparation.build(
+        builder.cluster = cluster
+        archive = await builder.open(Registration(url=url))
+        return await builder.build(
             url, Registration(url=url, **(parameters or {})), archive, at_startup=False
         )
 

@@ -71,7 +71,7 @@ AnyPool = TypeVar("AnyPool", bound=Pool)
 MakeAffinity: TypeAlias = "Callable[[PoolLimits, ModelOptions, SequenceHeaders], Affinity]"
 
 
-class Preparation:
+class VersionBuilder:
     """Everything that registrations share.
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
