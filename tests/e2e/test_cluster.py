@@ -86,6 +86,11 @@ def model(server: Elsewhere) -> Iterator[Callable[..., str]]:
         server.unregister(name)
 
 
+def loaded(server: Elsewhere, name: str, clients: int = 6) -> Load:
+    """Paced clients: as fast as they can, they would take the processors from agents and workers."""
+    return Load(server, name, clients, pause=0.02)
+
+
 # -- faults, under load
 
 
@@ -95,7 +100,7 @@ def test_lost_machines_are_replaced(server: Elsewhere, model: Callable[..., str]
     that is tried again: no request fails.
     """
     name, twice = model("witness", batch_size=4, initial_workers=3), model("again", initial_workers=2)
-    with Load(server, name) as load, Load(server, twice, clients=2) as idempotent:
+    with loaded(server, name) as load, loaded(server, twice, clients=2) as idempotent:
         server.agents(name)[0].kill()
         server.wait_lost_and_replaced(name, 1, 3)
         server.agents(name)[1].children()[0].kill()
@@ -119,7 +124,7 @@ def test_short_pause_of_a_machine_costs_nothing(server: Elsewhere, model: Callab
     name = model("witness", batch_size=4, initial_workers=2)
     before = server.describe(name)["workers"]
     paused = server.agents(name)[0]
-    with Load(server, name) as load:
+    with loaded(server, name) as load:
         with freezing(paused, *paused.children()):
             time.sleep(LOST / 2)
         load.more()
@@ -132,7 +137,7 @@ def test_requests_without_a_machine_are_refused_at_once(server: Elsewhere, model
     """They are told to come back with Retry-After, and served again once there are machines."""
     name = model("witness", initial_workers=2)
     agents = server.agents(name)
-    with Load(server, name, clients=2) as load:
+    with loaded(server, name, clients=2) as load:
         for agent in agents:
             agent.kill()
         server.wait_lost_and_replaced(name, 2, 2)
@@ -149,7 +154,7 @@ def test_network_that_stalls_loses_no_answer(server: Elsewhere, model: Callable[
         name = model("witness", batch_size=4, initial_workers=2)
         server.end_detour()
         server.management.put(f"/models/{name}?min_worker=3&synchronous=true")
-        with Load(server, name) as load:
+        with loaded(server, name) as load:
             proxy.latency = 0.02
             load.more(20)
             proxy.stall()
@@ -257,7 +262,7 @@ def test_workers_are_scaled_and_replaced(server: Elsewhere, model: Callable[...,
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert server.management.put("/models/grows?min_worker=2&synchronous=true").status_code == 200
     assert server.ready("grows") == 2
-    with Load(server, "grows", clients=2) as load:
+    with loaded(server, "grows", clients=2) as load:
         replaced = server.management.put("/models/grows?url=witness.mar&min_worker=1&synchronous=true")
         assert replaced.status_code == 200, replaced.text
     assert set(load.statuses) == {200}

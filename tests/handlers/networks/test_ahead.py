@@ -14,21 +14,10 @@ import torch
 from tests.handlers.networks.conftest import Net
 from torch import nn
 
-from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.networks import ahead
-from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead, install
-from modelserver_handlers.networks.optimize import FastForward, deviation
-from modelserver_handlers.networks.readiness import Batches, make_ready
+from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
 
 SHAPE = (3, 16, 16)
-# Settings of the compiler that make it quick; headers would be compiled for each cache.
-FAST = {
-    "options": {
-        "aot_inductor.compile_wrapper_opt_level": "O0",
-        "cpp_cache_precompile_headers": False,
-        "aot_inductor.precompile_headers": False,
-    }
-}
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 
 
@@ -189,58 +178,6 @@ def test_a_killed_compilation_is_continued(
     assert [path.name for path in own_cache.iterdir()] == ["abc.so"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Path]:
-    """The code of ``Net`` and the cache that it is kept in."""
-    cache = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODELSERVER_CACHE", str(cache))
-        compiled = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
-    assert compiled is not None
-    return compiled, cache
-
-
-@NEEDS_COMPILER
-@pytest.mark.slow  # compiles, unless another test of this file has
-def test_networks_are_compiled_once(made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code computes what the network does for every number of rows; the second time nothing is compiled."""
-    first, cache = made
-    net = Net()
-    monkeypatch.setenv("MODELSERVER_CACHE", str(cache))
-    monkeypatch.setattr(ahead, "_make", lambda *_: pytest.fail("it was compiled again"))
-    second = compile_ahead(Net(), FAST, SHAPE, 4, "fp32")
-
-    assert [path.suffix for path in sorted((cache / "ahead").iterdir())] == [".lock", ".so"]
-    for compiled in (first, second):
-        assert compiled is not None
-        for count in (1, 2, 3, 4, 9):
-            with torch.inference_mode():
-                assert deviation(compiled.run(rows(count)), net(rows(count))) < 1e-5
-
-
-@NEEDS_COMPILER
-@pytest.mark.slow  # compiles, unless another test of this file has
-def test_broken_files_are_made_anew(
-    made: tuple[Compiled, Path], own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What cannot be loaded is compiled again."""
-    (saved,) = made[1].glob("ahead/*.so")
-    own_cache.mkdir(parents=True, mode=0o700)
-    own_cache.parent.chmod(0o700)
-    broken = own_cache / saved.name
-    broken.write_bytes(b"no library")
-
-    def make(program: Any, arguments: Any, path: Path) -> Any:
-        assert not path.exists()
-        shutil.copy(saved, path)
-        return ahead._opened(path)
-
-    monkeypatch.setattr(ahead, "_make", make)
-
-    assert compile_ahead(Net(), FAST, SHAPE, 4, "fp32") is not None
-    assert broken.read_bytes() == saved.read_bytes()
-
-
 @NEEDS_COMPILER
 def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the outputs of a single row are others, the code is for several only."""
@@ -249,24 +186,3 @@ def test_code_is_not_used_for_lone_rows_where_its_outputs_differ(monkeypatch: py
 
     assert compiled is not None
     assert (compiled.lone, compiled.several) == (False, True)
-
-
-@NEEDS_COMPILER
-@pytest.mark.slow  # compiles, unless another test of this file has
-def test_ready_networks_use_the_code_for_batches(
-    made: tuple[Compiled, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``pt2`` gives batches the code, and lone rows the optimised network; numbers stay."""
-    monkeypatch.setenv("MODELSERVER_CACHE", str(made[1]))
-    net, plain = Net(), Net()
-    document = {"pt2": {"compile": {"enable": True, **FAST}}, "precision": "fp32"}
-    ready = make_ready(net, NetworkOptions.parse(document), document, Batches(4, SHAPE), torch.device("cpu"))
-
-    assert ready is net
-    assert isinstance(net.forward, CompiledForward)
-    assert isinstance(net.forward.plain, FastForward)
-    for count in (1, 3):
-        with torch.inference_mode():
-            answers = net(rows(count))
-            assert answers.dtype == torch.float32
-            assert deviation(answers, plain(rows(count))) < 1e-5

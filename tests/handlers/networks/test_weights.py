@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.weights import (
     device_of,
@@ -30,11 +28,6 @@ if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
 
 CPU = torch.device("cpu")
-FAST = {
-    "aot_inductor.compile_wrapper_opt_level": "O0",
-    "cpp_cache_precompile_headers": False,
-    "aot_inductor.precompile_headers": False,
-}
 MODEL = """
 from torch import nn
 
@@ -270,58 +263,6 @@ def test_pickled_tensors_of_others_stay_where_they_belong(rows: torch.Tensor) ->
 
     with pytest.raises(RuntimeError, match="CUDA"):
         torch.load(io.BytesIO(on_gpu), weights_only=True)
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, Path]:
-    """A network, and the folder of its ``net.pt2``, which AOTInductor compiled for this processor."""
-    if shutil.which("g++") is None:
-        pytest.skip("AOTInductor needs a C++ compiler")
-    inductor = pytest.importorskip("torch._inductor")
-    folder, network = tmp_path_factory.mktemp("compiled"), Net().eval()
-    program = torch.export.export(network, (torch.zeros(5, 3),))
-    inductor.aoti_compile_and_package(program, package_path=str(folder / "net.pt2"), inductor_configs=FAST)
-    return network, folder
-
-
-@pytest.mark.slow  # compiles a network
-def test_a_compiled_package_computes_the_same(compiled: tuple[Net, Path], rows: torch.Tensor) -> None:
-    """A package that AOTInductor compiled is told from an exported program and computes the same."""
-    network, folder = compiled
-
-    assert same(load_exported(folder / "net.pt2", CPU)(rows), network(rows))
-
-
-@pytest.mark.slow  # compiles, unless another test of this file has
-@pytest.mark.usefixtures("gpus")
-def test_a_worker_with_a_gpu_serves_a_package_for_processors(
-    compiled: tuple[Net, Path], rows: torch.Tensor, make_context: Any
-) -> None:
-    """On the processor, and the description warns of that."""
-    network, folder = compiled
-    handler, context = BaseHandler(), make_context(folder, serializedFile="net.pt2")
-    context.system_properties["gpu_id"] = 0
-    handler.initialize(context)
-
-    assert same(handler.inference(rows), network(rows))
-    assert (handler.device, handler.map_location) == (CPU, "cpu")
-    assert context._ms_warnings == [
-        "net.pt2 was compiled for a processor: it is computed there, not on cuda:0"
-    ]
-
-
-@pytest.mark.slow  # compiles, unless another test of this file has
-def test_a_compiled_library_computes_the_same(
-    compiled: tuple[Net, Path], rows: torch.Tensor, tmp_path: Path
-) -> None:
-    """A library that AOTInductor compiled, as archives for TorchServe hold it, computes the same."""
-    network, folder = compiled
-    library = tmp_path / "net.so"
-    with zipfile.ZipFile(folder / "net.pt2") as package:
-        (name,) = [name for name in package.namelist() if name.endswith(".so")]
-        library.write_bytes(package.read(name))
-
-    assert same(load_compiled_library(library, "cpu")(rows), network(rows))
 
 
 def write_package(folder: Path, kernels: str = "", **notes: str) -> Path:
