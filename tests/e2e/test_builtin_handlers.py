@@ -12,7 +12,6 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from torchvision.models import DenseNet
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.image_classifier import ImageClassifier
@@ -247,6 +246,8 @@ def test_a_densenet_with_weights_of_old_names(shared_server, register, tmp_path)
     """Its model file, which renames them while they are loaded, is served as in TorchServe's first example:
     every worker of ``image_classifier`` answers what the network computes without a server.
     """
+    from torchvision.models import DenseNet
+
     torch.manual_seed(0)
     network = DenseNet(8, (2, 2), 16, num_classes=7).eval()
     numbered = re.compile(r"(.*denselayer\d+\.(?:norm|conv))(\d\..*)")

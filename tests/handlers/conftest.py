@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 from tests.simulated_gpu import SimulatedGpus
-from torchvision.models.resnet import BasicBlock, ResNet
 
 from modelserver_handlers import current_device
 from modelserver_handlers.compat import PATH
@@ -154,6 +153,8 @@ def small_network() -> torch.nn.Module:
 @pytest.fixture(scope="session")
 def small_resnet() -> torch.nn.Module:
     """The smallest of torchvision's ResNets, with calibrated random weights."""
+    from torchvision.models.resnet import BasicBlock, ResNet
+
     return seeded(lambda: ResNet(BasicBlock, [1, 1, 1, 1]))
 
 

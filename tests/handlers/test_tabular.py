@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 import joblib
 import numpy
 import pytest
-from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from modelserver import testing
 from modelserver.errors import InvalidModel
@@ -23,20 +20,32 @@ from modelserver_handlers.tabular import Tabular
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROWS, CLASSES = load_iris(return_X_y=True)
-NAMES = load_iris().target_names
-SOME = [ROWS[0].tolist(), ROWS[60].tolist(), ROWS[149].tolist()]
+# Of three kinds of iris.
+SOME = [[5.1, 3.5, 1.4, 0.2], [5.0, 2.0, 3.5, 1.0], [5.9, 3.0, 5.1, 1.8]]
+
+
+@functools.cache
+def iris() -> Any:
+    """The rows and classes that models learn; scikit-learn takes seconds to import."""
+    from sklearn.datasets import load_iris
+
+    return load_iris()
 
 
 @pytest.fixture(scope="session")
 def pipeline() -> Any:
     """A pipeline whose classes have names."""
-    return make_pipeline(StandardScaler(), LogisticRegression()).fit(ROWS, NAMES[CLASSES])
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    names = iris().target_names[iris().target]
+    return make_pipeline(StandardScaler(), LogisticRegression()).fit(iris().data, names)
 
 
 def boosted(path: Path, objective: str, labels: Any, **parameters: Any) -> Any:
     xgboost = pytest.importorskip("xgboost")
-    booster = xgboost.train({"objective": objective, **parameters}, xgboost.DMatrix(ROWS, labels), 3)
+    booster = xgboost.train({"objective": objective, **parameters}, xgboost.DMatrix(iris().data, labels), 3)
     booster.save_model(path)
     return booster
 
@@ -91,6 +100,10 @@ def test_skops_needs_no_trust(pipeline: Any, tmp_path: Path) -> None:
     """Its files need no trust; types that skops does not know are refused by name."""
     skops: Any = pytest.importorskip("skops.io")
     skops.dump(pipeline, tmp_path / "iris.skops")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
     skops.dump(make_pipeline(FunctionTransformer(json.dumps), LogisticRegression()), tmp_path / "odd.skops")
 
     assert loaded(tmp_path / "iris.skops").predict(numpy.array(SOME)) == pipeline.predict(SOME).tolist()
@@ -103,19 +116,19 @@ def test_xgboost_is_served_in_both_formats(suffix: str, tmp_path: Path) -> None:
     """Both formats answer the number of the class, or the number that was learned."""
     rows = numpy.array(SOME)
     path = tmp_path / f"m{suffix}"
-    boosted(path, "multi:softprob", CLASSES, num_class=3)
+    boosted(path, "multi:softprob", iris().target, num_class=3)
     assert loaded(path).predict(rows) == [0, 1, 2]
-    boosted(path, "multi:softmax", CLASSES, num_class=3)
+    boosted(path, "multi:softmax", iris().target, num_class=3)
     assert loaded(path).predict(rows) == [0, 1, 2]
-    boosted(path, "binary:logistic", CLASSES == 2)
+    boosted(path, "binary:logistic", iris().target == 2)
     assert loaded(path).predict(rows) == [0, 0, 1]
-    expected = boosted(path, "reg:squarederror", CLASSES).inplace_predict(rows)
+    expected = boosted(path, "reg:squarederror", iris().target).inplace_predict(rows)
     assert loaded(path).predict(rows) == pytest.approx(expected.tolist())
 
 
 def test_trees_after_the_best_round_do_not_count(tmp_path: Path) -> None:
     """The trees after the best round do not count, as with XGBoost's own classes."""
-    booster = boosted(tmp_path / "m.json", "reg:squarederror", CLASSES)
+    booster = boosted(tmp_path / "m.json", "reg:squarederror", iris().target)
     booster.set_attr(best_iteration=0)
     booster.save_model(tmp_path / "m.json")
     rows = numpy.array(SOME)

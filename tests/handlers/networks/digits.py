@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ class Digits(NamedTuple):
 @functools.cache
 def all_digits() -> Digits:
     """1797, in seeded order."""
+    from sklearn.datasets import load_digits
+
     pictures, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     rows = torch.tensor(pictures, dtype=torch.float32).view(-1, *SHAPE) / 16

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import joblib
 import pytest
-import sklearn.linear_model
 import torch
 
 from modelserver.models.archives.model_kinds import Kind, Seen, advice, look
@@ -28,8 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NETWORK = torch.nn.Sequential(torch.nn.Linear(4, 3))
-MODEL = sklearn.linear_model.LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0])
 LINEAR = "sklearn.linear_model._base.LinearRegression"
+
+
+def linear_model() -> Any:
+    """A model of scikit-learn, which takes seconds to import."""
+    from sklearn.linear_model import LinearRegression
+
+    return LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0])
 
 
 def saved(value: Any, **options: Any) -> bytes:
@@ -83,12 +88,12 @@ def safetensors(*names: str) -> bytes:
         (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
         (scripted, Seen(Kind.TORCHSCRIPT)),
         pytest.param(exported, Seen(Kind.EXPORTED), marks=pytest.mark.slow),  # torch.export takes seconds
-        (lambda: dumped(MODEL), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: pickle.dumps(MODEL, protocol=2), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: zlib.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: gzip.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: bz2.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: lzma.compress(dumped(MODEL)), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: dumped(linear_model()), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: pickle.dumps(linear_model(), protocol=2), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: zlib.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: gzip.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: bz2.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
+        (lambda: lzma.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
         (lambda: pickle.dumps({"a": 1}), Seen(Kind.PICKLE)),
         (lambda: zipped(schema_json="{}"), Seen(Kind.SKOPS)),
         (lambda: zipped(other_json="{}"), Seen(Kind.UNKNOWN)),

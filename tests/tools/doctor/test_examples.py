@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import skops.io
-from sklearn.linear_model import LinearRegression
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.doctor.doctor import Wish, examine
@@ -58,7 +56,7 @@ _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "dete
 # The detector is packed without its weights: each worker makes some.
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"workers-differ"}}
 # The others take minutes: only with MODELSERVER_LONG_TESTS=1.
-_ALWAYS = {"mnist", "rollouts", "streaming", "tabular"}
+_ALWAYS = {"mnist", "rollouts"}
 # Two hundred calls take long, so that memory is watched in one of them.
 _WATCHED = {"rollouts"}
 _NUMBERS = [Sample("a", b"[1.0, 2.0]", JSON), Sample("b", b"[0.5, -1.0]", JSON)]
@@ -122,6 +120,9 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
 
 def table(folder: Path) -> Path:
     """A model of scikit-learn for rows of two numbers."""
+    import skops.io
+    from sklearn.linear_model import LinearRegression
+
     path = folder / "table.skops"
     skops.io.dump(LinearRegression().fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [1.0, 2.0, 3.0]), path)
     return path
