@@ -28,7 +28,7 @@ from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 from tests.e2e.serving import wait_until
 from tests.ext.grpc.http2 import talking
 
-from modelserver.ext.grpc.framing import framed
+from modelserver.surface.watching import message_framed
 
 BODY = 6_000_000
 # At the most, and however much time there is.
@@ -164,7 +164,7 @@ def call_by_grpc(server: Server) -> int:
 
 def break_off_grpc(server: Server) -> int:
     """Calls of which most of the message comes; half of the streams are reset, then the connections end."""
-    message = framed(predict("echo", data=b"g" * BODY).SerializeToString())
+    message = message_framed(predict("echo", data=b"g" * BODY).SerializeToString())
     port = int(str(server.settings["grpc_inference_port"]))
     with contextlib.ExitStack() as stack:
         for number in range(AT_ONCE):

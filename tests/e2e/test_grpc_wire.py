@@ -26,8 +26,8 @@ from tests.ext.grpc.http2.talking import (
     setting,
 )
 
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.http2.frames import Code
+from modelserver.surface.watching import message_framed
 
 METHOD = f"/{INFERENCE}InferenceAPIsService/Predictions"
 LIMIT = 100_000
@@ -128,7 +128,7 @@ def is_served(server):
 def test_ten_thousand_streams(server, wire):
     """On one connection: as many as it may have are served, the others refused, other clients served."""
     before = psutil.Process(server.pid).memory_info().rss
-    streams, body = range(1, 20_001, 2), framed(message())
+    streams, body = range(1, 20_001, 2), message_framed(message())
     wire.socket.sendall(b"".join(wire.head(stream) for stream in streams))
     refused = wire.endings(10_000 - 4096)
     assert is_served(server)
@@ -152,7 +152,7 @@ def is_cut_off(wire, pieces):
 
 def test_rapid_resets(server, wire):
     """Who gives up all calls that it opens is cut off, and what it opened is forgotten (CVE-2023-44487)."""
-    body = framed(message())
+    body = message_framed(message())
     calls = (
         wire.head(stream) + frame(DATA, END, stream, body) + frame(RESET, 0, stream, number(8))
         for stream in range(1, 100_000, 2)

@@ -10,7 +10,7 @@ from tests.e2e.grpc_client import INFERENCE, predict
 from tests.e2e.raw import connect, post
 from tests.ext.grpc.http2 import talking
 
-from modelserver.ext.grpc.framing import framed
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     import socket
@@ -31,7 +31,7 @@ def ask(port: int) -> socket.socket:
 
 def call(port: int, number: int) -> socket.socket:
     """A gRPC connection with so many calls, from 1 on in steps of 2, whose windows are closed."""
-    message = framed(predict("obey", body=ORDER).SerializeToString())
+    message = message_framed(predict("obey", body=ORDER).SerializeToString())
     path = f"/{INFERENCE}InferenceAPIsService/Predictions"
     fields = (*talking.POST[:2], (":path", path), (":authority", "x"), ("content-type", "application/grpc"))
     encoder = Encoder()

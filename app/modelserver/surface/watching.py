@@ -22,6 +22,11 @@ Result = TypeVar("Result")
 GRPC: Final = b"gRPC"
 
 
+def message_framed(message: bytes) -> bytes:
+    """A message of gRPC as it is sent."""
+    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
+
+
 class Watched(Protocol):
     """A request that is watched. ``str`` of it is its method and route, without the names in it.
 

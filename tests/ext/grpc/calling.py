@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from modelserver.ext.grpc.call import Call, Port
 from modelserver.ext.grpc.calls import Surroundings
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.heads import Head, read_head
 from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.http2.connection import Connection, Listener
 from modelserver.ext.grpc.http2.limits import Limits
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -142,5 +142,5 @@ def asking(path: str, body: bytes, number: int = 1) -> bytes:
     fields = {":method": "POST", ":scheme": "http", ":path": f"/{path}", "content-type": "application/grpc"}
     head = b"".join(frames.field(name.encode(), value.encode()) for name, value in fields.items())
     return frames.frame(frames.HEADERS, frames.END_HEADERS, number, head) + frames.frame(
-        frames.DATA, frames.END_STREAM, number, framed(body)
+        frames.DATA, frames.END_STREAM, number, message_framed(body)
     )

@@ -24,13 +24,14 @@ from tests.waiting import until
 
 from modelserver.ext.grpc.call import Call, Port
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import Unacceptable, framed
+from modelserver.ext.grpc.framing import Unacceptable
 from modelserver.ext.grpc.heads import read_head
 from modelserver.ext.grpc.http2.connection import Connection, Listener
 from modelserver.ext.grpc.http2.frames import Code
 from modelserver.ext.grpc.http2.limits import Limits
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -136,7 +137,7 @@ OK = [{":status": "200", "content-type": "application/grpc", "grpc-accept-encodi
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 async def test_message_is_answered(caller: Caller, size: int, pieces: int) -> None:
     """However the message comes, the call is served once it is whole, and nothing is counted any more."""
-    body = framed(b"a" * size)
+    body = message_framed(b"a" * size)
     step = -(-len(body) // pieces)
     parts = [body[at : at + step] for at in range(0, len(body), step)]
     caller.say(caller.call(1), *(frame(DATA, 0, 1, part) for part in parts[:-1]))
@@ -151,7 +152,7 @@ async def test_message_is_answered(caller: Caller, size: int, pieces: int) -> No
 
 async def test_call_may_end_with_an_empty_frame(caller: Caller) -> None:
     """A call may end with an empty frame; what waits for it is counted until then."""
-    caller.say(caller.call(1), frame(DATA, 0, 1, framed(b"abc")))
+    caller.say(caller.call(1), frame(DATA, 0, 1, message_framed(b"abc")))
     assert caller.intake.held == 3
     caller.say(frame(DATA, END, 1))
     await caller.received()
@@ -165,10 +166,10 @@ async def test_call_may_end_with_an_empty_frame(caller: Caller) -> None:
     [
         ([(END, b"")], StatusCode.INTERNAL),
         ([(END, b"\0\0\0")], StatusCode.INTERNAL),
-        ([(END, framed(b"abc")[:-1])], StatusCode.INTERNAL),
-        ([(END, framed(b"abc") + b"x")], StatusCode.INTERNAL),
-        ([(0, framed(b"abc")), (0, framed(b"abc"))], StatusCode.INTERNAL),
-        ([(0, framed(b"abc")), (END, b"\0")], StatusCode.INTERNAL),
+        ([(END, message_framed(b"abc")[:-1])], StatusCode.INTERNAL),
+        ([(END, message_framed(b"abc") + b"x")], StatusCode.INTERNAL),
+        ([(0, message_framed(b"abc")), (0, message_framed(b"abc"))], StatusCode.INTERNAL),
+        ([(0, message_framed(b"abc")), (END, b"\0")], StatusCode.INTERNAL),
         ([(END, b"\1\0\0\0\1a")], StatusCode.INTERNAL),
         ([(0, b"\2\0\0\0\1a")], StatusCode.INTERNAL),
         ([(0, b"\0\xff\xff\xff\xff")], StatusCode.RESOURCE_EXHAUSTED),
@@ -182,7 +183,7 @@ async def test_body_that_is_no_message_ends_its_call(
     assert (await caller.status())[0] is code
     assert caller.intake.held == 0
     assert caller.unary.asked == []
-    caller.say(caller.call(3), frame(DATA, END, 3, framed(b"x")))
+    caller.say(caller.call(3), frame(DATA, END, 3, message_framed(b"x")))
 
     assert (await caller.status(3))[0] is StatusCode.OK
 
@@ -191,7 +192,7 @@ async def test_unknown_call_ends_at_once(caller: Caller) -> None:
     """Unknown methods, calls without a body, and requests that are none of gRPC end at once."""
     caller.say(caller.call(1, "s/none"), caller.call(3, flags=WHOLE | END))
     caller.say(caller.head(5, WHOLE | END, [(":method", "GET"), (":scheme", "http"), (":path", "/")]))
-    caller.say(frame(DATA, END, 1, framed(b"not read")))
+    caller.say(frame(DATA, END, 1, message_framed(b"not read")))
     result = await caller.received()
 
     codes = {stream: data.get("grpc-status") for stream, data in result if isinstance(data, dict)}
@@ -205,7 +206,9 @@ async def test_compressed_call_is_answered(caller: Caller) -> None:
     packed = gzip.compress(b"a" * 1000)
     body = b"\1" + len(packed).to_bytes(4, "big") + packed
     caller.say(caller.call(1, grpc_encoding="gzip"), frame(DATA, END, 1, body))
-    caller.say(caller.call(3, "s/talk", grpc_encoding="gzip"), frame(DATA, END, 3, framed(b"plain") + body))
+    caller.say(
+        caller.call(3, "s/talk", grpc_encoding="gzip"), frame(DATA, END, 3, message_framed(b"plain") + body)
+    )
     result = await caller.received()
 
     assert caller.unary.asked == [b"a" * 1000]
@@ -219,7 +222,7 @@ async def test_compressed_call_is_answered(caller: Caller) -> None:
 
 async def test_bad_message_in_a_stream_is_an_error_of_its_method(caller: Caller) -> None:
     """The method gets it as an error, after the messages before it."""
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a") + b"\3\0\0\0\0"))
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a") + b"\3\0\0\0\0"))
     assert (await caller.status())[0] is StatusCode.ABORTED
     assert caller.talk.asked == [b"a"]
     assert caller.talk.endings == ["A message has the unknown flags 3."]
@@ -229,7 +232,7 @@ async def test_too_much_incoming_is_refused() -> None:
     """Messages that are not whole are bounded together; the call that exceeds it ends, others go on."""
     caller = Caller(intake=100_000)
     for each in range(1, 7, 2):
-        caller.say(caller.call(each), frame(DATA, 0, each, framed(b"a" * 90_000)[:40_000]))
+        caller.say(caller.call(each), frame(DATA, 0, each, message_framed(b"a" * 90_000)[:40_000]))
     code, text = await caller.status(5)
 
     assert code is StatusCode.UNAVAILABLE
@@ -244,9 +247,9 @@ async def test_streams_count_too() -> None:
     """Messages that a method has not read yet are bounded in the same way."""
     caller = Caller(intake=50_000)
     caller.talk.go_on.clear()
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a")))
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
     await caller.received()
-    caller.say(*(frame(DATA, 0, 1, framed(bytes(20_000))) for _ in range(3)))
+    caller.say(*(frame(DATA, 0, 1, message_framed(bytes(20_000))) for _ in range(3)))
     caller.talk.go_on.set()
     await caller.received()
 
@@ -258,7 +261,7 @@ async def test_streams_wait_for_their_method() -> None:
     """A client may send its window of messages that are not read, and more once they are."""
     caller = Caller(window=10_000)
     caller.talk.go_on.clear()
-    caller.say(caller.call(1, "s/talk"), *(frame(DATA, 0, 1, framed(bytes(995))) for _ in range(10)))
+    caller.say(caller.call(1, "s/talk"), *(frame(DATA, 0, 1, message_framed(bytes(995))) for _ in range(10)))
     await asyncio.sleep(0)
     assert [each for each in caller.hear() if each.kind == WINDOW and each.stream] == []
     caller.talk.go_on.set()
@@ -276,7 +279,7 @@ async def test_streams_wait_for_their_method() -> None:
 async def test_message_may_be_larger_than_the_window(path: str) -> None:
     """A message may be larger than what comes at once."""
     caller = Caller(window=10_000)
-    body = framed(bytes(LARGEST))
+    body = message_framed(bytes(LARGEST))
     caller.say(caller.call(1, path))
     sent = 0
     while sent < len(body):
@@ -294,7 +297,7 @@ async def test_message_may_be_larger_than_the_window(path: str) -> None:
 async def test_deadline_cancels_the_call(caller: Caller) -> None:
     """A call whose deadline passes is cancelled, wherever it is, even if its client says nothing."""
     caller.unary.go_on.clear()
-    caller.say(caller.call(1, grpc_timeout="20m"), frame(DATA, END, 1, framed(b"a")))
+    caller.say(caller.call(1, grpc_timeout="20m"), frame(DATA, END, 1, message_framed(b"a")))
     caller.say(caller.call(3, "s/talk", grpc_timeout="20m"))
 
     await until(lambda: caller.unary.endings == ["cancelled"])
@@ -303,14 +306,14 @@ async def test_deadline_cancels_the_call(caller: Caller) -> None:
 
 async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
     """Clients are told at once that they would be served without a deadline."""
-    caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, framed(b"a")))
+    caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
     assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
     assert caller.unary.asked == []
 
 
 async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:
     """A call that has ended is not kept until its deadline."""
-    caller.say(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, framed(b"a")))
+    caller.say(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, message_framed(b"a")))
     call = caller.connection.streams[1]
     assert isinstance(call, Call)
     assert call._deadline is not None
@@ -323,7 +326,10 @@ async def test_call_of_a_client_that_gives_up_is_cancelled(caller: Caller) -> No
     """Their call is cancelled, what came of its message is dropped, and nothing is sent."""
     caller.unary.go_on.clear()
     caller.say(
-        caller.call(1), frame(DATA, END, 1, framed(b"a")), caller.call(3), frame(DATA, 0, 3, b"\0\0\0\1\0a")
+        caller.call(1),
+        frame(DATA, END, 1, message_framed(b"a")),
+        caller.call(3),
+        frame(DATA, 0, 3, b"\0\0\0\1\0a"),
     )
     await asyncio.sleep(0)
     caller.say(frame(RESET, 0, 1, number(8)), frame(RESET, 0, 3, number(8)))
@@ -339,7 +345,7 @@ async def test_thousands_of_calls_end_in_turns(how: str, monkeypatch: pytest.Mon
     caller.unary.go_on.clear()
     for each in range(1, 401, 2):
         fields = {"grpc_timeout": "1H"} if how == "late" else {}
-        caller.say(caller.call(each, **fields), frame(DATA, END, each, framed(b"a")))
+        caller.say(caller.call(each, **fields), frame(DATA, END, each, message_framed(b"a")))
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(caller.unary.asked) == 200
@@ -381,13 +387,13 @@ async def test_upload_that_stops_ends_its_call() -> None:
 async def test_message_of_a_stream_that_stops_ends_its_call(part: int) -> None:
     """A stream may be silent between its messages, but not within one, which would be held for ever."""
     caller = Caller(receive_timeout=10)
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"whole")))
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"whole")))
     await caller.received()
     (call,) = caller.connection.streams.values()
     call._heard -= 11
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
-    caller.say(frame(DATA, 0, 1, framed(bytes(1000))[:part]))
+    caller.say(frame(DATA, 0, 1, message_framed(bytes(1000))[:part]))
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
     call._heard -= 11
@@ -403,7 +409,9 @@ async def test_message_of_a_stream_that_stops_ends_its_call(part: int) -> None:
 async def test_answer_that_is_not_read_ends(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     """They end with a code that clients know, the log says so, and the memory is free."""
     caller.say(
-        frame(SETTINGS, 0, 0, b"\0\4" + number(10)), caller.call(1), frame(DATA, END, 1, framed(bytes(1000)))
+        frame(SETTINGS, 0, 0, b"\0\4" + number(10)),
+        caller.call(1),
+        frame(DATA, END, 1, message_framed(bytes(1000))),
     )
     await caller.received()
     call = caller.connection.streams[1]
@@ -432,7 +440,7 @@ async def test_answer_without_room_is_refused(caller: Caller) -> None:
 
 async def test_stream_ends_when_the_server_stops(caller: Caller) -> None:
     """Streams end after the messages that have come; calls in progress are answered."""
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, framed(b"a")))
+    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
     await caller.received()
     caller.connection.listener.connections.add(caller.connection)
     caller.connection.listener.refuse()

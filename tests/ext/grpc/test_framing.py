@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import _AT_ONCE, Inbox, Unacceptable, framed, unpacked
+from modelserver.ext.grpc.framing import _AT_ONCE, Inbox, Unacceptable, unpacked
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ LARGEST = 1 << 20
 )
 def test_messages_come_in_any_pieces(messages: list[bytes], cuts: list[tuple[int, int]]) -> None:
     """However a body is cut, its messages are the same, in order, and nothing is left over."""
-    body, inbox, result = b"".join(map(framed, messages)), Inbox(LARGEST), []
+    body, inbox, result = b"".join(map(message_framed, messages)), Inbox(LARGEST), []
     for size, most in itertools.cycle(cuts):
         if not body:
             break
@@ -52,7 +53,7 @@ def test_message_before_another_is_taken_alone() -> None:
     assert inbox.next() == (1, b"ab")
     assert not inbox.is_complete
     inbox.clear()
-    inbox.add(framed(b""))
+    inbox.add(message_framed(b""))
     assert inbox.is_complete
     assert not inbox.has_more
     assert inbox.next() == (0, b"")
@@ -70,7 +71,7 @@ def test_tiny_pieces_take_little_memory() -> None:
 def test_many_messages_in_a_piece_are_taken_one_by_one() -> None:
     """Taking a message does not copy what follows it: a piece of very many costs no more than its size."""
     inbox, count = Inbox(LARGEST), 50_000
-    inbox.add(framed(b"") * count)
+    inbox.add(message_framed(b"") * count)
     [piece] = inbox._pieces
     assert inbox.is_complete
     inbox.next()

@@ -9,12 +9,12 @@ import pytest
 from tests.ext.grpc.calling import FakeCall
 
 from modelserver.errors import ServiceUnavailable
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import tell_prediction
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
 from modelserver.ext.recording.recorder import Recorder, Recording, RecordingOptions
+from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 REQUEST: Any = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
@@ -58,7 +58,7 @@ async def test_a_call(recorder: Recorder) -> None:
     assert call.headers == [(b"x-mark", b"1"), (b"grpc-timeout", b"2000m")]
     assert _Asked.FromString(call.body).input["data"] == b"x"
     assert (call.number, call.status, code_of(call.lines)) == (1, 200, 0)
-    assert call.answer == framed(answer.SerializeToString())
+    assert call.answer == message_framed(answer.SerializeToString())
     assert (call.batch, call.batch_size, call.timing) == ("b", 2, (1.0, 2.0))
     assert (call.parts, call.complete) == (0, True)
 
@@ -83,7 +83,7 @@ async def test_ends_of_all_kinds(recorder: Recorder) -> None:
     stream, failed, broken, left = await taken(recording)
 
     assert stream.target.endswith("/StreamPredictions")
-    assert (stream.answer, stream.parts) == (framed(part.SerializeToString()) * 2, 2)
+    assert (stream.answer, stream.parts) == (message_framed(part.SerializeToString()) * 2, 2)
     assert (failed.status, code_of(failed.lines), failed.batch, failed.complete) == (503, 14, "", True)
     assert failed.answer.startswith(b"later\n")
     assert (broken.status, broken.batch, broken.complete) == (503, "b", False)

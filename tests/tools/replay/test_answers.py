@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.recording.entries import lines_of_call
 from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.surface.http.client import TimedResponse
+from modelserver.surface.watching import message_framed
 from modelserver.tools.replay.answers import body_of, document_of, gets_id
 from modelserver.tools.replay.comparison import difference
 
@@ -22,7 +22,7 @@ _Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.M
 
 def predicted(*parts: bytes) -> bytes:
     """An answer in so many messages."""
-    return b"".join(framed(_Predicted(prediction=part).SerializeToString()) for part in parts)
+    return b"".join(message_framed(_Predicted(prediction=part).SerializeToString()) for part in parts)
 
 
 def inferred(*numbers: float, named: str = "1") -> bytes:
@@ -31,7 +31,7 @@ def inferred(*numbers: float, named: str = "1") -> bytes:
         model_name="m", id=named, raw_output_contents=[struct.pack(f"<{len(numbers)}f", *numbers)]
     )
     answer.outputs.add(name="y", datatype="FP32", shape=[len(numbers)])
-    return framed(answer.SerializeToString())
+    return message_framed(answer.SerializeToString())
 
 
 def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.engine.offload.turns import InTurns
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import PREFIX, Inbox, Unacceptable, framed, unpacked
+from modelserver.ext.grpc.framing import PREFIX, Inbox, Unacceptable, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Stream
 from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.outgoing import OutgoingFull
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -287,12 +288,12 @@ class Call(Stream):
 
     def write(self, message: bytes) -> None:
         """Sends a message; see :meth:`room`."""
-        self.send(self._opening(), framed(message))
+        self.send(self._opening(), message_framed(message))
 
     def answer(self, message: bytes) -> None:
         """Sends the only message, and ends the call well."""
         self._settle()
-        self.send(self._opening(), framed(message), OK_TRAILERS)
+        self.send(self._opening(), message_framed(message), OK_TRAILERS)
 
     def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
         self._settle()

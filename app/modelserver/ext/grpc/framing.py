@@ -122,8 +122,3 @@ async def unpacked(message: bytes, encoding: str, largest: int) -> bytes:
     if not unpacker.eof:
         raise Unacceptable(StatusCode.INTERNAL, "The compressed message ends too early.")
     return plain
-
-
-def framed(message: bytes) -> bytes:
-    """A message as it is sent."""
-    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)

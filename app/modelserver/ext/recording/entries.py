@@ -31,7 +31,6 @@ class Beginning(msgspec.Struct, tag="began", array_like=True, frozen=True):
 
 
 CALL: Final = "call"
-GRPC: Final = b"gRPC"
 
 
 class Call(msgspec.Struct, tag=CALL, array_like=True, frozen=True):

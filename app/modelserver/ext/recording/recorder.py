@@ -19,7 +19,7 @@ from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording.entries import CALL, Beginning, Ended, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import holds_credentials, is_header_name
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.watching import GRPC, Watcher
+from modelserver.surface.watching import GRPC, Watcher, message_framed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -461,11 +461,6 @@ class RecordedHeaders(dict[bytes, bool]):
         if len(self) < _MOST_NAMES:
             self[name] = is_recorded
         return is_recorded
-
-
-def message_framed(message: bytes) -> bytes:
-    """A message of gRPC as it is sent."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def _batch_and_timing(lines: bytes) -> bytes:

@@ -16,10 +16,10 @@ from google.protobuf import json_format
 
 from modelserver.ext.grpc.client import ask, messages_of
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.statuses import http_class
+from modelserver.surface.watching import message_framed
 from modelserver.tools.migrate.calls import PATIENCE, Answer, Call, Port
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def send(call: Call, address: tuple[str, int]) -> Answer:
         asked = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
         with socket.create_connection(address, PATIENCE) as connection:
             url = "http://{}:{}{}".format(*address, path)
-            code, said, content = ask(connection, url, headers, framed(asked), PATIENCE)
+            code, said, content = ask(connection, url, headers, message_framed(asked), PATIENCE)
         messages = [_content(method, each) for each in messages_of(content)]
     except (OSError, Broken, LookupError, ValueError, DecodeError) as error:
         return Answer(0, type(error).__name__, {}, b"")

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 
 from modelserver.ext.grpc.client import messages_of
 from modelserver.ext.grpc.messages import DecodeError, message
-from modelserver.ext.recording.entries import GRPC
+from modelserver.surface.watching import GRPC
 
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelserver.errors import ConfigError
-from modelserver.ext.recording.entries import GRPC
 from modelserver.ext.recording.file import Recording, read
 from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.models.settings.load import load_settings
 from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.watching import GRPC
 from modelserver.tools.commands import exit_status
 from modelserver.tools.replay import grpc_sender, sender
 from modelserver.tools.replay.comparison import difference

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.errors import ConfigError, ModelServerError
-from modelserver.ext.recording.entries import GRPC, batch_of
+from modelserver.ext.recording.entries import batch_of
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.loading import default_name, initial
 from modelserver.models.options.resolve import Registration
 from modelserver.surface.http.client import CUT_OFF, LINES, TimedResponse
-from modelserver.surface.watching import Watcher
+from modelserver.surface.watching import GRPC, Watcher
 from modelserver.testing.engine import Engine, engine
 from modelserver.testing.loopback import Loopback
 from modelserver.tools.commands import termination_is_interruption

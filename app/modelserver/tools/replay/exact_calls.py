@@ -11,8 +11,7 @@ from modelserver.ext.grpc.inference import InferenceService
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.open_inference import OpenInferenceService
 from modelserver.ext.grpc.watching import lines_of
-from modelserver.ext.recording.recorder import message_framed
-from modelserver.surface.watching import Watcher
+from modelserver.surface.watching import Watcher, message_framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

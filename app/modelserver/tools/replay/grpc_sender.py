@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.grpc.client import ask
 from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import framed
 from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.statuses import http_class
 from modelserver.ext.recording.entries import lines_of_call
 from modelserver.surface.http.client import CUT_OFF, TimedResponse
+from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ class _Sender:
         status, lines, body, fault = 0, b"", b"", ""
         try:
             with self._connection() as connection:
-                replied = ask(connection, url, metadata, framed(call.body), self._patience)
+                replied = ask(connection, url, metadata, message_framed(call.body), self._patience)
         except TimeoutError:
             fault = f"no answer within {self._patience:g} s"
         except (ConnectionResetError, BrokenPipeError):
