@@ -20,10 +20,10 @@ def test_made_ids_are_distinct_version_4_uuids() -> None:
         assert (value.version, value.variant) == (4, uuid.RFC_4122)
 
 
-@pytest.mark.parametrize("given_id", [b"a", b"req-1/2:3", b"~" * 128])
-def test_usable_id_of_a_client_is_kept(given_id: bytes) -> None:
+@pytest.mark.parametrize("client_id", [b"a", b"req-1/2:3", b"~" * 128])
+def test_usable_id_of_a_client_is_kept(client_id: bytes) -> None:
     """Printable ASCII of at most 128 characters is echoed as it came."""
-    assert accept_request_id(given_id) == given_id.decode()
+    assert accept_request_id(client_id) == client_id.decode()
 
 
 @given(
@@ -32,8 +32,8 @@ def test_usable_id_of_a_client_is_kept(given_id: bytes) -> None:
     )
     | st.binary(max_size=5).map(lambda b: b + b"\n")
 )
-def test_unusable_id_is_replaced(given_id: bytes) -> None:
+def test_unusable_id_is_replaced(client_id: bytes) -> None:
     """Line breaks, escapes, blanks and overlong ids never reach headers or logs (F13)."""
-    text = accept_request_id(given_id)
+    text = accept_request_id(client_id)
 
     assert uuid.UUID(text).version == 4

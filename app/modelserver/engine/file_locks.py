@@ -28,8 +28,8 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
         try:
             fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
             if is_at(descriptor, path):
-                kept, descriptor = descriptor, -1
-                return kept
+                locked, descriptor = descriptor, -1
+                return locked
         except BlockingIOError:
             return None
         finally:

@@ -38,9 +38,9 @@ make_uuid = itertools.chain.from_iterable(_blocks).__next__
 _USABLE = re.compile(rb"[!-~]{1,128}")
 
 
-def accept_request_id(given: bytes) -> str:
+def accept_request_id(client_id: bytes) -> str:
     """The client's id if it is printable ASCII of at most 128 characters, otherwise a new one.
 
     So neither line breaks nor escape sequences can get into headers and logs.
     """
-    return given.decode("ascii") if _USABLE.fullmatch(given) else make_uuid()
+    return client_id.decode("ascii") if _USABLE.fullmatch(client_id) else make_uuid()

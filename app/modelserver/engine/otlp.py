@@ -36,13 +36,13 @@ class HashedOnce(Resource):
 
 def resource() -> Resource:
     """What describes this service; its name is `modelserver` unless the environment says another."""
-    found = Resource.create()
-    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        found = found.merge(Resource({SERVICE_NAME: "modelserver"}))
-    return HashedOnce(found)
+    service = Resource.create()
+    if str(service.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        service = service.merge(Resource({SERVICE_NAME: "modelserver"}))
+    return HashedOnce(service)
 
 
-def is_wanted(signal: str) -> bool:
+def is_enabled(signal: str) -> bool:
     """Whether the environment allows to export `traces` or `metrics`."""
     exporter = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip().lower()
     if exporter not in {"", "otlp", "none"}:

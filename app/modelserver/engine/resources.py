@@ -49,7 +49,7 @@ class MemoryGroup:
 
 def groups(controller: str, root: Path = ROOT, own: Path = OWN) -> list[Group]:
     """The groups of this process for a controller, and all above them."""
-    found: dict[Path, Group] = {}
+    by_folder: dict[Path, Group] = {}
     lines = parse_own_cgroups(read(own))
     if not any(controllers == "" for controllers, _ in lines):
         lines.append(("", "/"))
@@ -61,8 +61,8 @@ def groups(controller: str, root: Path = ROOT, own: Path = OWN) -> list[Group]:
             folders = [Group(folder, unified=False) for mount in mounts for folder in upwards(mount, path)]
         else:
             continue
-        found.update((group.folder, group) for group in folders)
-    return list(found.values())
+        by_folder.update((group.folder, group) for group in folders)
+    return list(by_folder.values())
 
 
 def parse_own_cgroups(text: str) -> list[tuple[str, str]]:
@@ -81,8 +81,8 @@ def upwards(root: Path, path: str) -> list[Path]:
 
 def memory_group(root: Path = ROOT, own: Path = OWN) -> MemoryGroup | None:
     """The group with the least memory left, of this process's and all above; None without limits."""
-    found = [memory for group in groups("memory", root, own) for memory in _memory_of(group)]
-    return min(found, key=lambda memory: memory.available, default=None)
+    limited = [memory for group in groups("memory", root, own) for memory in _memory_of(group)]
+    return min(limited, key=lambda memory: memory.available, default=None)
 
 
 def available_memory(meminfo: Path = MEMINFO, root: Path = ROOT, own: Path = OWN) -> float:

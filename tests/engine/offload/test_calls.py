@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from modelserver.engine.offload.calls import Call, Closed, Ended, encode, perform, read_result, receive, send
+from modelserver.engine.offload.calls import (
+    CallEnded,
+    HelperClosed,
+    OffloadCall,
+    encode,
+    perform,
+    read_result,
+    receive,
+    send,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ENDED = msgspec.msgpack.Decoder(Ended)
+_ENDED = msgspec.msgpack.Decoder(CallEnded)
 
 
 def joined(parts: list[bytes], times: int) -> bytes:
@@ -28,7 +37,7 @@ def test_what_is_sent_arrives() -> None:
     """A frame of any size, cut as the socket likes, is one message again."""
     here, there = socket.socketpair()
     with here, there:
-        large = Ended(msgspec.Raw(encode(b"x" * 3_000_000)))
+        large = CallEnded(msgspec.Raw(encode(b"x" * 3_000_000)))
         thread = threading.Thread(target=send, args=(here, large))
         thread.start()
         arrived = _ENDED.decode(receive(there))
@@ -44,13 +53,13 @@ def test_the_other_side_may_end() -> None:
         with there:
             here.sendall(started)
             here.close()
-            with pytest.raises(Closed):
+            with pytest.raises(HelperClosed):
                 receive(there)
 
 
 def test_a_call_is_made() -> None:
     """Arguments and result have the types that the function's hints say."""
-    call = Call(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
+    call = OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode(([b"a", b"b"], 2))))
 
     assert read_result(joined, perform(call).value) == b"abab"
 
@@ -58,7 +67,7 @@ def test_a_call_is_made() -> None:
 def test_arguments_of_other_types_are_refused() -> None:
     """They never reach the function."""
     with pytest.raises(msgspec.ValidationError):
-        perform(Call(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
+        perform(OffloadCall(__name__, "joined", 1.0, msgspec.Raw(encode((["text"], "no number")))))
 
 
 def fresh(number: int) -> Callable[[], Any]:

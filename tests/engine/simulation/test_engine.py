@@ -11,8 +11,8 @@ from tests.engine.simulation.arrivals import OPEN, poisson
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
 from modelserver.engine.simulation.costs import Cost
-from modelserver.engine.simulation.engine import Clients, Server, Simulation
-from modelserver.engine.simulation.figures import Figures, summarize
+from modelserver.engine.simulation.engine import Clients, SimulatedServer, Simulation
+from modelserver.engine.simulation.figures import SimulatedFigures, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def simulated(
-    policy: str, server: Server, load: float, pattern: Any = "poisson", requests: int = 8000
-) -> Figures:
+    policy: str, server: SimulatedServer, load: float, pattern: Any = "poisson", requests: int = 8000
+) -> SimulatedFigures:
     """One run with a fixed seed."""
     rate = load * server.cost.capacity(server.batch_size, server.workers)
     seconds = requests / rate
@@ -41,7 +41,7 @@ def simulated(
 
 def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
     """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
-    server = Server(Cost("x", 0.0, 0.010), batch_size=1)
+    server = SimulatedServer(Cost("x", 0.0, 0.010), batch_size=1)
     trace = Simulation(server, Greedy(), poisson(50.0, Random(2)), 2).run(1000.0)
     mean = sum(latency for _, latency in trace.answers) / len(trace.answers)
 
@@ -51,7 +51,7 @@ def test_a_worker_with_batches_of_one_is_the_queue_of_the_books() -> None:
 
 def test_every_request_is_answered_once_and_never_too_soon() -> None:
     """All that came is answered, none in less than the time of a batch, no worker twice at a time."""
-    server = Server(MEDIUM, batch_size=8, workers=3, overhead=0.001)
+    server = SimulatedServer(MEDIUM, batch_size=8, workers=3, overhead=0.001)
     times = list(islice(poisson(100.0, Random(3)), 2000))
     trace = Simulation(server, Adaptive(0.1), iter(times), 3).run(1e9)
 
@@ -68,7 +68,7 @@ def test_every_request_is_answered_once_and_never_too_soon() -> None:
 
 def test_a_full_queue_refuses() -> None:
     """More than the queue takes is counted, not kept."""
-    server = Server(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
+    server = SimulatedServer(Cost("x", 1.0, 0.0), batch_size=1, queue_size=2)
     trace = Simulation(server, Greedy(), iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]), 1).run(10.0)
 
     # One runs, one is handed over in advance, two wait.
@@ -79,7 +79,7 @@ def test_a_full_queue_refuses() -> None:
 def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
     """One client without a pause gets one answer per batch time, whatever the policy."""
     for make in (Greedy, lambda: Adaptive(0.1)):
-        trace = Simulation(Server(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
+        trace = Simulation(SimulatedServer(MEDIUM, 8), make(), Clients(1, 0.0), 1).run(44.0)
 
         assert len(trace.answers) == pytest.approx(1000, abs=1)
         assert max(latency for _, latency in trace.answers) == pytest.approx(0.044)
@@ -87,7 +87,7 @@ def test_a_closed_loop_has_as_many_requests_as_clients() -> None:
 
 def test_one_seed_gives_one_result() -> None:
     """Two runs are alike to the last digit."""
-    server = Server(MEDIUM, 8, workers=2)
+    server = SimulatedServer(MEDIUM, 8, workers=2)
 
     assert simulated("adaptive", server, 0.6, "bursty", 2000) == simulated(
         "adaptive", server, 0.6, "bursty", 2000
@@ -99,7 +99,7 @@ def test_one_seed_gives_one_result() -> None:
 
 def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
     """Poisson at 0.6 of the capacity: less worker time, and a lower p50 and p99 too."""
-    server = Server(MEDIUM, batch_size=8, workers=4)
+    server = SimulatedServer(MEDIUM, batch_size=8, workers=4)
     greedy, adaptive = simulated("greedy", server, 0.6), simulated("adaptive", server, 0.6)
 
     assert adaptive.device_ms < 0.92 * greedy.device_ms
@@ -112,7 +112,7 @@ def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load() -> None:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_adaptive_never_costs_much(pattern: str, workers: int) -> None:
     """Whatever the arrivals and the load: no more worker time than greedy, latencies at most 12 % higher."""
-    server = Server(MEDIUM, batch_size=8, workers=workers)
+    server = SimulatedServer(MEDIUM, batch_size=8, workers=workers)
     for load in (0.1, 0.6):
         greedy = simulated("greedy", server, load, pattern, 3000)
         adaptive = simulated("adaptive", server, load, pattern, 3000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.telemetry.arrivals import DAY, Arrivals, Interval
+from modelserver.engine.telemetry.arrivals import DAY, ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def serve(counted: ModelMetrics, requests: int = 1, seconds: float = 0.01) -> No
     counted.batches.finished(requests, requests, 8, "idle", seconds - 0.002, (0.0, 0.0, 0.0))
 
 
-def total(intervals: list[Interval], field: str) -> float:
+def total(intervals: list[ArrivalInterval], field: str) -> float:
     return float(sum(getattr(each, field) for each in intervals))
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.telemetry.collector import Collector, Reading, is_torchserves, parse_readings
+from modelserver.engine.telemetry.collector import CollectedMetric, Collector, is_torchserves, parse_readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.errors import ConfigError
@@ -32,9 +32,9 @@ def script(path: Path, text: str) -> str:
 def test_lines() -> None:
     """Lines in the format of reference 15.4 are read; all others are passed over."""
     assert list(parse_readings(LINES)) == [
-        Reading("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
-        Reading("GPUMemoryUsed", "Megabytes", 100.0, {"Level": "Host", "DeviceId": "1"}),
-        Reading("Own", "Count", 3.0, {}),
+        CollectedMetric("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
+        CollectedMetric("GPUMemoryUsed", "Megabytes", 100.0, {"Level": "Host", "DeviceId": "1"}),
+        CollectedMetric("Own", "Count", 3.0, {}),
     ]
 
 
@@ -43,7 +43,7 @@ async def test_what_it_prints(tmp_path: Path) -> None:
     text = "import sys\nprint('A.Count:%d|#|#hostname:h,1' % len(sys.argv))\nsys.exit(3)\n"
     collector = Collector(script(tmp_path, text), sys.executable)
 
-    assert await collector.read() == [Reading("A", "Count", 3.0, {})]
+    assert await collector.read() == [CollectedMetric("A", "Count", 3.0, {})]
 
 
 async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,8 +78,8 @@ def test_shown() -> None:
     metrics.model("m", "1.0")
     named = {"model_name": "m", "model_version": "1.0"}
     for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
-        metrics.collected([Reading(name, "", value, {"Level": "Host"})])
-    metrics.collected([Reading("modelserver_queue_requests", "", 77.0, named)])
+        metrics.collected([CollectedMetric(name, "", value, {"Level": "Host"})])
+    metrics.collected([CollectedMetric("modelserver_queue_requests", "", 77.0, named)])
     text = metrics.render().decode()
 
     assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 UNREADABLE = "failed to obtained gpu usage"
-NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND, LOST = 3, 4, 6, 12, 15
+NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_GPU, NO_LIBRARY, LOST = 3, 4, 6, 12, 15
 
 
 class NvmlError(Exception):
@@ -67,7 +67,7 @@ class FakeNvml:
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
         number = int(uuid.removeprefix("MIG-"))
         if number < 100:
-            raise NvmlError(NOT_FOUND)
+            raise NvmlError(NO_SUCH_GPU)
         return number
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
@@ -85,7 +85,7 @@ class FakeNvml:
         # The first place is not taken.
         instances = [None, *self.instances[handle]]
         if index >= len(instances) or instances[index] is None:
-            raise NvmlError(NOT_FOUND)
+            raise NvmlError(NO_SUCH_GPU)
         return instances[index]  # type: ignore[return-value]
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
@@ -271,7 +271,7 @@ def test_without_the_package_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("error", "is_broken", "problem"),
     [
-        (NvmlError(LIBRARY_NOT_FOUND), False, "NVIDIA's driver is not installed"),
+        (NvmlError(NO_LIBRARY), False, "NVIDIA's driver is not installed"),
         (
             NvmlError(18, "Driver/library version mismatch"),
             True,

@@ -8,17 +8,17 @@ from modelserver.engine.telemetry.handler_metrics import (
     MAX_NAMES_PER_MODEL,
     MAX_SERIES_PER_MODEL,
     HandlerFamilies,
-    HandlerMetrics,
+    ModelHandlerMetrics,
 )
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.prometheus import Counter, Registry
+from modelserver.engine.telemetry.prometheus import Counter, MetricRegistry
 
 DIMENSIONS = [("ModelName", "m"), ("Level", "Model")]
 
 
 @pytest.fixture
 def registry():
-    return Registry()
+    return MetricRegistry()
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def families(registry):
 
 @pytest.fixture
 def metrics(families):
-    return HandlerMetrics(families, "m", "h")
+    return ModelHandlerMetrics(families, "m", "h")
 
 
-def samples(registry: Registry) -> list[str]:
+def samples(registry: MetricRegistry) -> list[str]:
     return [line for line in registry.render().decode().splitlines() if not line.startswith("#")]
 
 
@@ -92,7 +92,7 @@ def test_series_are_bounded(registry, metrics, caplog):
 def test_the_servers_own_names_are_safe(registry, families, name, caplog):
     """A handler cannot write into the server's metrics."""
     registry.add(Counter("Requests2XX", "R."))
-    HandlerMetrics(families, "m", "h").record(name, 5, "count", "counter", DIMENSIONS)
+    ModelHandlerMetrics(families, "m", "h").record(name, 5, "count", "counter", DIMENSIONS)
 
     assert samples(registry) == []
     assert "is already used" in caplog.text
@@ -126,7 +126,7 @@ def test_foreign_names_are_made_acceptable(registry, metrics):
 
 def test_close_forgets_the_models_series(registry, families):
     """Closing removes a model's series and metrics nobody else has; known metrics stay announced."""
-    first, second = HandlerMetrics(families, "a", "h"), HandlerMetrics(families, "b", "h")
+    first, second = ModelHandlerMetrics(families, "a", "h"), ModelHandlerMetrics(families, "b", "h")
     for metrics, model in ((first, "a"), (second, "b")):
         metrics.record("shared", 1, "count", "counter", [("ModelName", model)])
         metrics.record(f"only_{model}", 1, "count", "counter", [("ModelName", model)])

@@ -12,20 +12,20 @@ from modelserver.engine.telemetry.prometheus import (
     Distribution,
     Gauge,
     Histogram,
-    Registry,
+    MetricRegistry,
     format_value,
     label_name,
     metric_name,
 )
 
 
-def rendered(registry: Registry, *names: str) -> list[str]:
+def rendered(registry: MetricRegistry, *names: str) -> list[str]:
     return registry.render(names).decode().splitlines()
 
 
 def test_counter_text():
     """A counter keeps its exact name, and its value has a decimal point."""
-    registry = Registry()
+    registry = MetricRegistry()
     counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
     counter.labels("Host", "h").add(8)
 
@@ -38,7 +38,7 @@ def test_counter_text():
 
 def test_trailing_comma():
     """The compat flag closes label lists with TorchServe's comma, and leaves samples without labels alone."""
-    registry = Registry(trailing_comma=True)
+    registry = MetricRegistry(trailing_comma=True)
     registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
     registry.add(Gauge("b", "B.")).labels().set(3)
 
@@ -47,7 +47,7 @@ def test_trailing_comma():
 
 def test_histogram_buckets_are_cumulative_and_inclusive():
     """A bucket counts what is at or below its bound; +Inf counts everything."""
-    registry = Registry()
+    registry = MetricRegistry()
     histogram = registry.add(Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
     child = histogram.labels("r")
     for value in (1, 2, 2.5, 9):
@@ -75,9 +75,9 @@ def test_observations_counted_together(values: list[tuple[bool, float]]) -> None
     assert together.counts == one.counts
 
 
-def many_series() -> tuple[Registry, Histogram, Counter]:
+def many_series() -> tuple[MetricRegistry, Histogram, Counter]:
     """A registry with some thousands of lines of text."""
-    registry = Registry()
+    registry = MetricRegistry()
     histogram = registry.add(Histogram("size", "Sizes.", ("m",)))
     counter = registry.add(Counter("calls", "Calls.", ("m",)))
     for number in range(300):
@@ -121,7 +121,7 @@ def test_metrics_may_change_between_pieces():
 
 def test_family_without_samples_is_announced():
     """A metric without samples shows HELP and TYPE, unless names were asked for."""
-    registry = Registry()
+    registry = MetricRegistry()
     registry.add(Counter("c", "C.", ("x",)))
 
     assert rendered(registry) == ["# HELP c C.", "# TYPE c counter"]
@@ -130,7 +130,7 @@ def test_family_without_samples_is_announced():
 
 def test_name_filter():
     """`name[]` selects samples by name, or a whole metric."""
-    registry = Registry()
+    registry = MetricRegistry()
     registry.add(Counter("c", "C.")).labels().add()
     registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
 
@@ -142,7 +142,7 @@ def test_name_filter():
 
 def test_label_values_are_escaped():
     """Quotes, backslashes and line breaks in a label or help text cannot leave it (F13)."""
-    registry = Registry()
+    registry = MetricRegistry()
     registry.add(Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
 
     assert rendered(registry) == ["# HELP g a\\\\b\\nc", "# TYPE g gauge", 'g{x="\\"\\n\\\\}"} 1.0']
@@ -150,7 +150,7 @@ def test_label_values_are_escaped():
 
 def test_lone_surrogate_does_not_break_the_text():
     """A label that is no valid Unicode is shown with a replacement."""
-    registry = Registry()
+    registry = MetricRegistry()
     registry.add(Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
 
     assert rendered(registry)[-1] == 'g{x="?"} 1.0'
@@ -209,7 +209,7 @@ def test_le_is_taken():
 
 def test_sample_names_cannot_collide():
     """A metric may not carry the name of another's sample; removing that one frees the name."""
-    registry = Registry()
+    registry = MetricRegistry()
     registry.add(Histogram("h", "H."))
     with pytest.raises(ValueError, match="taken by h"):
         registry.add(Gauge("h_sum", "G."))

@@ -12,7 +12,7 @@ import pytest
 
 from modelserver.engine.telemetry import stalls
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.stalls import EVERY, IDLE, TOLD, LoopWatch, served
+from modelserver.engine.telemetry.stalls import EVERY, IDLE, LOGGED, LoopWatch, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +61,9 @@ def test_what_holds_the_loop_is_counted_with_its_processor_time(
     metrics = ServerMetrics(hostname="h")
     LoopWatch(metrics.stalled)
     served.request = "POST /route"
-    loop.hold(TOLD + 0.1, used=TOLD + 0.05)
+    loop.hold(LOGGED + 0.1, used=LOGGED + 0.05)
 
-    assert seen(metrics) == (1, pytest.approx(TOLD + 0.05))
+    assert seen(metrics) == (1, pytest.approx(LOGGED + 0.05))
     assert "The event loop of the server was blocked for 150 ms" in caplog.text
     assert "the last request was POST /route" in caplog.text
 

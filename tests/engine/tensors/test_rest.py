@@ -22,7 +22,7 @@ from modelserver.engine.tensors.rest import (
     encode_response,
 )
 from modelserver.engine.tensors.rows import count_rows, cut, decode_form, is_plain, separate
-from modelserver.engine.tensors.tensor import Output, Tensor, TensorSpec
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor, TensorSpec
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest
 
@@ -43,9 +43,9 @@ def binary(text: bytes, *tensors: bytes) -> tuple[bytes, str]:
     return b"".join([text, *tensors]), str(len(text))
 
 
-def tensor(name: str, values: list[Any], datatype: str = "FP32") -> Output:
+def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor:
     """An output of one dimension, its bytes in several pieces."""
-    return Output(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
+    return OutputTensor(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
 
 
 # Requests
@@ -311,7 +311,7 @@ def test_rows_without_elements() -> None:
 # Responses
 
 
-def answer(request: InferRequest, *outputs: Output) -> tuple[dict[str, Any], bytes]:
+def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any], bytes]:
     """The JSON of a response and what follows it."""
     content, length = encode_response("m", "2", request, "7", outputs)
     text = content if length is None else content[:length]

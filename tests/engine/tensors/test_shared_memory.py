@@ -12,7 +12,7 @@ import pytest
 
 from modelserver.engine.tensors.rest import decode_request, encode_request, encode_response
 from modelserver.engine.tensors.shared_memory import LIGHT_SHARED, Memory, Regions
-from modelserver.engine.tensors.tensor import Output
+from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
 
@@ -247,7 +247,7 @@ def asking(regions: Regions, size: int, offset: int = 0) -> Any:
     return decode(json.dumps(body).encode(), regions.memory)
 
 
-OUTPUT = Output("o", "FP32", (4,), [NUMBERS[::-1][:8], memoryview(NUMBERS[::-1])[8:]])
+OUTPUT = OutputTensor("o", "FP32", (4,), [NUMBERS[::-1][:8], memoryview(NUMBERS[::-1])[8:]])
 
 
 def answer(query: Any) -> Any:

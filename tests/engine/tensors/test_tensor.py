@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.engine.tensors.tensor import Output, TensorSpec, check_data, check_form, elements
+from modelserver.engine.tensors.tensor import OutputTensor, TensorSpec, check_data, check_form, elements
 from modelserver.errors import BadRequest
 
 
 def test_an_output_may_lie_in_pieces() -> None:
     """Its bytes are the pieces one behind the other."""
-    output = Output("y", "UINT8", (3,), [b"ab", b"c"])
+    output = OutputTensor("y", "UINT8", (3,), [b"ab", b"c"])
 
     assert (output.size, bytes(output.data)) == (3, b"abc")
 

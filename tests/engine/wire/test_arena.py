@@ -17,11 +17,11 @@ from modelserver.engine.wire.arena import (
     HALF,
     SIZE,
     CopiedIncoming,
-    Incoming,
+    IncomingHalf,
     MappedIncoming,
     MappedOutgoing,
     NoSuchBlock,
-    Outgoing,
+    OutgoingHalf,
     adopt,
     create,
     recall,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 SMALL = 16 * PAGE
-KINDS = [(Outgoing, MappedIncoming), (MappedOutgoing, CopiedIncoming)]
+KINDS = [(OutgoingHalf, MappedIncoming), (MappedOutgoing, CopiedIncoming)]
 BOTH_WAYS = pytest.mark.parametrize("kinds", KINDS, ids=["to the worker", "to the server"])
-Kinds = tuple[type[Outgoing], type[Incoming]]
+Kinds = tuple[type[OutgoingHalf], type[IncomingHalf]]
 
 
 class Half:
@@ -227,7 +227,7 @@ def test_no_memory_left(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_half_a_block_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written in part only is not used."""
-    half = Half((Outgoing, MappedIncoming))
+    half = Half((OutgoingHalf, MappedIncoming))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", lambda *_: 10)
         assert half.out.put([b"x" * 100], 100) is None
@@ -353,7 +353,7 @@ def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
 def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
     """At the moment when both have written, the server may have found it begun: the worker has to say so."""
     turns = arena.turns()
-    started = turns._begun
+    started = turns._started
 
     class Meanwhile:
         """The server takes back between the worker's two looks."""
@@ -365,7 +365,7 @@ def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
             started[0] = number
             assert recall(arena.descriptor, 7) == 6
 
-    turns._begun = Meanwhile()  # type: ignore[assignment]
+    turns._started = Meanwhile()  # type: ignore[assignment]
 
     assert turns.begin(5) is None
 

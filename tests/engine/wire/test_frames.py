@@ -17,7 +17,7 @@ from modelserver.engine.wire.arena import (
     Arena,
     CopiedIncoming,
     MappedIncoming,
-    Outgoing,
+    OutgoingHalf,
     adopt,
     create,
 )
@@ -385,7 +385,7 @@ def test_memory_of_large_frames_is_used_again() -> None:
 
 def test_rows_without_room_travel_in_the_frame() -> None:
     """A full arena changes nothing but the way."""
-    full = mock.Mock(Outgoing)
+    full = mock.Mock(OutgoingHalf)
     full.put.return_value = None
 
     assert encode(*question(), full) == encode(*question())
@@ -401,7 +401,7 @@ def test_both_ways_mix(sent: list[Framed], cuts: list[int], pages: int, copied: 
     """Whatever is large, and whether there is room for it, everything comes out in order as it went in."""
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)
-    out = Outgoing(file, 0, pages * 4096)
+    out = OutgoingHalf(file, 0, pages * 4096)
     reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
     reader.arena = (CopiedIncoming if copied else MappedIncoming)(file, 0, pages * 4096)
     with mock.patch.object(frames, "LARGE", 20):

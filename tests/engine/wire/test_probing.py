@@ -9,14 +9,14 @@ from modelserver.engine.wire.probing import (
     Called,
     Imported,
     Opened,
-    Place,
     Report,
     Reported,
-    Started,
+    SourceLine,
+    StartedTask,
     Training,
 )
 
-_HERE = Place("h.py", 3, "handle")
+_HERE = SourceLine("h.py", 3, "handle")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ _HERE = Place("h.py", 3, "handle")
     [
         Reported([Imported("torch", 1.5, 2.0, _HERE)], 2.0, 0.5, "base", {"handle": _HERE}),
         Called(
-            *(2, -1, "ValueError: no", _HERE, [Opened("/a")], [Started("thread", _HERE)], None, True),
+            *(2, -1, "ValueError: no", _HERE, [Opened("/a")], [StartedTask("thread", _HERE)], None, True),
             [Training("self.net", "Net", ["Dropout"])],
             5,
         ),

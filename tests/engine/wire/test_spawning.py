@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from modelserver.engine.wire.spawning import (
-    Ended,
+    ChildEnded,
+    ForkRefused,
     FromSpawner,
+    ModulesImported,
     Prepare,
-    Prepared,
-    Refused,
     Spawn,
     Spawned,
     receive_report,
@@ -53,7 +53,7 @@ def test_what_is_to_be_imported(ends: tuple[socket.socket, socket.socket]) -> No
         end.close()
 
 
-@pytest.mark.parametrize("report", [Prepared(), Spawned(7), Refused("why"), Ended(7, -9)])
+@pytest.mark.parametrize("report", [ModulesImported(), Spawned(7), ForkRefused("why"), ChildEnded(7, -9)])
 def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner) -> None:
     """A report is told apart by its kind; after the last one comes None."""
     send(ends[0], report)
@@ -67,7 +67,7 @@ def test_reports(ends: tuple[socket.socket, socket.socket], report: FromSpawner)
 
 def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> None:
     """No request is left of it, also if it had not read what it was told last."""
-    send(ends[1], Ended(7, -9))
+    send(ends[1], ChildEnded(7, -9))
     ends[0].close()
 
     assert receive_request(ends[1]) is None

@@ -12,12 +12,12 @@ from modelserver.engine.wire.greeting import Invitation
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
-    Ended,
     Heard,
     Kill,
     Present,
     Start,
-    Started,
+    WorkerEnded,
+    WorkerStarted,
     to_agent_decoder,
 )
 from modelserver.ext.cluster.node.dial import dial_streams
@@ -117,7 +117,7 @@ class PlayedAgent(End):
                     self.start.set_result(message)
                 elif isinstance(message, Kill):
                     self.heard.put_nowait(message)
-                    self.say(Ended(-9, 1, False))
+                    self.say(WorkerEnded(-9, 1, False))
                 else:
                     self.heard.put_nowait(message)
         except (EOFError, OSError):
@@ -127,7 +127,7 @@ class PlayedAgent(End):
         """Starts a worker, that is played, too."""
         start = await asyncio.wait_for(self.start, 10)
         worker = End(start.worker, to_worker_decoder, 1 << 30)
-        self.say(Started(4711, start.load.model_dir, ""))
+        self.say(WorkerStarted(4711, start.load.model_dir, ""))
         await worker.dial()
         return worker
 

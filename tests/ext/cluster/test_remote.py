@@ -21,12 +21,12 @@ from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Condition,
-    Ended,
-    Output,
-    Progress,
     Recall,
-    Refused,
-    Started,
+    StartProgress,
+    StartRefused,
+    WorkerEnded,
+    WorkerOutput,
+    WorkerStarted,
 )
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.remote import RemoteWorker
@@ -122,7 +122,7 @@ async def test_frames_pass_in_both_directions(stage: Stage) -> None:
     worker.send(Ping())
     assert await end.hear() == (Ping(), b"")
     assert (worker.pid, worker.pids, worker.recalls) == (4711, [], False)
-    agent.say(Ended(3, 4, False))
+    agent.say(WorkerEnded(3, 4, False))
     end.close()
     assert await worker.wait() == "exited with status 3"
     assert worker.begun == 4
@@ -137,9 +137,9 @@ async def test_reports_of_an_agent_reach_their_places(stage: Stage, caplog: pyte
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
     agent.say(Condition(5, "GPU"))
-    agent.say(Progress("packages are installed"))
-    agent.say(Output(False, b"a lin"))
-    agent.say(Output(False, b"e\nno end"))
+    agent.say(StartProgress("packages are installed"))
+    agent.say(WorkerOutput(False, b"a lin"))
+    agent.say(WorkerOutput(False, b"e\nno end"))
     agent.say(Recalled(2, 3))
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
@@ -163,7 +163,7 @@ async def test_refusal_of_an_agent_fails_the_start(stage: Stage) -> None:
     agent.present()
     agent.listen()
     await agent.start
-    agent.say(Refused("there is no room for 5 GB of files"))
+    agent.say(StartRefused("there is no room for 5 GB of files"))
     assert await stage.refusal() == "there is no room for 5 GB of files"
     await agent.gone
 
@@ -176,8 +176,8 @@ async def test_failed_installation_is_the_models_fault(
     caplog.set_level(logging.INFO)
     agent = await stage.placed()
     agent.present()
-    agent.say(Progress("ERROR: No matching distribution found", "m_1.0-pip"))
-    agent.say(Refused("Custom pip package installation failed", 400))
+    agent.say(StartProgress("ERROR: No matching distribution found", "m_1.0-pip"))
+    agent.say(StartRefused("Custom pip package installation failed", 400))
     with pytest.raises(StartFailed, match=r"^Custom pip package") as failed:
         await asyncio.wait_for(stage.starting, 15)
     (line,) = (record for record in caplog.records if record.name == "modelserver.model")
@@ -197,7 +197,7 @@ async def test_worker_that_never_connects_is_given_up(stage: Stage, monkeypatch:
     agent.present()
     agent.listen()
     start = await agent.start
-    agent.say(Started(1, "/m", ""))
+    agent.say(WorkerStarted(1, "/m", ""))
     assert await stage.refusal() == "its process did not connect within 0.2 s"
     assert await agent.heard.get() is not None
     late = End(start.worker, None, 1)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ async def test_worker_of_a_failed_start_is_disconnected(stage: Stage) -> None:
     start = await agent.start
     end = End(start.worker, to_worker_decoder, 1 << 20)
     await end.dial()
-    agent.say(Refused("it cannot be watched"))
+    agent.say(StartRefused("it cannot be watched"))
     assert await stage.refusal() == "it cannot be watched"
     assert await end.ended()
 
@@ -287,7 +287,7 @@ async def test_a_lost_worker_is_no_invalid_message(stage: Stage) -> None:
     end.close()
     assert await asyncio.wait_for(stage.conversation.lost, 5) is None
     assert not worker.lost.done()
-    agent.say(Ended(-11, 2, False))
+    agent.say(WorkerEnded(-11, 2, False))
     assert await worker.wait() == "was killed by SIGSEGV"
     agent.close()
 

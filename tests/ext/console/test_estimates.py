@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.ext.console.doubles import Waiting
 
-from modelserver.engine.telemetry.arrivals import Interval, Measured
+from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, ServiceUnavailable
 from modelserver.ext.console.estimates import (
@@ -29,24 +29,24 @@ LATENCIES = [0.0] * 8 + [3.0, 1.0] + [0.0] * (len(REQUEST_BOUNDS) - 9)
 
 def interval(
     seconds: float, arrived: float, batches: float = 1, instances: float = 1, worked: float = 0.1
-) -> Interval:
-    return Interval(seconds, arrived, 0, batches, instances, worked, seconds)
+) -> ArrivalInterval:
+    return ArrivalInterval(seconds, arrived, 0, batches, instances, worked, seconds)
 
 
-def intervals(sizes: list[int], fixed: float = 0.010, each: float = 0.002) -> list[Interval]:
+def intervals(sizes: list[int], fixed: float = 0.010, each: float = 0.002) -> list[ArrivalInterval]:
     """Half seconds with five batches of each size, as a handler of that cost would have them."""
     return [interval(0.5, 5 * n, 5, 5 * n, 5 * (fixed + each * n)) for n in sizes]
 
 
-def measured(history: list[Interval]) -> Measured:
-    return Measured(history, LATENCIES, 0.0)
+def measured(history: list[ArrivalInterval]) -> ArrivalHistory:
+    return ArrivalHistory(history, LATENCIES, 0.0)
 
 
 def question(then: Choice = NOW, factor: float = 1.0) -> EstimateRequest:
     return EstimateRequest("m", "1.0", NOW, then, factor)
 
 
-def estimate_of(history: list[Interval], then: Choice = NOW, factor: float = 1.0) -> Estimate:
+def estimate_of(history: list[ArrivalInterval], then: Choice = NOW, factor: float = 1.0) -> Estimate:
     return estimate(question(then, factor), measured(history))
 
 
@@ -136,7 +136,7 @@ def test_what_the_queue_does_not_take_is_refused() -> None:
 
 def test_what_was_measured_stands_beside_it() -> None:
     """Of the whole time, also if only a part of it is simulated."""
-    made = estimate_of([Interval(900.0, 90_000, 900, 9000, 90_000, 450.0, 1800.0)] * 2)
+    made = estimate_of([ArrivalInterval(900.0, 90_000, 900, 9000, 90_000, 450.0, 1800.0)] * 2)
 
     assert (made.of_requests, made.of_seconds) == (181_800, 1800.0)
     assert made.requests == pytest.approx(8000, rel=0.02)

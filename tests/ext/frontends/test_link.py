@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from modelserver.ext.frontends.link import Link, make_pair
-from modelserver.ext.frontends.messages import End, Part, to_frontend_decoder
+from modelserver.ext.frontends.messages import End, ReplyPart, to_frontend_decoder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def ends() -> AsyncIterator[tuple[Side, Side]]:
 async def test_messages_of_a_turn_arrive_in_order(ends: tuple[Side, Side]) -> None:
     """Each with its body, from either side."""
     here, there = ends
-    here.link.send(Part(1, 4), b"body")
+    here.link.send(ReplyPart(1, 4), b"body")
     here.link.send(End(2, True))
     there.link.send(End(3, True))
 
@@ -57,7 +57,7 @@ async def test_messages_of_a_turn_arrive_in_order(ends: tuple[Side, Side]) -> No
 async def test_large_bodies_travel_by_the_socket_where_no_memory_is_shared(ends: tuple[Side, Side]) -> None:
     """They arrive whole."""
     here, there = ends
-    here.link.send(Part(1, 1 << 20), bytes(1 << 20))
+    here.link.send(ReplyPart(1, 1 << 20), bytes(1 << 20))
 
     assert await there.come() == (1, bytes(1 << 20))
 

@@ -14,26 +14,26 @@ from modelserver.ext.frontends.messages import (
     PREFIX,
     Ask,
     Begin,
-    Call,
     Content,
     Done,
     End,
     FrameError,
     Gone,
-    Head,
+    LogRecord,
     More,
     Open,
-    Part,
     Piece,
     Ready,
-    Refused,
-    Reply,
+    RefusedByFrontend,
+    ReplyPart,
+    RequestHead,
+    ResponseHead,
     Setup,
     Taken,
     Tokens,
-    Told,
     Turn,
     TurnReader,
+    WholeReply,
     from_frontend_decoder,
     to_frontend_decoder,
 )
@@ -44,29 +44,29 @@ NUMBERS = st.integers(0, 2**40)
 PAIRS = st.lists(st.tuples(BYTES, BYTES), max_size=3)
 STATUS = st.integers(100, 999)
 ADDRESS = st.none() | st.tuples(TEXT, st.integers(0, 65535))
-Said = tuple[Any, bytes]
+Message = tuple[Any, bytes]
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Said:
+def asks(draw: st.DrawFn) -> Message:
     body = draw(BYTES)
     head = draw(st.tuples(BYTES, BYTES, TEXT, BYTES, TEXT, BYTES, NUMBERS, TEXT, st.booleans()))
     return Ask(draw(NUMBERS), len(body), *head), body
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Said:
+def calls(draw: st.DrawFn) -> Message:
     texts = draw(st.tuples(TEXT, TEXT, BYTES, BYTES, TEXT, TEXT))
-    return Call(draw(NUMBERS), *texts, draw(PAIRS), draw(ADDRESS), draw(ADDRESS)), b""
+    return RequestHead(draw(NUMBERS), *texts, draw(PAIRS), draw(ADDRESS), draw(ADDRESS)), b""
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Said:
+def replies(draw: st.DrawFn) -> Message:
     body = draw(BYTES)
-    return Reply(draw(NUMBERS), len(body), draw(STATUS), draw(TEXT), draw(BYTES), draw(TEXT)), body
+    return WholeReply(draw(NUMBERS), len(body), draw(STATUS), draw(TEXT), draw(BYTES), draw(TEXT)), body
 
 
-def with_body(make: Any) -> st.SearchStrategy[Said]:
+def with_body(make: Any) -> st.SearchStrategy[Message]:
     return BYTES.map(lambda body: (make(len(body)), body))
 
 
@@ -74,13 +74,15 @@ FROM_FRONTEND = st.lists(
     asks()
     | calls()
     | with_body(lambda size: Piece(3, size, True))
-    | st.sampled_from([Ready(), Gone(7), Refused(431), Taken(3, 2**40)]).map(lambda message: (message, b""))
-    | st.tuples(st.builds(Told, TEXT, st.just(20), st.just(1.5), TEXT), st.just(b"")),
+    | st.sampled_from([Ready(), Gone(7), RefusedByFrontend(431), Taken(3, 2**40)]).map(
+        lambda message: (message, b"")
+    )
+    | st.tuples(st.builds(LogRecord, TEXT, st.just(20), st.just(1.5), TEXT), st.just(b"")),
     max_size=8,
 )
 TO_FRONTEND = st.lists(
     replies()
-    | with_body(lambda size: Part(5, size))
+    | with_body(lambda size: ReplyPart(5, size))
     | with_body(lambda size: Content(5, size, False))
     | st.sampled_from(
         [
@@ -93,20 +95,20 @@ TO_FRONTEND = st.lists(
             Tokens((("inference", b"x" * 32, None), ("API", b"y" * 32, 1.5))),
         ]
     ).map(lambda message: (message, b""))
-    | st.tuples(st.builds(Head, NUMBERS, STATUS, PAIRS), st.just(b""))
+    | st.tuples(st.builds(ResponseHead, NUMBERS, STATUS, PAIRS), st.just(b""))
     | st.tuples(st.builds(Begin, NUMBERS, STATUS, TEXT, BYTES, TEXT), st.just(b"")),
     max_size=8,
 )
 
 
-def written(output: list[Said]) -> bytes:
+def written(output: list[Message]) -> bytes:
     turn = Turn()
     for message, body in output:
         turn.add(message, body)
     return b"".join(turn.take())
 
 
-def heard(decoder: Any, pieces: list[bytes]) -> list[Said]:
+def heard(decoder: Any, pieces: list[bytes]) -> list[Message]:
     reader: TurnReader[Any] = TurnReader(decoder, lambda place, size: bytes([place]) * size)
     return [output for piece in pieces for output in reader.feed(piece)]
 
@@ -117,7 +119,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(FROM_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
-def test_what_a_front_end_says_arrives(turns: list[list[Said]], places: list[int]) -> None:
+def test_what_a_front_end_says_arrives(turns: list[list[Message]], places: list[int]) -> None:
     """Every message arrives once, in order, with its own body, however the bytes are cut."""
     data = b"".join(map(written, turns))
 
@@ -125,7 +127,7 @@ def test_what_a_front_end_says_arrives(turns: list[list[Said]], places: list[int
 
 
 @given(st.lists(TO_FRONTEND, max_size=3), st.lists(st.integers(0, 10_000), max_size=5))
-def test_what_the_server_says_arrives(turns: list[list[Said]], places: list[int]) -> None:
+def test_what_the_server_says_arrives(turns: list[list[Message]], places: list[int]) -> None:
     """The other way too."""
     data = b"".join(map(written, turns))
 
@@ -136,7 +138,7 @@ def test_a_turn_is_one_piece() -> None:
     """Many small messages are one write; nothing is nothing."""
     turn = Turn()
     for number in range(100):
-        turn.add(Part(number, 3), b"abc")
+        turn.add(ReplyPart(number, 3), b"abc")
 
     assert len(turn.take()) == 1
     assert turn.take() == []
@@ -146,7 +148,7 @@ def test_large_bodies_are_not_copied() -> None:
     """A large body is a piece of its own, the very object."""
     body = bytes(1 << 20)
     turn = Turn()
-    turn.add(Part(1, len(body)), body)
+    turn.add(ReplyPart(1, len(body)), body)
 
     assert turn.take()[1] is body
 
@@ -154,23 +156,23 @@ def test_large_bodies_are_not_copied() -> None:
 def test_stored_bodies() -> None:
     """A body that lies elsewhere is fetched from there; its neighbours' are in the frame."""
     turn = Turn()
-    turn.add(Part(1, 2), b"ab")
-    turn.add(Part(2, 4), b"cccc", place=7)
-    turn.add(Part(3, 1), b"d")
+    turn.add(ReplyPart(1, 2), b"ab")
+    turn.add(ReplyPart(2, 4), b"cccc", place=7)
+    turn.add(ReplyPart(3, 1), b"d")
     data = b"".join(turn.take())
 
     assert b"cccc" not in data
     assert heard(to_frontend_decoder, [data]) == [
-        (Part(1, 2), b"ab"),
-        (Part(2, 4), b"\7\7\7\7"),
-        (Part(3, 1), b"d"),
+        (ReplyPart(1, 2), b"ab"),
+        (ReplyPart(2, 4), b"\7\7\7\7"),
+        (ReplyPart(3, 1), b"d"),
     ]
 
 
 def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one side has to say may be more than a frame has: order stays."""
     monkeypatch.setattr(frontend, "FRAME_BYTES", 100)
-    output = [(Part(number, 40), bytes([number]) * 40) for number in range(10)]
+    output = [(ReplyPart(number, 40), bytes([number]) * 40) for number in range(10)]
     data = written(output)
 
     assert PREFIX.unpack_from(data)[1] == 120

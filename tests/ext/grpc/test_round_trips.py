@@ -22,7 +22,7 @@ from modelserver.engine.tensors.rows import (
     pack_answer,
     separate,
 )
-from modelserver.engine.tensors.tensor import Output, Tensor
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.tensors import read_request, response
@@ -148,7 +148,7 @@ def test_all_forms_of_a_request_are_the_same_tensor(datatype: str, data: st.Data
         assert len(keys) == 1
 
 
-def echoed(request: InferRequest) -> list[Output]:
+def echoed(request: InferRequest) -> list[OutputTensor]:
     """The outputs that a model makes of a request whose rows it gives back."""
     extra, whole, rows = cut(request)
     form = decode_form(extra)
@@ -177,7 +177,7 @@ def test_answers_come_back_in_every_form(datatype: str, data: st.DataObject) -> 
         assert from_grpc(request, outputs) == sent.data
 
 
-def from_rest(request: InferRequest, outputs: list[Output], *, binary: bool) -> bytes:
+def from_rest(request: InferRequest, outputs: list[OutputTensor], *, binary: bool) -> bytes:
     """The bytes of the output as REST tells it."""
     requests = InferRequest(request.inputs, binary=binary)
     content, length = encode_response("m", "1", requests, "id", outputs)
@@ -191,7 +191,7 @@ def from_rest(request: InferRequest, outputs: list[Output], *, binary: bool) -> 
     )
 
 
-def from_grpc(request: InferRequest, outputs: list[Output]) -> bytes:
+def from_grpc(request: InferRequest, outputs: list[OutputTensor]) -> bytes:
     """The bytes of the output as gRPC tells it: raw to those who were, and where there is nothing else."""
     answer = message("inference.ModelInferResponse").FromString(
         response(ResponseParts("m", "1", request, TENSORS, False, [], "id"), outputs).SerializeToString()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.engine.tensors.tensor import Output
+from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.messages import message
@@ -35,7 +35,7 @@ def test_raw_request_gets_raw_answer(datatype: str) -> None:
 
     request = read_request(asking(inputs=[tensor], raw_input_contents=[raw]))
     answer = response(
-        answering(request, "id", batchId="b"), [Output("x", datatype, (count,), [raw[:4], raw[4:]])]
+        answering(request, "id", batchId="b"), [OutputTensor("x", datatype, (count,), [raw[:4], raw[4:]])]
     )
 
     assert list(answer.raw_output_contents) == [raw]
@@ -48,7 +48,7 @@ def test_a_half_makes_all_raw() -> None:
     request = read_request(
         asking(inputs=[{"name": "x", "datatype": "FP32", "shape": [1], "contents": {"fp32_contents": [1]}}])
     )
-    outputs = [Output("a", "FP32", (1,), [b"aaaa"]), Output("b", "BF16", (1,), [b"bb"])]
+    outputs = [OutputTensor("a", "FP32", (1,), [b"aaaa"]), OutputTensor("b", "BF16", (1,), [b"bb"])]
 
     assert list(response(answering(request), outputs).raw_output_contents) == [b"aaaa", b"bb"]
 

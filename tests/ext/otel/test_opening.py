@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.ext.otel.collector import collector, environment
 
-from modelserver.engine.otlp import is_wanted
+from modelserver.engine.otlp import is_enabled
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
 from modelserver.ext.otel.extension import Extension
@@ -66,7 +66,7 @@ def test_what_the_environment_turns_off(
     """The variables that say so, each for its signal or for all."""
     set_environment(monkeypatch, **variables)
 
-    assert is_wanted("traces") is is_on
+    assert is_enabled("traces") is is_on
     assert (OpenTelemetry(Settings(otel="traces")).start(lambda *_: None) is not None) is is_on
 
 

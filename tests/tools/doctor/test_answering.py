@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.tools.doctor.conftest import Handler, Model
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.tools.doctor.answering import check_alone, check_bad_row, check_batches, check_empty
 from modelserver.tools.doctor.chart import Chart
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def found(handler: Handler, rows: list[Sample], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
     """What the checks find, by kind."""
-    chart = Chart(methods={"handle": Place("h.py", 1)})
+    chart = Chart(methods={"handle": SourceLine("h.py", 1)})
     model = cast("Any", Model(handler))
     alone = check_alone(chart, model, rows, 1e-3)
     good = [row for row in rows if row.name in alone]
@@ -112,7 +112,7 @@ def test_inputs_that_are_refused(rows: list[Sample]) -> None:
     assert "an input that was made is refused" in chart.left_out["answers"]
     assert check_alone(chart, cast("Any", Model(handle)), rows, 0) == {}
     assert [(each.id, each.place) for each in chart.findings] == [
-        ("input-refused", Place("h.py", 3, "handle"))
+        ("input-refused", SourceLine("h.py", 3, "handle"))
     ]
 
 

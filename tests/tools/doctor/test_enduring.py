@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.tools.doctor.conftest import Model
 
-from modelserver.engine.wire.probing import Called, Opened, Place, Training
+from modelserver.engine.wire.probing import Called, Opened, SourceLine, Training
 from modelserver.tools.doctor.chart import Chart
 from modelserver.tools.doctor.enduring import check_calls, check_endurance
 from modelserver.tools.doctor.patient import Readings
@@ -66,7 +66,7 @@ def test_single_calls() -> None:
     """Files that are read and networks that are built in every call, gradients and the mode of networks are
     found once each.
     """
-    here = Place("h.py", 5, "handle")
+    here = SourceLine("h.py", 5, "handle")
     call = Called(
         *(1, 1),
         opened=[Opened("/models/m/names.json", here), Opened("/etc/hosts")],
@@ -91,7 +91,7 @@ def test_single_calls() -> None:
 def test_work_of_some_calls() -> None:
     """A file that only some calls read may belong to their input, and the first may load what others use."""
     calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
-    calls[0] = Called(1, 1, built=Place("h.py", 5, "handle"))
+    calls[0] = Called(1, 1, built=SourceLine("h.py", 5, "handle"))
     chart = Chart()
     check_calls(chart, calls, Path("/models/m"))
     check_calls(chart, calls[:2], Path("/models/m"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.engine.wire.probing import Imported, Place, Reported, Training
+from modelserver.engine.wire.probing import Imported, Reported, SourceLine, Training
 from modelserver.tools.doctor.chart import Chart
 from modelserver.tools.doctor.loading import check_imports, check_requirements, check_training
 
@@ -16,8 +16,8 @@ def test_imports(tmp_path: Path) -> None:
     """The longest are told; one that takes long and is not used is a finding."""
     (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
     imported = [
-        Imported("httpx", 0.9, 1.2, Place("h.py", 1, "<module>")),
-        Imported("json", 0.0, 0.01, Place("h.py", 2, "<module>")),
+        Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),
+        Imported("json", 0.0, 0.01, SourceLine("h.py", 2, "<module>")),
         Imported("anyio", 0.3),
     ]
     chart = Chart()
@@ -53,9 +53,9 @@ def test_requirements(tmp_path: Path) -> None:
 
 def test_training() -> None:
     """The mode matters more where layers depend on it."""
-    chart = Chart(methods={"load": Place("h.py", 4)})
+    chart = Chart(methods={"load": SourceLine("h.py", 4)})
     check_training(chart, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
 
     (finding,) = chart.findings
-    assert (finding.level, finding.place) == ("error", Place("h.py", 4))
+    assert (finding.level, finding.place) == ("error", SourceLine("h.py", 4))
     assert finding.seen == "self.net (Net) is in training mode, with BatchNorm2d, Dropout."

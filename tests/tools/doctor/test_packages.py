@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.tools.doctor.packages import Import, distribution_of, imports_of, missing
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ def test_imports(folder: Path) -> None:
     imports = {each.package: each for each in imports_of(folder)}
 
     assert imports == {
-        "json": Import("json", Place("handler.py", 2), used=False),
-        "os": Import("os", Place("handler.py", 2), used=True),
-        "typing": Import("typing", Place("handler.py", 4), used=True),
-        "sklearn": Import("sklearn", Place("handler.py", 5), used=True),
-        "yaml": Import("yaml", Place("handler.py", 5), used=False),
-        "httpx": Import("httpx", Place("handler.py", 7), used=True),
-        "psutil": Import("psutil", Place("handler.py", 16), used=False),
-        "captum": Import("captum", Place("handler.py", 22), used=False),
+        "json": Import("json", SourceLine("handler.py", 2), used=False),
+        "os": Import("os", SourceLine("handler.py", 2), used=True),
+        "typing": Import("typing", SourceLine("handler.py", 4), used=True),
+        "sklearn": Import("sklearn", SourceLine("handler.py", 5), used=True),
+        "yaml": Import("yaml", SourceLine("handler.py", 5), used=False),
+        "httpx": Import("httpx", SourceLine("handler.py", 7), used=True),
+        "psutil": Import("psutil", SourceLine("handler.py", 16), used=False),
+        "captum": Import("captum", SourceLine("handler.py", 22), used=False),
     }
 
 

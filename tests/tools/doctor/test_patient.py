@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.testing.answer import Answer
 from modelserver.tools.doctor.patient import Patient, message_of, place_in
 from modelserver.tools.doctor.samples import JSON, Sample
@@ -65,8 +65,8 @@ def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
 
 def test_places_in_messages() -> None:
     """The model's own line is read from an error."""
-    assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == Place("my/h.py", 12, "handle")
-    assert place_in("invalid syntax (h.py, line 3)") == Place("h.py", 3)
+    assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == SourceLine("my/h.py", 12, "handle")
+    assert place_in("invalid syntax (h.py, line 3)") == SourceLine("h.py", 3)
     assert place_in("nothing") is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.tools.doctor.chart import Chart
 from modelserver.tools.doctor.report import as_json, as_text, shown_file, verdict
 from modelserver.tools.serve.console import Style
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def chart() -> Chart:
     """An error, advice, figures, and something left out."""
     made = Chart(checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"})
-    made.found("order-changed", "Row 0 got the answer of row 1.", Place("h.py", 3, "handle"))
-    made.found("order-changed", "The same again.", Place("h.py", 3, "handle"))
+    made.found("order-changed", "Row 0 got the answer of row 1.", SourceLine("h.py", 3, "handle"))
+    made.found("order-changed", "The same again.", SourceLine("h.py", 3, "handle"))
     made.found("batch-cost", "A row costs 2 ms.", advice="Set batchSize: 8.")
     made.figures = {
         "load": {"import_seconds": 1.25, "initialize_seconds": 0.5, "packages": {"torch": 1.0}},
@@ -77,8 +77,8 @@ def test_files(tmp_path: Path) -> None:
     """A script's neighbours are told by their paths; the copy of a name with dots by the script's."""
     (tmp_path / "helper.py").touch()
 
-    assert shown_file(Place("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
-    assert shown_file(Place("h_1.py", 1), tmp_path / "h.1.py") == str(tmp_path / "h.1.py")
+    assert shown_file(SourceLine("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
+    assert shown_file(SourceLine("h_1.py", 1), tmp_path / "h.1.py") == str(tmp_path / "h.1.py")
 
 
 def test_verdicts() -> None:
@@ -86,5 +86,5 @@ def test_verdicts() -> None:
     made = Chart()
     assert verdict(made) == "nothing is wrong"
     for line in (1, 2):
-        made.found("gradients-on", "seen", Place("h.py", line))
+        made.found("gradients-on", "seen", SourceLine("h.py", line))
     assert verdict(made) == "2 warnings"

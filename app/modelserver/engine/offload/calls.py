@@ -25,7 +25,7 @@ _making = threading.Lock()
 encode = msgspec.msgpack.Encoder().encode
 
 
-class Call(msgspec.Struct, array_like=True):
+class OffloadCall(msgspec.Struct, array_like=True):
     """A call of ``function`` in ``module``, which may use ``seconds`` of CPU time."""
 
     module: str
@@ -34,7 +34,7 @@ class Call(msgspec.Struct, array_like=True):
     arguments: msgspec.Raw
 
 
-class Ended(msgspec.Struct, array_like=True):
+class CallEnded(msgspec.Struct, array_like=True):
     """The end of a call: ``value``, or an error by name and text; the name is "" for an unexpected one."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -42,11 +42,11 @@ class Ended(msgspec.Struct, array_like=True):
     text: str = ""
 
 
-class Closed(Exception):
+class HelperClosed(Exception):
     """The peer has closed the connection."""
 
 
-def send(connection: socket.socket, message: Call | Ended) -> None:
+def send(connection: socket.socket, message: OffloadCall | CallEnded) -> None:
     """Writes one frame. Raises OSError."""
     frame = encode(message)
     connection.sendall(_SIZE.pack(len(frame)))
@@ -65,7 +65,7 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
     while position < size:
         count = connection.recv_into(view[position:])
         if not count:
-            raise Closed
+            raise HelperClosed
         position += count
     return buffer
 
@@ -96,8 +96,8 @@ def read_result(function: Callable[..., Any], value: msgspec.Raw) -> Any:
     return _decoders(function)[1].decode(value)
 
 
-def perform(call: Call) -> Ended:
+def perform(call: OffloadCall) -> CallEnded:
     """Calls the function. Raises what it raises."""
     function = getattr(import_module(call.module), call.function)
     arguments = _decoders(function)[0].decode(call.arguments)
-    return Ended(msgspec.Raw(encode(function(*arguments))))
+    return CallEnded(msgspec.Raw(encode(function(*arguments))))

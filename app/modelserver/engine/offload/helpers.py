@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import msgspec
 
 from modelserver import errors
-from modelserver.engine.offload.calls import Call, Closed, Ended, encode, read_result, receive, send
+from modelserver.engine.offload.calls import (
+    CallEnded,
+    HelperClosed,
+    OffloadCall,
+    encode,
+    read_result,
+    receive,
+    send,
+)
 from modelserver.errors import InternalError, ModelServerError
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ _log = logging.getLogger("modelserver.offload")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_decode = msgspec.msgpack.Decoder(Ended).decode
+_decode = msgspec.msgpack.Decoder(CallEnded).decode
 
 # Seconds to wait per second of allowed CPU time, and in addition: the machine or disk may be slow.
 _PATIENCE = 10.0
@@ -85,7 +93,7 @@ class Helpers:
 
     def _call(self, seconds: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
         """In a thread, which has a helper of its own."""
-        call = Call(function.__module__, function.__name__, seconds, msgspec.Raw(encode(args)))
+        call = OffloadCall(function.__module__, function.__name__, seconds, msgspec.Raw(encode(args)))
         ended = self._perform(call)
         if ended.error is None:
             result: R = read_result(function, ended.value)
@@ -99,7 +107,7 @@ class Helpers:
             raise InternalError()
         raise kind(ended.text)
 
-    def _perform(self, call: Call) -> Ended:
+    def _perform(self, call: OffloadCall) -> CallEnded:
         while not self._closed:
             fresh = (helper := getattr(self._own, "helper", None)) is None
             if helper is None:
@@ -108,7 +116,7 @@ class Helpers:
                 return helper.perform(call)
             except TimeoutError:
                 how = "did not answer"
-            except (Closed, OSError):
+            except (HelperClosed, OSError):
                 code = helper.process.wait()
                 if code == -signal.SIGXCPU:
                     self._end()
@@ -152,21 +160,21 @@ class Helpers:
 
 class _Helper:
     def __init__(self, memory: int) -> None:
-        self._connection, theirs = socket.socketpair()
-        with theirs:
+        self._connection, helper_end = socket.socketpair()
+        with helper_end:
             self.process = subprocess.Popen(  # noqa: S603 - this very program
-                [sys.executable, "-m", "modelserver.engine.offload", str(theirs.fileno()), str(memory)],
+                [sys.executable, "-m", "modelserver.engine.offload", str(helper_end.fileno()), str(memory)],
                 # `-m` searches the current directory first, so nobody else may write to it.
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 # The server's parent may wait for its output to end.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[helper_end.fileno()],
                 start_new_session=True,
             )
 
-    def perform(self, call: Call) -> Ended:
+    def perform(self, call: OffloadCall) -> CallEnded:
         """Raises Closed, OSError, TimeoutError."""
         self._connection.settimeout(call.seconds * _PATIENCE + _MORE_PATIENCE)
         send(self._connection, call)

@@ -15,17 +15,17 @@ import traceback
 
 import msgspec
 
-from modelserver.engine.offload.calls import Call, Closed, Ended, perform, receive, send
+from modelserver.engine.offload.calls import CallEnded, HelperClosed, OffloadCall, perform, receive, send
 from modelserver.errors import ModelServerError
 
 IDLE = 60.0  # seconds
 
-_decode = msgspec.msgpack.Decoder(Call).decode
+_decode = msgspec.msgpack.Decoder(OffloadCall).decode
 
 
 def serve(connection: socket.socket) -> None:
     """Performs calls until the connection is closed or idle."""
-    with contextlib.suppress(Closed, OSError):
+    with contextlib.suppress(HelperClosed, OSError):
         while True:
             call = _decode(receive(connection))
             _allow(call.seconds)
@@ -33,15 +33,15 @@ def serve(connection: socket.socket) -> None:
             del call
 
 
-def _ended(call: Call) -> Ended:
+def _ended(call: OffloadCall) -> CallEnded:
     try:
         return perform(call)
     except ModelServerError as error:
-        return Ended(error=type(error).__name__, text=error.message[: 1 << 16])
+        return CallEnded(error=type(error).__name__, text=error.message[: 1 << 16])
     except MemoryError:
-        return Ended(error=MemoryError.__name__)
+        return CallEnded(error=MemoryError.__name__)
     except Exception:  # noqa: BLE001 - the server logs it
-        return Ended(error="", text=traceback.format_exc())
+        return CallEnded(error="", text=traceback.format_exc())
 
 
 def _allow(seconds: float) -> None:

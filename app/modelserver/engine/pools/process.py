@@ -16,7 +16,7 @@ from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import SpawnRefused
-from modelserver.engine.wire.arena import create, read_begun, recall, send_with
+from modelserver.engine.wire.arena import create, read_started, recall, send_with
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import MARK, end_marked, new_mark
 
@@ -112,7 +112,7 @@ class WorkerProcess:
         memory, self.memory = self.memory, None
         if memory is not None:
             with contextlib.suppress(OSError):
-                self.begun = read_begun(memory)
+                self.begun = read_started(memory)
             os.close(memory)
         return describe_exit(code)
 

@@ -24,10 +24,10 @@ from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload
 from modelserver.engine.pools.variables import THREAD_VARIABLES, with_allocator
 from modelserver.engine.wire.marks import MARK, new_mark
 from modelserver.engine.wire.spawning import (
-    Ended,
+    ChildEnded,
+    ForkRefused,
+    ModulesImported,
     Prepare,
-    Prepared,
-    Refused,
     Spawn,
     Spawned,
     receive_report,
@@ -392,18 +392,18 @@ class _SpawnerProcess:
             self._handle(*received)
 
     def _handle(self, report: FromSpawner, descriptors: list[int]) -> None:
-        if isinstance(report, Ended):
+        if isinstance(report, ChildEnded):
             child = self._children.pop(report.pid, None)
             if child is not None:
                 child.ended(report.code)
             return
         pending = self._pending.popleft()
-        if isinstance(report, Prepared):
+        if isinstance(report, ModulesImported):
             self._patience = PATIENCE
             if not pending.reply.done():
                 pending.reply.set_result(None)
             return
-        if isinstance(report, Refused):
+        if isinstance(report, ForkRefused):
             if pending.life is not None:
                 os.close(pending.life)
             if not pending.reply.done():

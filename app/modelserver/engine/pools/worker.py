@@ -536,7 +536,7 @@ class Worker:
     def _on_recalled(self, message: Recalled) -> None:
         if message.below == self._recalled_below:
             self._recalled_below = 0
-        for batch in self._taken_back(message.begun, message.below):
+        for batch in self._taken_back(message.started, message.below):
             self._owner.worker_returned(self, batch)
 
     def _measure(self, batch: Batch | None = None, seconds: float = 0.0) -> None:

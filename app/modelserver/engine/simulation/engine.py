@@ -48,7 +48,7 @@ class Clients:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SimulatedServer:
     """One model version: what a batch costs, how it batches, and with how many workers.
 
     ``overhead`` is the way of a batch to its worker and back, in seconds; a batch handed over in advance
@@ -94,7 +94,9 @@ class Simulation:
         seed: of everything random but ``source``.
     """
 
-    def __init__(self, server: Server, policy: Policy, source: Iterator[float] | Clients, seed: int) -> None:
+    def __init__(
+        self, server: SimulatedServer, policy: Policy, source: Iterator[float] | Clients, seed: int
+    ) -> None:
         self.server = server
         self.queue = BatchQueue(server.batch_size, policy, server.queue_size, 1 << 40)
         self.trace = Trace()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SimulatedFigures:
     """Of the time after the warm-up. ``rate`` in requests/s, ``device_ms`` worker time per request."""
 
     rate: float
@@ -25,12 +25,12 @@ class Figures:
     requests: int
 
 
-def summarize(trace: Trace, begin: float, end: float) -> Figures:
+def summarize(trace: Trace, begin: float, end: float) -> SimulatedFigures:
     """Requests that came, and batches that ended, from ``begin`` to ``end`` seconds."""
     latencies = sorted(latency * 1e3 for arrived, latency in trace.answers if begin <= arrived < end)
     batches = [(size, seconds) for at, size, seconds in trace.batches if begin <= at < end]
     answered = sum(size for size, _ in batches)
-    return Figures(
+    return SimulatedFigures(
         rate=answered / (end - begin),
         batch=answered / len(batches) if batches else 0.0,
         device_ms=1e3 * sum(seconds for _, seconds in batches) / answered if answered else 0.0,

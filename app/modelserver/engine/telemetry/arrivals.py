@@ -24,7 +24,7 @@ DAY: Final = 86_400.0
 _MARKS: Final = 3 * 3600.0
 
 
-class Interval(NamedTuple):
+class ArrivalInterval(NamedTuple):
     """What happened in so many seconds. ``lost`` requests were refused, expired, or left by their client;
     ``worked`` are the handlers' seconds, ``available`` those of all workers.
     """
@@ -43,12 +43,12 @@ class Interval(NamedTuple):
         return self.answered + self.lost
 
 
-class Measured(NamedTuple):
+class ArrivalHistory(NamedTuple):
     """Intervals in order, from the first request on; how many answers fell into each bucket of the latency
     histogram; the mean seconds of a request beside queue and handler.
     """
 
-    intervals: list[Interval]
+    intervals: list[ArrivalInterval]
     latencies: list[float]
     overhead: float
 
@@ -90,7 +90,7 @@ class Arrivals:
                 self._pass_idly(self._looked, workers)
             seconds = now - self._looked
             differences = [after - earlier for earlier, after in zip(before, counts, strict=True)]
-            self._add(Interval._make([seconds, *differences, seconds * workers]))
+            self._add(ArrivalInterval._make([seconds, *differences, seconds * workers]))
             self._at = now
             if now - self._marks[-1].at >= _MARKS:
                 self._marks.append(_sums(now, metrics))
@@ -103,7 +103,7 @@ class Arrivals:
             for each in range(0, len(rows), _WIDTH):
                 rows[each + _COSTS : each + _WIDTH] = array("f", [0.0] * (_WIDTH - _COSTS))
 
-    def measured(self, now: float, metrics: ModelMetrics, workers: int) -> Measured:
+    def measured(self, now: float, metrics: ModelMetrics, workers: int) -> ArrivalHistory:
         """Everything up to now."""
         self.look(now, metrics, workers)
         if any(self._rows):
@@ -121,7 +121,7 @@ class Arrivals:
             overhead = (last.latency - first.latency) / answers - (last.queued - first.queued) / waits
             overhead -= (last.worked - first.worked) / batches
         intervals = [each for rows in reversed(self._rows) for each in _intervals(rows)]
-        return Measured(
+        return ArrivalHistory(
             list(dropwhile(lambda each: not each.arrived, intervals)),
             [after - before for before, after in zip(first.latencies, last.latencies, strict=True)],
             min(1.0, max(0.0, overhead)),
@@ -129,23 +129,23 @@ class Arrivals:
 
     def _pass_idly(self, until: float, workers: int) -> None:
         if (seconds := until - self._at) > 0:
-            self._add(Interval(seconds, 0.0, 0.0, available=seconds * workers))
+            self._add(ArrivalInterval(seconds, 0.0, 0.0, available=seconds * workers))
             self._at = until
 
-    def _add(self, interval: Interval) -> None:
+    def _add(self, interval: ArrivalInterval) -> None:
         coming = [interval]
-        for rows, (kept, _), (_, longer) in zip(self._rows, SPANS, (*SPANS[1:], SPANS[-1]), strict=True):
+        for rows, (span, _), (_, longer) in zip(self._rows, SPANS, (*SPANS[1:], SPANS[-1]), strict=True):
             for each in coming:
                 rows.extend(each)
             coming = []
-            while sum(rows[::_WIDTH]) > kept + longer:
+            while sum(rows[::_WIDTH]) > span + longer:
                 coming.append(_take_oldest(rows, longer))
             if not coming:
                 return
 
 
-_WIDTH: Final = len(Interval._fields)
-_COSTS: Final = Interval._fields.index("batches")
+_WIDTH: Final = len(ArrivalInterval._fields)
+_COSTS: Final = ArrivalInterval._fields.index("batches")
 
 
 def _counts(metrics: ModelMetrics) -> tuple[float, ...]:
@@ -169,16 +169,16 @@ def _sums(now: float, metrics: ModelMetrics) -> _Sums:
     )
 
 
-def _take_oldest(rows: array[float], longest: float) -> Interval:
+def _take_oldest(rows: array[float], longest: float) -> ArrivalInterval:
     """Removes the oldest interval, together with those after it that last at most ``longest`` with it."""
     count, seconds = 1, rows[0]
     while count * _WIDTH < len(rows) and seconds + rows[count * _WIDTH] <= longest:
         seconds += rows[count * _WIDTH]
         count += 1
-    taken = Interval(*(sum(rows[field : count * _WIDTH : _WIDTH]) for field in range(_WIDTH)))
+    taken = ArrivalInterval(*(sum(rows[field : count * _WIDTH : _WIDTH]) for field in range(_WIDTH)))
     del rows[: count * _WIDTH]
     return taken
 
 
-def _intervals(rows: array[float]) -> Iterator[Interval]:
-    return (Interval(*rows[each : each + _WIDTH]) for each in range(0, len(rows), _WIDTH))
+def _intervals(rows: array[float]) -> Iterator[ArrivalInterval]:
+    return (ArrivalInterval(*rows[each : each + _WIDTH]) for each in range(0, len(rows), _WIDTH))

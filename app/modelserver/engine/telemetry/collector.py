@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CollectedMetric:
     """One line of a collector."""
 
     name: str
@@ -59,7 +59,7 @@ class Collector:
         self._command = (python, *words)
         self._timeout = timeout
 
-    async def read(self) -> list[Reading]:
+    async def read(self) -> list[CollectedMetric]:
         """The metrics it prints, also before a failure, which is logged."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -86,15 +86,15 @@ class Collector:
         return list(parse_readings(output.decode(errors="replace")))
 
 
-def parse_readings(text: str) -> Iterator[Reading]:
+def parse_readings(text: str) -> Iterator[CollectedMetric]:
     """The metrics with finite values; other lines are ignored."""
     for line in text.splitlines():
-        found = _LINE.fullmatch(line.strip())
+        match = _LINE.fullmatch(line.strip())
         value = math.nan
-        if found is not None:
+        if match is not None:
             with contextlib.suppress(ValueError):
-                value = float(found["value"])
-        if found is None or not math.isfinite(value):
+                value = float(match["value"])
+        if match is None or not math.isfinite(value):
             continue
-        pairs = (item.partition(":") for item in found["dimensions"].split(",") if item)
-        yield Reading(found["name"], found["unit"], value, {key: text for key, _, text in pairs})
+        pairs = (item.partition(":") for item in match["dimensions"].split(",") if item)
+        yield CollectedMetric(match["name"], match["unit"], value, {key: text for key, _, text in pairs})

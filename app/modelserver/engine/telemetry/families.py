@@ -15,7 +15,7 @@ from modelserver.engine.telemetry.prometheus import (
     Family,
     Gauge,
     Histogram,
-    Registry,
+    MetricRegistry,
     Value,
 )
 
@@ -121,7 +121,7 @@ class Families:
     ours without `modelserver_`; ``histograms`` are all ours.
     """
 
-    def __init__(self, registry: Registry, mode: MetricsMode, config: MetricsConfig | None) -> None:
+    def __init__(self, registry: MetricRegistry, mode: MetricsMode, config: MetricsConfig | None) -> None:
         self.values: dict[str, Counter | Gauge] = {}
         self.histograms: dict[str, Histogram] = {}
         self._registry = registry

@@ -34,7 +34,7 @@ PATIENCE = 1.0
 START_PATIENCE = 60.0
 
 # NVML's numbers of errors, and of the mode of a GPU that is divided.
-_NO_PERMISSION, _LIBRARY_NOT_FOUND = 4, 12
+_NO_PERMISSION, _NO_LIBRARY = 4, 12
 _DIVIDED = 1
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Driver:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            self.is_broken = getattr(error, "value", None) != _LIBRARY_NOT_FOUND
+            self.is_broken = getattr(error, "value", None) != _NO_LIBRARY
             self.problem = (
                 f"NVIDIA's driver cannot be used: {error}"
                 if self.is_broken

@@ -16,7 +16,7 @@ from modelserver.engine.telemetry.prometheus import (
     FAMILY_KINDS,
     AnyFamily,
     Distribution,
-    Registry,
+    MetricRegistry,
     Value,
     label_name,
     metric_name,
@@ -53,7 +53,7 @@ class HandlerFamilies:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: MetricRegistry,
         config: MetricsConfig | None = None,
         *,
         accepts_all: bool = True,
@@ -113,7 +113,7 @@ class HandlerFamilies:
         return family
 
 
-class HandlerMetrics:
+class ModelHandlerMetrics:
     """The metrics emitted by the handlers of one model, all versions."""
 
     def __init__(self, families: HandlerFamilies, model_name: str, hostname: str) -> None:
@@ -133,10 +133,10 @@ class HandlerMetrics:
         warning.
         """
         key = (name, kind, tuple(dimensions))
-        found = self._children[key] if key in self._children else self._admit(key, unit)
-        if found is None or not math.isfinite(value):
+        entry = self._children[key] if key in self._children else self._admit(key, unit)
+        if entry is None or not math.isfinite(value):
             return
-        child, is_gauge = found
+        child, is_gauge = entry
         if isinstance(child, Distribution):
             child.observe(value)
         elif is_gauge:
@@ -156,11 +156,11 @@ class HandlerMetrics:
     def _admit(self, key: _Key, unit: str) -> tuple[Value | Distribution, bool] | None:
         if self._closed:
             return None
-        name, given_kind, given = key
+        name, emitted_kind, emitted = key
         if len(self._children) >= MAX_SERIES_PER_MODEL:
             self._warn("series", f"more than {MAX_SERIES_PER_MODEL} series of handler metrics")
             return None
-        listed = self.families.as_listed(name, unit, given_kind, given)
+        listed = self.families.as_listed(name, unit, emitted_kind, emitted)
         if listed is None:
             self._children[key] = None
             return None
@@ -173,9 +173,9 @@ class HandlerMetrics:
         child = self._child_of_family(metric_name(name[:MAX_TEXT]), unit[:MAX_TEXT], kind, dimensions)
         if child is None:
             self._warn(name, f"the name of the handler metric {name[:MAX_TEXT]!r} ({kind}) is already used")
-        found = None if child is None else (child, kind == "gauge")
-        self._children[key] = found
-        return found
+        entry = None if child is None else (child, kind == "gauge")
+        self._children[key] = entry
+        return entry
 
     def _child_of_family(
         self, name: str, unit: str, kind: str, dimensions: Dimensions

@@ -56,7 +56,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 
 _WARNING = "Warning: "
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
-_SHOWN_NAMES = {MODEL_LOGGER: "MODEL_LOG"}
+_LOGGER_LABELS = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
 _CONFIG_PROBLEMS = (
     *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ImportError),
@@ -97,7 +97,7 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = _LEVEL_NAMES.get(record.levelname, record.levelname)
         source = one_line(str(getattr(record, "source", None) or record.threadName))
-        name = _SHOWN_NAMES.get(record.name, record.name)
+        name = _LOGGER_LABELS.get(record.name, record.name)
         line = f"{self._stamp(record.created)} [{level:<5}] {source} {name} - {_message(record)}"
         return line + "".join(f"\n    {indented_lines(text)}" for text in _traces(self, record))
 
@@ -113,7 +113,7 @@ class JsonFormatter(logging.Formatter):
         values = {
             "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
             "level": _LEVEL_NAMES.get(record.levelname, record.levelname),
-            "logger": _SHOWN_NAMES.get(record.name, record.name),
+            "logger": _LOGGER_LABELS.get(record.name, record.name),
             "source": str(getattr(record, "source", None) or record.threadName),
             "message": shortened(record.getMessage(), MAX_MESSAGE),
         }
@@ -178,7 +178,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
 
 
-class Console(_StreamHandler):
+class ConsoleHandler(_StreamHandler):
     """The current standard output; a closed pipe is not an error."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
@@ -294,7 +294,7 @@ def _handlers(
             handlers.append(LogFile(path, formatter()))
     except OSError as error:
         problems.append(str(error))
-    return [*handlers, Console(formatter())] if console or not handlers else handlers
+    return [*handlers, ConsoleHandler(formatter())] if console or not handlers else handlers
 
 
 def _attached(

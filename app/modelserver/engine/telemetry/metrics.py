@@ -13,7 +13,7 @@ from modelserver.engine.telemetry.families import (
     Families,
     MetricsMode,
 )
-from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, HandlerMetrics
+from modelserver.engine.telemetry.handler_metrics import RESERVED_PREFIX, HandlerFamilies, ModelHandlerMetrics
 from modelserver.engine.telemetry.model_metrics import DEFAULT_VERSION, ModelMetrics
 from modelserver.engine.telemetry.probes import probe_path
 from modelserver.engine.telemetry.prometheus import (
@@ -22,13 +22,13 @@ from modelserver.engine.telemetry.prometheus import (
     Counter,
     Gauge,
     Histogram,
-    Registry,
+    MetricRegistry,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from modelserver.engine.telemetry.collector import Reading
+    from modelserver.engine.telemetry.collector import CollectedMetric
     from modelserver.engine.telemetry.metrics_config import MetricsConfig
     from modelserver.engine.telemetry.system import SystemReading
 
@@ -58,12 +58,12 @@ class ServerMetrics:
     ) -> None:
         self.hostname = hostname or host_name()
         self._mode = mode
-        self._registry = Registry(trailing_comma=as_torchserve)
+        self._registry = MetricRegistry(trailing_comma=as_torchserve)
         self._families = Families(self._registry, mode, config)
         self._handler_families = HandlerFamilies(
             self._registry, config, accepts_all=auto_detect, known_only=as_torchserve
         )
-        self._handler_metrics: dict[str, HandlerMetrics] = {}
+        self._handler_metrics: dict[str, ModelHandlerMetrics] = {}
         self._models: dict[str, dict[str, ModelMetrics]] = {}
         self._callbacks: list[Callable[[], None]] = []
         host = ("Host", self.hostname)
@@ -99,7 +99,7 @@ class ServerMetrics:
         versions = self._models.setdefault(name, {})
         if version not in versions:
             if name not in self._handler_metrics:
-                self._handler_metrics[name] = HandlerMetrics(self._handler_families, name, self.hostname)
+                self._handler_metrics[name] = ModelHandlerMetrics(self._handler_families, name, self.hostname)
             versions[version] = ModelMetrics(
                 self._families,
                 self._handler_metrics[name],
@@ -141,7 +141,7 @@ class ServerMetrics:
                 if (value := getattr(gpu, field)) is not None:
                     values[name].labels("Host", str(gpu.gpu_id), self.hostname).set(value)
 
-    def collected(self, readings: Iterable[Reading]) -> None:
+    def collected(self, readings: Iterable[CollectedMetric]) -> None:
         """Shows the metrics of reference 15.3 and ``metrics_config`` that ``system_metrics_cmd`` printed."""
         for reading in readings:
             family = self._registry.get(reading.name)

@@ -85,10 +85,10 @@ def _line_of(text: str, place: str) -> int:
     line = 0
     for name, number in _STEP.findall(place):
         if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == name), None)
-            if found is None:
+            entry = next(((key, value) for key, value in node.value if key.value == name), None)
+            if entry is None:
                 break
-            line, node = found[0].start_mark.line, found[1]
+            line, node = entry[0].start_mark.line, entry[1]
         elif isinstance(node, yaml.SequenceNode) and number and int(number) < len(node.value):
             node = node.value[int(number)]
             line = node.start_mark.line
@@ -98,16 +98,16 @@ def _line_of(text: str, place: str) -> int:
 
 
 def _section(value: object, place: str) -> dict[str, MetricSpec]:
-    found: dict[str, MetricSpec] = {}
+    specs: dict[str, MetricSpec] = {}
     for kind, items in _mapping(value, place).items():
         if kind not in KINDS:
             raise ConfigError(f"{place}.{kind}: one of {', '.join(KINDS)} is needed")
         for number, item in enumerate(_list(items, f"{place}.{kind}")):
             spec = _spec(item, kind, f"{place}.{kind}[{number}]")
-            if spec.name in found:
+            if spec.name in specs:
                 raise ConfigError(f"{place}.{kind}[{number}]: {spec.name} is listed twice")
-            found[spec.name] = spec
-    return found
+            specs[spec.name] = spec
+    return specs
 
 
 def _spec(item: object, kind: str, place: str) -> MetricSpec:

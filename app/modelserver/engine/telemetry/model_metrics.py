@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from modelserver.engine.telemetry.families import Families
-    from modelserver.engine.telemetry.handler_metrics import Dimensions, HandlerMetrics
+    from modelserver.engine.telemetry.handler_metrics import Dimensions, ModelHandlerMetrics
     from modelserver.errors import ModelServerError
 
 DEFAULT_VERSION: Final = "default"
@@ -281,7 +281,7 @@ class ModelMetrics:
     def __init__(
         self,
         families: Families,
-        handler_metrics: HandlerMetrics,
+        handler_metrics: ModelHandlerMetrics,
         name: str,
         version: str,
         *,

@@ -23,11 +23,11 @@ def probe_path(target: str) -> str:
     path = target.partition("?")[0].rstrip("/")
     if not path.startswith("/"):
         return path if _GRPC.fullmatch(path) else ""
-    found = _REST.fullmatch(path)
-    if found is None:
+    match = _REST.fullmatch(path)
+    if match is None:
         return ""
-    if found["v1"]:
+    if match["v1"]:
         return "/v1/models/{name}"
     if path.startswith("/v2/models/"):
-        return f"/v2/models/{{name}}{'/versions/{version}' if found['version'] else ''}/ready"
+        return f"/v2/models/{{name}}{'/versions/{version}' if match['version'] else ''}/ready"
     return path

@@ -216,7 +216,7 @@ FAMILY_KINDS: dict[str, type[AnyFamily]] = {"counter": Counter, "gauge": Gauge, 
 AddedFamily = TypeVar("AddedFamily", bound=AnyFamily)
 
 
-class Registry:
+class MetricRegistry:
     """All metrics of a server. ``trailing_comma`` ends label lists as TorchServe does (reference 15.2)."""
 
     def __init__(self, *, trailing_comma: bool = False) -> None:
@@ -258,10 +258,10 @@ class Registry:
         Each series is shown as it is at one moment, and each metric has the series of the moment at which it
         begins.
         """
-        wanted = frozenset(names)
+        selected = frozenset(names)
         lines: list[str] = []
         for family in self.families:
-            for some in self._family_lines(family, wanted):
+            for some in self._family_lines(family, selected):
                 lines += some
                 if len(lines) >= PIECE:
                     yield _encoded(lines)
@@ -269,9 +269,9 @@ class Registry:
         if lines:
             yield _encoded(lines)
 
-    def _family_lines(self, family: AnyFamily, wanted: frozenset[str]) -> Iterator[list[str]]:
-        everything = not wanted or family.name in wanted
-        if wanted and (family.series_count == 0 or not (everything or wanted & {*family.sample_names})):
+    def _family_lines(self, family: AnyFamily, selected: frozenset[str]) -> Iterator[list[str]]:
+        everything = not selected or family.name in selected
+        if selected and (family.series_count == 0 or not (everything or selected & {*family.sample_names})):
             return
         help_text = family.help_text.translate(_HELP_ESCAPES)
         yield [f"# HELP {family.name} {help_text}\n# TYPE {family.name} {family.kind}\n"]
@@ -281,7 +281,7 @@ class Registry:
                 if labels
                 else f"{name} {format_value(value)}\n"
                 for name, labels, value in samples
-                if everything or name in wanted
+                if everything or name in selected
             ]
 
 

@@ -20,18 +20,18 @@ _log = logging.getLogger("modelserver.telemetry")
 EVERY: Final = 0.01
 IDLE: Final = 0.05
 LEAST: Final = 0.01
-TOLD: Final = 0.1
+LOGGED: Final = 0.1
 # Checks without a request after which a loop is idle: in its longer wait, a stall may end unseen.
 QUIET: Final = 100
 
 
-class Served:
+class LastRequest:
     """The last request the loop served; as text, its method and route."""
 
     request: object = None
 
 
-served = Served()
+served = LastRequest()
 """A process has one event loop."""
 
 
@@ -79,7 +79,7 @@ class LoopWatch:
         if held < LEAST:
             return
         self._count(held)
-        if held >= TOLD:
+        if held >= LOGGED:
             _log.warning(
                 "The event loop of %s was blocked for %.0f ms of CPU time; the last request was %s",
                 *(self._whose, held * 1e3, served.request or "none"),

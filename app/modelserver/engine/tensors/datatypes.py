@@ -159,10 +159,10 @@ def check_size(datatype: str, count: int, data: memoryview) -> None:
     """Raises TensorError unless ``data`` has exactly ``count`` elements."""
     if datatype == BYTES:
         most = count + _COUNTED_ON
-        found = len(ends_of_elements(data, most))
-        if found != count:
-            more = " or more" if found == most else ""
-            raise TensorError(f"its shape has {count} elements, its data {found}{more}")
+        counted = len(ends_of_elements(data, most))
+        if counted != count:
+            more = " or more" if counted == most else ""
+            raise TensorError(f"its shape has {count} elements, its data {counted}{more}")
         return
     needed = count * DATATYPES[datatype].width
     if len(data) != needed:

@@ -16,11 +16,11 @@ from modelserver.engine.tensors.shared_memory import (
     NO_MEMORY,
     REGION,
     Memory,
-    Part,
+    RegionPart,
 )
 from modelserver.engine.tensors.tensor import (
     VARIABLE,
-    Output,
+    OutputTensor,
     Tensor,
     TensorSpec,
     check_data,
@@ -74,7 +74,7 @@ class RequestedOutput:
     name: str
     binary: bool
     parameters: dict[str, Any]
-    shared: Part | None = None
+    shared: RegionPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class InferRequest:
                 return output.binary
         return self.binary
 
-    def shared(self, name: str) -> Part | None:
+    def shared(self, name: str) -> RegionPart | None:
         """Where the output of this name is to be written, if not into the response."""
         return next((output.shared for output in self.outputs or () if output.name == name), None)
 
@@ -185,9 +185,9 @@ def _check_numbers(request: _Request, limits: RequestLimits) -> None:
     outputs = request.outputs or []
     limits.check_tensors("inputs", len(request.inputs))
     limits.check_tensors("outputs", len(outputs))
-    told = [request.parameters, *(each.parameters for each in request.inputs)]
-    told += [each.parameters for each in outputs]
-    limits.check_tensors("parameters of all", sum(len(each) for each in told if each))
+    parameters = [request.parameters, *(each.parameters for each in request.inputs)]
+    parameters += [each.parameters for each in outputs]
+    limits.check_tensors("parameters of all", sum(len(each) for each in parameters if each))
 
 
 def _inputs(inputs: list[_Input], binary: memoryview, memory: Memory, *, light: bool) -> list[Tensor]:
@@ -248,7 +248,7 @@ def _shared(
     return read_shared(memory.find(parameters, f"input '{each.name}'"), memory, before, light=light)
 
 
-def read_shared(part: Part | None, memory: Memory, before: int, *, light: bool) -> memoryview:
+def read_shared(part: RegionPart | None, memory: Memory, before: int, *, light: bool) -> memoryview:
     """An input's bytes, after ``before`` bytes of others.
 
     Raises:
@@ -317,7 +317,7 @@ def encode_response(
     version: str,
     request: InferRequest,
     identity: str,
-    outputs: Sequence[Output],
+    outputs: Sequence[OutputTensor],
     *,
     parameters: dict[str, Any] | None = None,
 ) -> tuple[bytes, int | None]:
@@ -391,7 +391,7 @@ def _listed(tensor: Tensor) -> list[Any]:
         return [base64.b64encode(value).decode() for value in values]
 
 
-def _to_json(output: Output) -> bytes:
+def _to_json(output: OutputTensor) -> bytes:
     # Infinity and NaN become null.
     values = unpack(output.datatype, output.data)
     if output.datatype == BYTES:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, LENGTH, TensorError, pack, unpack
-from modelserver.engine.tensors.tensor import Output, elements
+from modelserver.engine.tensors.tensor import OutputTensor, elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,8 +125,8 @@ def is_plain(request: InferRequest) -> bool:
     (first, *others) = request.inputs
     if others or first.datatype != BYTES or not first.shape or not first.shape[0]:
         return False
-    said = request.parameters or first.parameters or request.outputs is not None
-    return not said and elements(first.trailing) == 1
+    has_more = request.parameters or first.parameters or request.outputs is not None
+    return not has_more and elements(first.trailing) == 1
 
 
 def _joined(pieces: Sequence[Buffer]) -> Buffer:
@@ -168,7 +168,7 @@ def pack_answer(outputs: Sequence[tuple[OutputForm, bytes]]) -> bytes:
     return b"".join((_HEAD.pack(len(head)), head, sizes, *contents))
 
 
-def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
+def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[OutputTensor]:
     """The outputs of a request from the answers to its rows.
 
     INT64, UINT64 and FP64 are converted to the last of them that occurs, as Python's numbers do not imply a
@@ -197,7 +197,7 @@ def join_answers(answers: Sequence[bytes], *, whole: bool) -> list[Output]:
             for place, form in enumerate(forms)
         ]
     return [
-        Output(form.name, form.datatype, form.shape if whole else (len(parts), *form.shape), column)
+        OutputTensor(form.name, form.datatype, form.shape if whole else (len(parts), *form.shape), column)
         for form, column in zip(forms, columns, strict=True)
     ]
 
@@ -232,20 +232,20 @@ def _agreed(rows: Sequence[list[OutputForm]]) -> list[OutputForm]:
                 continue
             if form.shape != before.shape or not {form.datatype, before.datatype} <= _PYTHONS.keys():
                 raise TensorError(
-                    f"the rows of output '{form.name}' cannot be joined: row 0 is {_shown(first[place])}, "
-                    f"row {number} is {_shown(form)}"
+                    f"the rows of output '{form.name}' cannot be joined: row 0 is {_describe(first[place])}, "
+                    f"row {number} is {_describe(form)}"
                 )
             agreed[place] = max(before, form, key=lambda each: _PYTHONS[each.datatype])
     return agreed
 
 
-def _converted(form: OutputForm, wanted: OutputForm, content: memoryview) -> Buffer:
-    return content if form == wanted else pack(wanted.datatype, unpack(form.datatype, content))
+def _converted(form: OutputForm, target: OutputForm, content: memoryview) -> Buffer:
+    return content if form == target else pack(target.datatype, unpack(form.datatype, content))
 
 
 def _names(forms: Sequence[OutputForm]) -> str:
     return ", ".join(f"'{form.name}'" for form in forms) or "none"
 
 
-def _shown(form: OutputForm) -> str:
+def _describe(form: OutputForm) -> str:
     return f"{form.datatype} of shape {list(form.shape)}"

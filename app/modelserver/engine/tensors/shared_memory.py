@@ -40,7 +40,7 @@ class Region(msgspec.Struct, frozen=True):
     size: int
     file: tuple[int, int]
 
-    def part(self, parameters: dict[str, Any], where: str) -> Part:
+    def part(self, parameters: dict[str, Any], where: str) -> RegionPart:
         """The part that a tensor's parameters name; they are removed. Raises BadRequest."""
         size, offset = parameters.pop(SIZE, None), parameters.pop(OFFSET, 0)
         for name, value in ((SIZE, size), (OFFSET, offset)):
@@ -51,21 +51,21 @@ class Region(msgspec.Struct, frozen=True):
                 f"{where}: shared memory '{self.name}' has {self.size} bytes, "
                 f"which {size} from byte {offset} on exceed"
             )
-        return Part(self, offset, size)
+        return RegionPart(self, offset, size)
 
     @contextlib.contextmanager
     def opened(self, flags: int) -> Iterator[int]:
         """A descriptor of the whole memory. Raises BadRequest if it is not what was registered."""
-        descriptor, found = _open(self.path, flags, f"shared memory '{self.name}'")
+        descriptor, status = _open(self.path, flags, f"shared memory '{self.name}'")
         try:
-            if (found.st_dev, found.st_ino) != self.file:
+            if (status.st_dev, status.st_ino) != self.file:
                 raise BadRequest(f"shared memory '{self.name}': {self.key} is no longer what was registered")
             yield descriptor
         finally:
             os.close(descriptor)
 
 
-class Part(msgspec.Struct, frozen=True):
+class RegionPart(msgspec.Struct, frozen=True):
     """Bytes ``offset`` to ``offset + size`` of a region, for one tensor."""
 
     region: Region
@@ -121,7 +121,7 @@ class Memory(msgspec.Struct, frozen=True):
     most: int = 0
     allowed: bool = False
 
-    def find(self, parameters: dict[str, Any], where: str) -> Part | None:
+    def find(self, parameters: dict[str, Any], where: str) -> RegionPart | None:
         """The part that a tensor's parameters name, which are removed; None if they name none.
 
         Raises BadRequest.
@@ -191,13 +191,13 @@ class Regions:
         path = self._path(key, where)
         if offset < 0 or size <= 0:
             raise BadRequest(f"{where}: an offset of at least 0 and a size of at least 1 byte are needed")
-        descriptor, found = _open(path, os.O_RDWR, where)
+        descriptor, status = _open(path, os.O_RDWR, where)
         os.close(descriptor)
-        if offset + size > found.st_size:
+        if offset + size > status.st_size:
             raise BadRequest(
-                f"{where}: {key} has {found.st_size} bytes, which {size} from byte {offset} on exceed"
+                f"{where}: {key} has {status.st_size} bytes, which {size} from byte {offset} on exceed"
             )
-        self._regions[name] = Region(name, key, path, offset, size, (found.st_dev, found.st_ino))
+        self._regions[name] = Region(name, key, path, offset, size, (status.st_dev, status.st_ino))
         self._publish()
 
     def _path(self, key: str, where: str) -> str:
@@ -227,10 +227,10 @@ class Regions:
         """The region of this name, or all. Raises ResourceNotFound."""
         if name and name not in self._regions:
             raise ResourceNotFound(f"No shared memory is registered as '{name[:_LONGEST]}'.")
-        found = [self._regions[name]] if name else self._regions.values()
+        regions = [self._regions[name]] if name else self._regions.values()
         return [
             {"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.size}
-            for each in found
+            for each in regions
         ]
 
 
@@ -242,8 +242,8 @@ def _open(path: str, flags: int, where: str) -> tuple[int, os.stat_result]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadRequest(f"{where} cannot be opened: {reason}") from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise BadRequest(f"{where} is not shared memory")
-    return descriptor, found
+    return descriptor, status

@@ -39,7 +39,7 @@ class TensorSpec:
 
     def fits(self, shape: Sequence[int]) -> bool:
         return len(shape) == len(self.shape) and all(
-            wanted in (VARIABLE, size) for wanted, size in zip(self.shape, shape, strict=True)
+            expected in (VARIABLE, size) for expected, size in zip(self.shape, shape, strict=True)
         )
 
 
@@ -72,7 +72,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputTensor:
     """A tensor of a response; its bytes are the ``pieces`` in order."""
 
     name: str

@@ -24,11 +24,11 @@ def is_heavy_json(text: bytes | memoryview) -> bool:
         return False
     if len(text) > LIGHT_TEXT:
         return True
-    content, found = bytes(text), 0
+    content, count = bytes(text), 0
     for begin in range(0, len(content), _PIECE):
         # Each element follows a comma, or is the first of a list or object.
         for mark in (b",", b"[", b"{"):
-            found += content.count(mark, begin, begin + _PIECE)
-        if found > LIGHT_ELEMENTS:
+            count += content.count(mark, begin, begin + _PIECE)
+        if count > LIGHT_ELEMENTS:
             return True
     return False

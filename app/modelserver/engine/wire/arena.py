@@ -42,10 +42,10 @@ HALF = 1 << 26
 
 _PAGE = 4096
 # Where the numbers are; in separate cache lines, as different processes write them.
-_BEGUN = 2 * HALF
-_RECALLED = _BEGUN + 64
+_STARTED = 2 * HALF
+_RECALLED = _STARTED + 64
 # Bytes of the file.
-SIZE = _BEGUN + _PAGE
+SIZE = _STARTED + _PAGE
 _NUMBER = struct.Struct("=Q")
 # Seconds until a worker's write is visible to all CPUs, with a large margin.
 _VISIBLE = 5e-5
@@ -74,7 +74,7 @@ class _Half:
         self._size = size
 
 
-class Incoming(_Half):
+class IncomingHalf(_Half):
     """The half that the other side writes."""
 
     def take(self, place: int, size: int) -> memoryview:
@@ -97,7 +97,7 @@ class Incoming(_Half):
         return start
 
 
-class Outgoing(_Half):
+class OutgoingHalf(_Half):
     """The half that this side writes. Not thread-safe.
 
     This is the server's side, by system calls.
@@ -160,7 +160,7 @@ class Outgoing(_Half):
         self._blocks = [b for b in self._blocks if os.pread(self._descriptor, 1, self._base + b[0]) != _FREE]
 
 
-class MappedOutgoing(Outgoing):
+class MappedOutgoing(OutgoingHalf):
     """The worker's side. The memory is mapped when the first block is written."""
 
     _view: memoryview | None = None
@@ -177,7 +177,7 @@ class MappedOutgoing(Outgoing):
             position += len(piece)
 
 
-class CopiedIncoming(Incoming):
+class CopiedIncoming(IncomingHalf):
     """The server's side: blocks are copied, so later changes by the worker have no effect."""
 
     def __init__(self, descriptor: int, base: int, size: int = HALF) -> None:
@@ -201,7 +201,7 @@ class CopiedIncoming(Incoming):
         self._copy = bytearray()
 
 
-class MappedIncoming(Incoming):
+class MappedIncoming(IncomingHalf):
     """The worker's side: blocks are read in place. The memory is mapped when the first one comes."""
 
     _view: memoryview | None = None
@@ -218,14 +218,14 @@ class MappedIncoming(Incoming):
 class Arena:
     """One side's view of the shared memory. It owns ``descriptor``."""
 
-    def __init__(self, descriptor: int, outgoing: Outgoing, incoming: Incoming) -> None:
+    def __init__(self, descriptor: int, outgoing: OutgoingHalf, incoming: IncomingHalf) -> None:
         self.descriptor = descriptor
         self.outgoing = outgoing
         self.incoming = incoming
 
     def turns(self) -> Turns:
         """Who has a batch, as the worker sees it."""
-        return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_BEGUN))
+        return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_STARTED))
 
     def trim(self) -> None:
         """Gives back unused memory; for idle times."""
@@ -246,16 +246,16 @@ class Turns:
 
     def __init__(self, page: mmap.mmap) -> None:
         view = memoryview(page)
-        self._begun = view[: _NUMBER.size].cast("Q")
-        self._recalled = view[_RECALLED - _BEGUN :][: _NUMBER.size].cast("Q")
+        self._started = view[: _NUMBER.size].cast("Q")
+        self._recalled = view[_RECALLED - _STARTED :][: _NUMBER.size].cast("Q")
 
     def begin(self, sequence: int) -> bool | None:
         """Whether the worker may begin the batch; None: no, and the server may not know."""
-        if self._begun[0] > sequence:
+        if self._started[0] > sequence:
             return True
         if self._recalled[0] > sequence:
             return False
-        self._begun[0] = sequence + 1
+        self._started[0] = sequence + 1
         return None if self._recalled[0] > sequence else True
 
 
@@ -276,7 +276,7 @@ def create() -> Arena | None:
     except OSError:
         os.close(descriptor)
         return None
-    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
+    return Arena(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
 
 def open_arena(path: str) -> Arena:
@@ -296,7 +296,7 @@ def open_arena(path: str) -> Arena:
     if not is_arena:
         os.close(descriptor)
         raise OSError(f"{path} is no memory for sharing")
-    return Arena(descriptor, Outgoing(descriptor, 0), CopiedIncoming(descriptor, HALF))
+    return Arena(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
 
 
 def adopt(descriptor: int) -> Arena:
@@ -304,9 +304,9 @@ def adopt(descriptor: int) -> Arena:
     return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
 
 
-def read_begun(descriptor: int) -> int:
+def read_started(descriptor: int) -> int:
     """How many batches the worker of this memory has begun. Raises OSError."""
-    (count,) = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, _BEGUN))
+    (count,) = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, _STARTED))
     return int(count)
 
 
@@ -318,7 +318,7 @@ def recall(descriptor: int, sequence: int) -> int:
     os.pwrite(descriptor, _NUMBER.pack(sequence), _RECALLED)
     # A worker that has not seen this has already written that it begins, which is read below.
     time.sleep(_VISIBLE)
-    return read_begun(descriptor)
+    return read_started(descriptor)
 
 
 def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:

@@ -16,7 +16,7 @@ from modelserver.engine.wire.messages import MAX_FRAME, PREFIX, Parts, Predict, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from modelserver.engine.wire.arena import Incoming, Outgoing
+    from modelserver.engine.wire.arena import IncomingHalf, OutgoingHalf
 
 _encoder = msgspec.msgpack.Encoder()
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)
@@ -35,7 +35,7 @@ class ProtocolError(Exception):
 
 
 def encode(
-    message: msgspec.Struct, bodies: Sequence[bytes] = (), arena: Outgoing | None = None
+    message: msgspec.Struct, bodies: Sequence[bytes] = (), arena: OutgoingHalf | None = None
 ) -> list[bytes]:
     """The pieces of one frame, to be written together; small ones arrive as one piece.
 
@@ -84,7 +84,7 @@ class FrameReader(Generic[MessageT]):
     def __init__(self, decoder: msgspec.msgpack.Decoder[MessageT], limit: int = MAX_FRAME) -> None:
         self._decoder = decoder
         self._limit = limit
-        self.arena: Incoming | None = None
+        self.arena: IncomingHalf | None = None
         self._pending = bytearray()
         self._needed = 0
         # A large frame that is received in place, how much of it there is, and the memory for such frames.
@@ -152,7 +152,7 @@ class FrameReader(Generic[MessageT]):
         position, available = 0, len(buffer)
         view = memoryview(buffer)
         # Messages refer to parts of their head: it is copied if its memory will be used again.
-        is_kept = isinstance(buffer, bytes)
+        is_permanent = isinstance(buffer, bytes)
         while available - position >= PREFIX.size:
             size, head = PREFIX.unpack_from(buffer, position)
             if size > self._limit or head + 4 > size:
@@ -164,7 +164,7 @@ class FrameReader(Generic[MessageT]):
             start = position + PREFIX.size
             try:
                 encoded = view[start : start + head]
-                message = self._decoder.decode(encoded if is_kept else bytes(encoded))
+                message = self._decoder.decode(encoded if is_permanent else bytes(encoded))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProtocolError(f"no message: {error}") from error
             tail = view[start + head : end]

@@ -79,16 +79,16 @@ def challenge() -> tuple[bytes, bytes]:
 
 def respond(invitation: Invitation, challenged: bytes) -> tuple[bytes, bytes]:
     """The node's response to a challenge, and the confirmation that it must get. Raises GreetingError."""
-    magic, version, theirs = CHALLENGE.unpack(challenged)
+    magic, version, server_nonce = CHALLENGE.unpack(challenged)
     if magic != MAGIC:
         raise GreetingError("no modelserver answers there")
     if version != VERSION:
         raise GreetingError(f"the server greets by version {version}, this machine by {VERSION}")
     nonce = secrets.token_bytes(NONCE)
     ticket, secret = invitation.ticket, invitation.secret
-    proof = _proof(_NODE, ticket, secret, theirs, nonce)
+    proof = _proof(_NODE, ticket, secret, server_nonce, nonce)
     response = RESPONSE.pack(MAGIC, VERSION, ticket, nonce, proof)
-    return response, _proof(_SERVER, ticket, secret, theirs, nonce)
+    return response, _proof(_SERVER, ticket, secret, server_nonce, nonce)
 
 
 def named_ticket(response: bytes) -> bytes:
@@ -105,10 +105,10 @@ def named_ticket(response: bytes) -> bytes:
 
 def confirm(invitation: Invitation, nonce: bytes, response: bytes) -> bytes:
     """The server's confirmation for a response to the challenge with ``nonce``. Raises GreetingError."""
-    _, _, ticket, theirs, proof = RESPONSE.unpack(response)
-    if not hmac.compare_digest(proof, _proof(_NODE, ticket, invitation.secret, nonce, theirs)):
+    _, _, ticket, node_nonce, proof = RESPONSE.unpack(response)
+    if not hmac.compare_digest(proof, _proof(_NODE, ticket, invitation.secret, nonce, node_nonce)):
         raise GreetingError("a connection could not prove that it has the ticket it names")
-    return _proof(_SERVER, ticket, invitation.secret, nonce, theirs)
+    return _proof(_SERVER, ticket, invitation.secret, nonce, node_nonce)
 
 
 def _proof(side: bytes, ticket: bytes, secret: bytes, server_nonce: bytes, node_nonce: bytes) -> bytes:

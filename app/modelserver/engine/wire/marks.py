@@ -115,10 +115,10 @@ def mark_of(pid: int) -> str:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return ""
-    _, found, rest = (b"\0" + environment).partition(b"\0" + MARK.encode() + b"=")
+    _, separator, rest = (b"\0" + environment).partition(b"\0" + MARK.encode() + b"=")
     mark = rest.partition(b"\0")[0]
     text = mark.decode("ascii", "replace")
-    return text if found and _MARK.fullmatch(text) else ""
+    return text if separator and _MARK.fullmatch(text) else ""
 
 
 def _namespace(pid: int) -> str:

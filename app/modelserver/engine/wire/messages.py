@@ -185,12 +185,12 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
 
 
 class Recalled(msgspec.Struct, frozen=True, array_like=True, tag="recalled"):
-    """A worker's machine to server: of the batches below ``below``, it had begun those below ``begun``.
+    """A worker's machine to server: of the batches below ``below``, it had begun those below ``started``.
 
     The others will not begin there.
     """
 
-    begun: int
+    started: int
     below: int
 
 

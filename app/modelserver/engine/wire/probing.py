@@ -17,7 +17,7 @@ PROBE = "MODELSERVER_PROBE"
 LOOKS_EVERY = 25
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class SourceLine(msgspec.Struct, frozen=True, array_like=True):
     """A line of the model's own code; ``file`` is relative to its folder."""
 
     file: str
@@ -35,7 +35,7 @@ class Imported(msgspec.Struct, frozen=True, array_like=True):
     name: str
     own: float
     total: float = 0.0
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class Training(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +56,7 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     import_seconds: float
     initialize_seconds: float
     base: str = ""
-    methods: dict[str, Place] = {}
+    methods: dict[str, SourceLine] = {}
     training: list[Training] = []
 
 
@@ -64,14 +64,14 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
     """A file that a call read, and where the model's code did that, if it is known."""
 
     path: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
-class Started(msgspec.Struct, frozen=True, array_like=True):
+class StartedTask(msgspec.Struct, frozen=True, array_like=True):
     """A thread or process that a call started, and where."""
 
     what: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
@@ -85,14 +85,14 @@ class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
     rows: int
     answers: int
     error: str = ""
-    raised: Place | None = None
+    raised: SourceLine | None = None
     opened: list[Opened] = []
-    started: list[Started] = []
-    gradients: Place | None = None
+    started: list[StartedTask] = []
+    gradients: SourceLine | None = None
     has_gradients: bool = False
     training: list[Training] = []
     blocks: int | None = None
-    built: Place | None = None
+    built: SourceLine | None = None
 
     @property
     def failed(self) -> bool:

@@ -37,7 +37,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
     modules: list[str]
 
 
-class Prepared(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
+class ModulesImported(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
     """Spawner to server: it is imported."""
 
 
@@ -47,13 +47,13 @@ class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
     pid: int
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class ForkRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """Spawner to server: this worker must be spawned instead."""
 
     reason: str
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class ChildEnded(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Spawner to server: a worker ended with ``code``; negative: by that signal."""
 
     pid: int
@@ -61,7 +61,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
 
 ToSpawner: TypeAlias = Spawn | Prepare
-FromSpawner: TypeAlias = Prepared | Spawned | Refused | Ended
+FromSpawner: TypeAlias = ModulesImported | Spawned | ForkRefused | ChildEnded
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_spawner: msgspec.msgpack.Decoder[ToSpawner] = msgspec.msgpack.Decoder(ToSpawner)

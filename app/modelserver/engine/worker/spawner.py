@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.marks import MARK, end_marked, server_of
 from modelserver.engine.wire.spawning import (
-    Ended,
+    ChildEnded,
+    ForkRefused,
+    ModulesImported,
     Prepare,
-    Prepared,
-    Refused,
     Spawn,
     Spawned,
     receive_request,
@@ -77,12 +77,12 @@ class Spawner:
         try:
             self._prepare(request)
             if isinstance(request, Prepare):
-                self._tell(Prepared())
+                self._tell(ModulesImported())
                 return None
             check_fitness({self._control.fileno(), *self._children, *descriptors})
             return self._fork(request, descriptors)
         except (Unfit, OSError) as error:
-            self._tell(Refused(str(error)))
+            self._tell(ForkRefused(str(error)))
             return None
         finally:
             # Only in the parent: the child needs them.
@@ -135,7 +135,7 @@ class Spawner:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         if end is not None:
-            self._tell(Ended(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+            self._tell(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
 
     def _tell(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
         # The server may be gone; the next turn notices.

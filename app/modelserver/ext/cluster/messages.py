@@ -62,11 +62,11 @@ class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive"):
 class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
     """Server to agent: where could the ranks of a worker meet on this machine?
 
-    At a free port of those from ``first`` on, better not one of the first ``given``; at any if that is 0.
+    At a free port of those from ``first`` on, better not one of the first ``assigned``; at any if that is 0.
     """
 
     first: int
-    given: int
+    assigned: int
 
 
 class Recall(msgspec.Struct, frozen=True, array_like=True, tag="recall"):
@@ -104,7 +104,7 @@ class WantArchive(msgspec.Struct, frozen=True, array_like=True, tag="want_archiv
     offset: int
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+class StartProgress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """Agent to server: a step of what comes before the start, as text.
 
     With a ``source``, it is a line that this has printed for the model, such as pip.
@@ -114,7 +114,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     source: str = ""
 
 
-class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
+class WorkerStarted(msgspec.Struct, frozen=True, array_like=True, tag="started"):
     """Agent to server: the worker's process runs; its model's files are in ``model_dir``.
 
     ``memory``: where the arena is found on the agent's machine (see :mod:`modelserver.engine.wire.arena`),
@@ -126,7 +126,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
     memory: str
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class StartRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """Agent to server: the worker cannot be started, for this reason; the agent ends.
 
     ``status``: what clients are told if that is the model's fault; 0: it is the machine's.
@@ -136,7 +136,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     status: int = 0
 
 
-class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
+class WorkerOutput(msgspec.Struct, frozen=True, array_like=True, tag="output"):
     """Agent to server: what the worker printed to standard output, or to standard error."""
 
     is_error: bool
@@ -150,7 +150,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True, tag="condition"):
     gpu: str
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class WorkerEnded(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Agent to server, last: how the worker ended, and how many batches it had begun.
 
     ``code`` is negative for a signal; ``for_memory``: whether the system killed it for lack of memory, None
@@ -158,7 +158,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """
 
     code: int | None
-    begun: int | None
+    started: int | None
     for_memory: bool | None
 
 
@@ -168,13 +168,13 @@ FromAgent: TypeAlias = (
     | Heard
     | Meeting
     | WantArchive
-    | Progress
-    | Started
-    | Refused
-    | Output
+    | StartProgress
+    | WorkerStarted
+    | StartRefused
+    | WorkerOutput
     | Condition
     | Recalled
-    | Ended
+    | WorkerEnded
 )
 
 to_agent_decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)

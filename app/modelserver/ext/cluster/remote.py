@@ -18,19 +18,19 @@ from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,
     Condition,
-    Ended,
     FromAgent,
     Heard,
     Kill,
     Meeting,
-    Output,
     Present,
-    Progress,
     Recall,
-    Refused,
-    Started,
+    StartProgress,
+    StartRefused,
     ToAgent,
     WantArchive,
+    WorkerEnded,
+    WorkerOutput,
+    WorkerStarted,
     from_agent_decoder,
 )
 from modelserver.ext.cluster.placing import NoPlace
@@ -107,7 +107,7 @@ class RemoteWorker(asyncio.Protocol):
         self._beating: asyncio.TimerHandle | None = None
         self.present: asyncio.Future[Present] = self._loop.create_future()
         self.meeting: asyncio.Future[Meeting] = self._loop.create_future()
-        self.started: asyncio.Future[Started] = self._loop.create_future()
+        self.started: asyncio.Future[WorkerStarted] = self._loop.create_future()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         for outcome in (self.present, self.meeting, self.started):
             # Retrieved, even if nobody waits for it any more.
@@ -205,7 +205,7 @@ class RemoteWorker(asyncio.Protocol):
     def _take(self, message: FromAgent) -> None:
         if isinstance(message, Heard):
             self._measure(message.number)
-        elif isinstance(message, Output):
+        elif isinstance(message, WorkerOutput):
             self._outputs[message.is_error].feed(message.data)
         elif isinstance(message, Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
@@ -214,31 +214,31 @@ class RemoteWorker(asyncio.Protocol):
             self._on_message(message, memoryview(b""))
         elif isinstance(message, WantArchive):
             self._on_archive(message.offset)
-        elif isinstance(message, Progress):
+        elif isinstance(message, StartProgress):
             self._tell(message)
         else:
             self._take_step(message)
 
-    def _tell(self, step: Progress) -> None:
+    def _tell(self, step: StartProgress) -> None:
         if step.source:
             _model_log.info("%s", step.text, extra={"source": f"{step.source}@{self.node.name}"})
         else:
             _log.info("Worker %s on node %s: %s", self.label, self.node.name, step.text)
 
-    def _take_step(self, message: Present | Meeting | Started | Refused | Ended) -> None:
+    def _take_step(self, message: Present | Meeting | WorkerStarted | StartRefused | WorkerEnded) -> None:
         if isinstance(message, Present):
             self.node.name, self.node.host = message.node, message.host
             self._outputs = self._read_output()
             _settle(self.present, message)
         elif isinstance(message, Meeting):
             _settle(self.meeting, message)
-        elif isinstance(message, Started):
+        elif isinstance(message, WorkerStarted):
             self.pid = message.pid
             _settle(self.started, message)
-        elif isinstance(message, Refused):
+        elif isinstance(message, StartRefused):
             self.lose(message.reason, message.status)
         else:
-            self.begun, self.for_memory = message.begun, message.for_memory
+            self.begun, self.for_memory = message.started, message.for_memory
             self.lose(describe_exit(message.code))
 
     def _beat(self) -> None:

@@ -16,9 +16,9 @@ from msgspec import Meta
 from modelserver.engine.batching.policies import make_policy
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.simulation.costs import Cost, fit
-from modelserver.engine.simulation.engine import Server, Simulation
+from modelserver.engine.simulation.engine import SimulatedServer, Simulation
 from modelserver.engine.simulation.figures import summarize
-from modelserver.engine.telemetry.arrivals import Interval, Measured  # noqa: TC001 - read at run time
+from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval  # noqa: TC001 - read at run time
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 
@@ -100,7 +100,7 @@ class Estimates:
         self._helpers = Helpers("estimates", 1, _MEMORY, PayloadTooLarge)
         self._count = 0
 
-    async def make(self, wish: EstimateRequest, measured: Measured) -> Estimate:
+    async def make(self, wish: EstimateRequest, measured: ArrivalHistory) -> Estimate:
         """Raises BadRequest if nothing was measured, or it takes too long; ServiceUnavailable if too many
         wait.
         """
@@ -119,7 +119,7 @@ class Estimates:
         self._helpers.close()
 
 
-def estimate(wish: EstimateRequest, measured: Measured) -> Estimate:
+def estimate(wish: EstimateRequest, measured: ArrivalHistory) -> Estimate:
     """Simulates both choices; the same request always gives the same answer. Raises BadRequest."""
     history = measured.intervals
     cost, is_guess = cost_of(history)
@@ -144,7 +144,7 @@ def estimate(wish: EstimateRequest, measured: Measured) -> Estimate:
     )
 
 
-def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
+def cost_of(history: Sequence[ArrivalInterval]) -> tuple[Cost, bool]:
     """The cost of a batch, and whether it is a guess. Raises BadRequest if nothing was measured."""
     points = [(each.instances / each.batches, each.worked / each.batches) for each in history if each.batches]
     points = [(size, seconds) for size, seconds in points if size > 0 and seconds > 0]
@@ -157,7 +157,7 @@ def cost_of(history: Sequence[Interval]) -> tuple[Cost, bool]:
     return Cost("measured", seconds / 2, seconds / 2 / size), True
 
 
-def stretches(history: Sequence[Interval], most: float) -> list[tuple[float, float]]:
+def stretches(history: Sequence[ArrivalInterval], most: float) -> list[tuple[float, float]]:
     """The seconds and requests of each interval, or if there were more than ``most``, of parts of some.
 
     All requests are divided into stretches of equally many; one of each group of stretches is taken, whole.
@@ -202,7 +202,7 @@ def arrivals(history: Sequence[tuple[float, float]], factor: float) -> tuple[lis
     return times, begin
 
 
-def _measured(measured: Measured, seconds: float) -> EstimatedFigures:
+def _measured(measured: ArrivalHistory, seconds: float) -> EstimatedFigures:
     _, answered, lost, batches, instances, worked, available = map(
         math.fsum, zip(*measured.intervals, strict=True)
     )
@@ -232,7 +232,7 @@ def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> 
 def _simulated(
     choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
 ) -> EstimatedFigures:
-    server = Server(cost, choice.size, choice.workers, overhead, choice.queue)
+    server = SimulatedServer(cost, choice.size, choice.workers, overhead, choice.queue)
     coming: Iterator[float] = iter(times)
     trace = Simulation(server, make_policy(choice.policy, choice.delay / 1e3), coming, 1).run(math.inf)
     begin = _WARMUP * seconds

@@ -29,7 +29,7 @@ _encode_headers = msgspec.msgpack.Encoder().encode
 _UNTOLD = 1 << 16
 _TELL_SECONDS = 0.01
 # The parts of the ASGI scope that are sent, in the order of the message's fields.
-_OF_SCOPE = messages.Call.__struct_fields__[1:]
+_OF_SCOPE = messages.RequestHead.__struct_fields__[1:]
 
 
 class Forwarder:
@@ -48,12 +48,12 @@ class Forwarder:
         self._calls: dict[int, _Call] = {}
         self._relaying = False
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
-            messages.Reply: self._answer,
+            messages.WholeReply: self._answer,
             messages.Begin: self._begin,
-            messages.Part: self._part,
+            messages.ReplyPart: self._part,
             messages.End: self._answer,
             messages.More: self._to_call,
-            messages.Head: self._to_call,
+            messages.ResponseHead: self._to_call,
             messages.Content: self._to_call,
             messages.Done: self._to_call,
         }
@@ -104,7 +104,7 @@ class Forwarder:
         number = next(self._numbers)
         served.request = f"{scope['method']} to the application"
         call = self._calls[number] = _Call(number, self._send, receive)
-        self._send(messages.Call(number, *(scope[name] for name in _OF_SCOPE)))
+        self._send(messages.RequestHead(number, *(scope[name] for name in _OF_SCOPE)))
         try:
             while (message := await call.outgoing.get()) is not None:
                 await send(message)
@@ -133,7 +133,7 @@ class Forwarder:
         handler(message, body)
         return True
 
-    def _answer(self, message: messages.Reply | messages.End, body: bytes) -> None:
+    def _answer(self, message: messages.WholeReply | messages.End, body: bytes) -> None:
         """A whole answer, or the end of one in parts."""
         self._streams.pop(message.number, None)
         exchange = self._asked.pop(message.number, None)
@@ -141,7 +141,7 @@ class Forwarder:
             return
         self._relaying = True
         try:
-            if isinstance(message, messages.Reply):
+            if isinstance(message, messages.WholeReply):
                 exchange.reply(message.status, body, message.content_type, message.extra, message.phrase)
             else:
                 exchange.end(message.complete)
@@ -154,7 +154,7 @@ class Forwarder:
             self._streams[message.number] = _Stream(exchange)
             exchange.begin(message.status, message.content_type, message.extra, message.phrase)
 
-    def _part(self, message: messages.Part, body: bytes) -> None:
+    def _part(self, message: messages.ReplyPart, body: bytes) -> None:
         stream = self._streams.get(message.number)
         if stream is None:
             return
@@ -177,7 +177,7 @@ class Forwarder:
     def count(self, status: int, _target: str = "") -> None:
         """Tells the server about an answer that this front end gave itself."""
         if not self._relaying:
-            self._send(messages.Refused(status))
+            self._send(messages.RefusedByFrontend(status))
 
 
 class _Stream:
@@ -220,7 +220,7 @@ class _Call:
     def take(self, message: messages.ToCall, body: bytes) -> None:
         if isinstance(message, messages.More):
             self._pulling = asyncio.get_running_loop().create_task(self._pull())
-        elif isinstance(message, messages.Head):
+        elif isinstance(message, messages.ResponseHead):
             self.outgoing.put_nowait(
                 {"type": "http.response.start", "status": message.status, "headers": message.headers}
             )

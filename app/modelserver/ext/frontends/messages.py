@@ -63,7 +63,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=2):
     number: int
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class RequestHead(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Front end: the head of any other request, in ASGI's terms."""
 
     number: int
@@ -87,13 +87,13 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=4):
     left: bool = False
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class RefusedByFrontend(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Front end: it refused a request itself, with this status."""
 
     status: int
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class LogRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Front end: a log record (access log lines too); ``created`` as in :func:`time.time`."""
 
     logger: str
@@ -103,12 +103,12 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag=6):
     trace_id: str = ""
 
 
-class Closed(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class StoppedListening(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """Front end: after :class:`Close`: it accepts no more connections; later requests are on open ones."""
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Front end: the bytes of an answer in parts, or to a :class:`Call`, that the client has taken so far."""
+    """Front end: bytes that the client has read of a streamed response, or one to a :class:`RequestHead`."""
 
     number: int
     total: int
@@ -147,7 +147,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Server: accept connections from now on."""
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, tag=22):
+class WholeReply(msgspec.Struct, frozen=True, array_like=True, tag=22):
     """Server: a whole answer, as :meth:`modelserver.surface.http.exchange.Exchange.reply` takes it."""
 
     number: int
@@ -168,7 +168,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag=23):
     phrase: str
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, tag=24):
+class ReplyPart(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """Server: the next part of an answer."""
 
     number: int
@@ -190,13 +190,13 @@ class Traced(msgspec.Struct, frozen=True, array_like=True, tag=34):
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """Server: the application waits for the next piece of a :class:`Call`."""
+    """Server: the application waits for the next piece of a :class:`RequestHead`."""
 
     number: int
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True, tag=27):
-    """Server: status and headers of the answer to a :class:`Call`."""
+class ResponseHead(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """Server: status and headers of the answer to a :class:`RequestHead`."""
 
     number: int
     status: int
@@ -204,7 +204,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag=27):
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True, tag=28):
-    """Server: bytes of the answer to a :class:`Call`; ``more``: others follow."""
+    """Server: bytes of the answer to a :class:`RequestHead`; ``more``: others follow."""
 
     number: int
     size: Size
@@ -212,7 +212,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True, tag=28):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=29):
-    """Server: the application has returned from a :class:`Call`."""
+    """Server: the application has returned from a :class:`RequestHead`."""
 
     number: int
 
@@ -244,16 +244,26 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=40):
 
 
 FromFrontend: TypeAlias = (
-    Stored | Ready | Ask | Gone | Call | Piece | Refused | Told | Closed | Taken | Stalled
+    Stored
+    | Ready
+    | Ask
+    | Gone
+    | RequestHead
+    | Piece
+    | RefusedByFrontend
+    | LogRecord
+    | StoppedListening
+    | Taken
+    | Stalled
 )
-ToCall: TypeAlias = More | Head | Content | Done
+ToCall: TypeAlias = More | ResponseHead | Content | Done
 ToConnections: TypeAlias = Setup | Open | Close | Hurry | Tokens | Certified | Traced
-ToFrontend: TypeAlias = Stored | Reply | Begin | Part | End | ToCall | ToConnections
+ToFrontend: TypeAlias = Stored | WholeReply | Begin | ReplyPart | End | ToCall | ToConnections
 
 Message: TypeAlias = FromFrontend | ToFrontend
 MessageT = TypeVar("MessageT", FromFrontend, ToFrontend)
 
-_SIZED = (Ask, Reply, Part, Piece, Content)
+_SIZED = (Ask, WholeReply, ReplyPart, Piece, Content)
 
 _encode = msgspec.msgpack.Encoder().encode
 from_frontend_decoder = msgspec.msgpack.Decoder(list[FromFrontend])

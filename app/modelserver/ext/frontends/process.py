@@ -141,7 +141,7 @@ class Frontend:
             self._acceptor.close()
             for connection in list(self._listener.connections):
                 connection.shutdown()
-        self.link.send(messages.Closed())
+        self.link.send(messages.StoppedListening())
         self._end_when_empty()
 
     def _end_when_empty(self) -> None:
@@ -192,7 +192,7 @@ class TellServer(logging.Handler):
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         text = text.encode("utf-8", "replace").decode()
         trace_id = getattr(record, "trace_id", "")
-        self._link.send(messages.Told(record.name, record.levelno, record.created, text, trace_id))
+        self._link.send(messages.LogRecord(record.name, record.levelno, record.created, text, trace_id))
 
 
 async def run(  # noqa: PLR0917 - the arguments of the program

@@ -75,13 +75,13 @@ class ServerEnd:
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
             messages.Gone: self._gone,
             messages.Taken: self._taken,
-            messages.Call: self._call,
+            messages.RequestHead: self._call,
             messages.Piece: self._piece,
-            messages.Refused: lambda message, _: count(message.status),
+            messages.RefusedByFrontend: lambda message, _: count(message.status),
             messages.Stalled: lambda message, _: on_stall(message.seconds),
-            messages.Told: lambda message, _: _write_record(message),
+            messages.LogRecord: lambda message, _: _write_record(message),
             messages.Ready: lambda *_: _settle(self.ready),
-            messages.Closed: lambda *_: _settle(self.closed),
+            messages.StoppedListening: lambda *_: _settle(self.closed),
         }
 
     def _on_message(self, message: messages.FromFrontend, body: bytes) -> None:
@@ -120,13 +120,13 @@ class ServerEnd:
         if call is not None:
             call.took(message.total)
 
-    def _call(self, message: messages.Call, _: bytes) -> None:
+    def _call(self, message: messages.RequestHead, _: bytes) -> None:
         call = self._calls[message.number] = _Call(message.number, self.link)
         task = asyncio.get_running_loop().create_task(self._run(message, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, message: messages.Call, call: _Call) -> None:
+    async def _run(self, message: messages.RequestHead, call: _Call) -> None:
         try:
             await self._app(_scope(message), call.receive, call.send)
         finally:
@@ -217,7 +217,9 @@ class RemoteExchange(Exchange):
         end.exchanges.pop(self._number, None)
         end.count(status)
         if not self.disconnected:
-            end.link.send(messages.Reply(self._number, len(body), status, content_type, extra, phrase), body)
+            end.link.send(
+                messages.WholeReply(self._number, len(body), status, content_type, extra, phrase), body
+            )
 
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
@@ -239,7 +241,7 @@ class RemoteExchange(Exchange):
                 link.abort()
             else:
                 self._sent += len(part)
-                link.send(messages.Part(self._number, len(part)), part)
+                link.send(messages.ReplyPart(self._number, len(part)), part)
 
     def unsent(self) -> int:
         return self._sent - self.taken
@@ -293,7 +295,9 @@ class _Call:
 
     async def send(self, event: dict[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            self._link.send(messages.Head(self._number, event["status"], list(event.get("headers", ()))))
+            self._link.send(
+                messages.ResponseHead(self._number, event["status"], list(event.get("headers", ())))
+            )
         else:
             while self._sent - self._taken > MOST_UNTAKEN and not self._has_left:
                 self._news.clear()
@@ -305,7 +309,7 @@ class _Call:
             self._link.send(messages.Content(self._number, len(body), event.get("more_body", False)), body)
 
 
-def _scope(message: messages.Call) -> dict[str, Any]:
+def _scope(message: messages.RequestHead) -> dict[str, Any]:
     scope = msgspec.structs.asdict(message)
     del scope["number"]
     return {
@@ -322,7 +326,7 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _write_record(message: messages.Told) -> None:
+def _write_record(message: messages.LogRecord) -> None:
     """Logs a front end's record, with its time."""
     logger = logging.getLogger(message.logger)
     if not logger.isEnabledFor(message.level):

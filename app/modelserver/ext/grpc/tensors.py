@@ -16,7 +16,7 @@ from modelserver.engine.tensors.rest import (
     read_shared,
 )
 from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory
-from modelserver.engine.tensors.tensor import Output, Tensor, check_data, check_form
+from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
 from modelserver.engine.tensors.weight import LIGHT_ELEMENTS, TooHeavy
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.messages import message
@@ -186,7 +186,7 @@ def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
     return read
 
 
-def response(answering: ResponseParts, outputs: Sequence[Output]) -> AnyMessage:
+def response(answering: ResponseParts, outputs: Sequence[OutputTensor]) -> AnyMessage:
     """The answer: raw if the request was, or if an output has no typed form.
 
     Raises:
@@ -257,7 +257,7 @@ def to_json(request: InferRequest) -> bytes:
     return _encode({**fields, "inputs": list_inputs(request.inputs)})
 
 
-def outputs_of_json(content: bytes) -> list[Output]:
+def outputs_of_json(content: bytes) -> list[OutputTensor]:
     """The outputs of an answer that is the protocol's JSON. Raises InternalError if it is not."""
     try:
         return [_output(each) for each in _decode(content).outputs]
@@ -265,12 +265,12 @@ def outputs_of_json(content: bytes) -> list[Output]:
         raise InternalError(f"The answer does not follow the Open Inference Protocol: {error}") from error
 
 
-def _output(each: _JsonOutput) -> Output:
+def _output(each: _JsonOutput) -> OutputTensor:
     count = check_form(each.name, each.datatype, each.shape, "output")
     values = _texts(each.data) if each.datatype == BYTES else from_json(each.datatype, each.data)
     data = pack(each.datatype, values)
     check_data(each.name, each.datatype, count, memoryview(data), "output")
-    return Output(each.name, each.datatype, tuple(each.shape), [data])
+    return OutputTensor(each.name, each.datatype, tuple(each.shape), [data])
 
 
 def _texts(data: msgspec.Raw) -> list[bytes]:

@@ -7,7 +7,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from modelserver.engine.otlp import GRACE, close_within, is_wanted
+from modelserver.engine.otlp import GRACE, close_within, is_enabled
 from modelserver.ext.otel.spans import Tracing
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class OpenTelemetry:
     """Traces and metrics of a server. Nothing is sent before :meth:`start` and :meth:`send_metrics`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._traces = settings.has_traces and is_wanted("traces")
-        self._metrics = settings.otel in {"metrics", "all"} and is_wanted("metrics")
+        self._traces = settings.has_traces and is_enabled("traces")
+        self._metrics = settings.otel in {"metrics", "all"} and is_enabled("metrics")
         self._tracing: Tracing | None = None
         self._sender: MetricsSender | None = None
 

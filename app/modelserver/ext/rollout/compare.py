@@ -14,7 +14,7 @@ from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read anno
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.engine.tensors.tensor import Output
+    from modelserver.engine.tensors.tensor import OutputTensor
 
 _decode = msgspec.json.Decoder().decode
 
@@ -92,7 +92,7 @@ def _between_tensors(pair: Pair, mode: Mode, tolerance: float) -> str:
     return next(filter(None, (_between(one, other, mode, tolerance) for one, other in both)), "")
 
 
-def _between(one: Output, other: Output, mode: Mode, tolerance: float) -> str:
+def _between(one: OutputTensor, other: OutputTensor, mode: Mode, tolerance: float) -> str:
     if one.data == other.data:
         return ""
     if one.datatype == BYTES:
@@ -108,5 +108,5 @@ def _lines(numbers: Sequence[Any], width: int) -> list[Any]:
     return [list(numbers[begin : begin + width]) for begin in range(0, len(numbers), width)]
 
 
-def _outputs(outputs: Sequence[Output]) -> str:
+def _outputs(outputs: Sequence[OutputTensor]) -> str:
     return ", ".join(f"{each.name} {each.datatype}{list(each.shape)}" for each in outputs) or "no output"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
     from modelserver.engine.offload.helpers import Helpers
     from modelserver.engine.tensors.shared_memory import Regions
-    from modelserver.engine.tensors.tensor import Output, Tensor
+    from modelserver.engine.tensors.tensor import OutputTensor, Tensor
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
 
@@ -153,7 +153,7 @@ class ResponseParts(msgspec.Struct, frozen=True):
         """The same without the request's inputs."""
         return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[OutputTensor]:
         """The tensors in the rows' answers. Raises InternalError if these do not fit together."""
         try:
             return join_answers(self.answers, whole=self.whole)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.tools.doctor.finding import Finding
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.probing import Place
+    from modelserver.engine.wire.probing import SourceLine
 
 
 @dataclass(slots=True)
@@ -23,10 +23,10 @@ class Chart:
     checked: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
-    methods: dict[str, Place] = field(default_factory=dict)
+    methods: dict[str, SourceLine] = field(default_factory=dict)
     unanswered: str = ""
 
-    def found(self, kind: str, seen: str, place: Place | None = None, advice: str = "") -> None:
+    def found(self, kind: str, seen: str, place: SourceLine | None = None, advice: str = "") -> None:
         """Adds a finding; of each kind and line only the first."""
         if not any(each.id == kind and each.place == place for each in self.findings):
             self.findings.append(Finding(kind, seen, place, advice))
@@ -35,7 +35,7 @@ class Chart:
         """Whether one of these was found."""
         return any(each.id in kinds for each in self.findings)
 
-    def method(self, *names: str) -> Place | None:
+    def method(self, *names: str) -> SourceLine | None:
         """Where the first of these methods is that the model has."""
         return next((self.methods[name] for name in names if name in self.methods), None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
-from modelserver.engine.wire.probing import LOOKS_EVERY, Called, Place
+from modelserver.engine.wire.probing import LOOKS_EVERY, Called, SourceLine
 from modelserver.tools.doctor.loading import check_training
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _check_repeated(chart: Chart, calls: Sequence[Called], folder: Path) -> None
         chart.left_out["work of each call"] = f"{len(calls)} calls were made, {_FEW} are needed"
         return
     counted = Counter(path for call in calls for path in dict.fromkeys(each.path for each in call.opened))
-    places: dict[str, Place | None] = {}
+    places: dict[str, SourceLine | None] = {}
     for call in calls:
         for each in call.opened:
             places[each.path] = places.get(each.path) or each.place

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.probing import Place
+    from modelserver.engine.wire.probing import SourceLine
 
 Level = Literal["error", "warning", "advice"]
 
@@ -147,7 +147,7 @@ class Finding:
 
     id: str
     seen: str
-    place: Place | None = None
+    place: SourceLine | None = None
     advice: str = ""
 
     @property

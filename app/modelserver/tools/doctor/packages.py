@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Import:
     """A package that code imports at a place; ``used``: a name that it binds there is read in the file."""
 
     package: str
-    place: Place
+    place: SourceLine
     used: bool
 
 
@@ -49,10 +49,10 @@ def imports_of(folder: Path) -> list[Import]:
     return found
 
 
-def missing(imports: list[Import], requirements: str | None) -> dict[str, Place]:
+def missing(imports: list[Import], requirements: str | None) -> dict[str, SourceLine]:
     """Where packages are imported that are neither required, nor part of Python or of every worker."""
     required = set(_required(requirements or ""))
-    absent: dict[str, Place] = {}
+    absent: dict[str, SourceLine] = {}
     for each in imports:
         if each.package in sys.stdlib_module_names or each.package in _PROVIDED:
             continue
@@ -84,7 +84,7 @@ def _imports(path: Path, name: str) -> Iterator[Import]:
     read |= {word for node in ast.walk(tree) for word in _words(node)}
     for node in _needed(tree):
         aliases = node.names
-        place = Place(name, node.lineno)
+        place = SourceLine(name, node.lineno)
         if isinstance(node, ast.ImportFrom):
             if node.level or node.module is None or node.module == "__future__":
                 continue

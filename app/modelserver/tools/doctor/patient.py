@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from modelserver.engine.pools.output import without_quote
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.errors import ModelServerError
 from modelserver.testing.local import Client
 from modelserver.tools.doctor.spawning import ObservedWorkers
@@ -167,10 +167,10 @@ class Patient:
         return reason or "it ended"
 
 
-def place_in(text: str) -> Place | None:
+def place_in(text: str) -> SourceLine | None:
     """The line of the model's own code that an error names."""
     found = _PLACE.search(text)
-    return None if found is None else Place(found["file"], int(found["line"]), found["name"] or "")
+    return None if found is None else SourceLine(found["file"], int(found["line"]), found["name"] or "")
 
 
 def message_of(answer: Answer) -> str:

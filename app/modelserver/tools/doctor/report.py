@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from modelserver.engine.wire.probing import Place
+    from modelserver.engine.wire.probing import SourceLine
     from modelserver.tools.doctor.chart import Chart
     from modelserver.tools.doctor.finding import Finding
 
@@ -69,7 +69,7 @@ def verdict(chart: Chart) -> str:
     return ", ".join(told) or "nothing is wrong"
 
 
-def shown_file(place: Place, file: Path | None) -> str:
+def shown_file(place: SourceLine, file: Path | None) -> str:
     """A file of the model: of a script by its path from here, of an archive by its name there."""
     if file is None or file.suffix != ".py":
         return place.file

@@ -10,7 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING, Final
 
 from modelserver.engine.telemetry.background_log import InBackground, LogWriter
-from modelserver.engine.telemetry.logs import ACCESS_LOGGER, MODEL_LOGGER, Console
+from modelserver.engine.telemetry.logs import ACCESS_LOGGER, MODEL_LOGGER, ConsoleHandler
 from modelserver.engine.telemetry.metric_log import MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER
 from modelserver.engine.telemetry.text import one_line
 
@@ -72,7 +72,7 @@ class Lines:
             logging.getLogger(name).disabled = False
 
     def _attach(self, logger: logging.Logger, formatter: logging.Formatter, level: int = 0) -> None:
-        target: StreamHandler = Console(formatter)
+        target: StreamHandler = ConsoleHandler(formatter)
         handler = InBackground(target, self._writer)
         handler.setLevel(level)
         if level:

@@ -22,16 +22,16 @@ from modelserver.ext.cluster.messages import (
     Alive,
     ArchiveTicket,
     Condition,
-    Ended,
     Heard,
     Kill,
-    Output,
     Present,
     Recall,
-    Refused,
     Start,
-    Started,
+    StartRefused,
     WantArchive,
+    WorkerEnded,
+    WorkerOutput,
+    WorkerStarted,
     from_agent_decoder,
 )
 from modelserver.ext.cluster.node import agent as agent_module
@@ -121,10 +121,10 @@ class Stage:
         own = {"SEEN": "1"}
         return Start(load, packed.digest, packed.size, own, "", 1, "", False, worker, lease, metrics=b"")
 
-    async def output_until_end(self) -> tuple[bytes, bytes, Ended]:
+    async def output_until_end(self) -> tuple[bytes, bytes, WorkerEnded]:
         """Everything that the worker prints, and how it ends."""
         got = [b"", b""]
-        while not isinstance(message := await self.server.next(Output, Ended), Ended):
+        while not isinstance(message := await self.server.next(WorkerOutput, WorkerEnded), WorkerEnded):
             got[message.is_error] += message.data
         return got[0], got[1], message
 
@@ -151,12 +151,12 @@ plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
     """The agent says who it is, what the worker is and prints, how it is, and how it ended."""
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
-    started = await stage.server.next(Started)
+    started = await stage.server.next(WorkerStarted)
     assert (Path(started.model_dir).parent.name, started.pid > 0) == ("cache", True)
     stage.server.say(Alive(7))
     out, errors, ended = await stage.output_until_end()
     assert (out, errors) == (b"out 1\n", b"err\n")
-    assert ended == Ended(3, 0, False)
+    assert ended == WorkerEnded(3, 0, False)
     await asyncio.wait_for(task, 5)
     await stage.server.lost
 
@@ -168,20 +168,20 @@ async def test_killed_worker_is_reported_with_its_signal(
     """A signal from elsewhere is told, with whether memory was the cause; one from here is no such thing."""
     monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
     task = await stage.run("kill -9 $$")
-    assert (await stage.server.next(Ended)) == Ended(-9, 0, True)
+    assert (await stage.server.next(WorkerEnded)) == WorkerEnded(-9, 0, True)
     await task
 
 
 async def test_kill_ends_the_worker(stage: Stage) -> None:
     """The server's word is enough, whatever the worker does."""
     task = await stage.run("trap '' TERM INT; while :; do sleep 1; done")
-    started = await stage.server.next(Started)
+    started = await stage.server.next(WorkerStarted)
     # The next of these comes in two seconds.
     assert isinstance(await stage.server.next(Condition), Condition)
     stage.server.say(Recall(1))
     assert await stage.server.next(Recalled) == Recalled(0, 1)
     stage.server.say(Kill())
-    assert await stage.server.next(Ended) == Ended(-9, 0, False)
+    assert await stage.server.next(WorkerEnded) == WorkerEnded(-9, 0, False)
     await gone(started.pid)
     await task
 
@@ -193,7 +193,7 @@ async def test_kill_before_the_start_is_not_forgotten(stage: Stage) -> None:
     stage._monkeypatch.setattr(sys, "executable", str(stage.program("sleep 60")))
     await stage.server.next(Present)
     stage.server.transport.write(b"".join(encode(await stage.start()) + encode(Kill())))
-    assert (await stage.server.next(Ended)).code == -9
+    assert (await stage.server.next(WorkerEnded)).code == -9
     await task
 
 
@@ -214,7 +214,7 @@ async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     await stage.server.next(Present)
     stage.server.say(await stage.start())
-    assert "/nowhere/python" in (await stage.server.next(Refused)).reason
+    assert "/nowhere/python" in (await stage.server.next(StartRefused)).reason
     await asyncio.wait_for(task, 5)
 
 
@@ -225,7 +225,7 @@ async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
 async def test_nonsense_from_the_server_ends_the_worker(stage: Stage, data: bytes) -> None:
     """Its worker is ended: what cannot be understood may be anything."""
     task = await stage.run("sleep 60")
-    started = await stage.server.next(Started)
+    started = await stage.server.next(WorkerStarted)
     stage.server.transport.write(data)
     await asyncio.wait_for(task, 10)
     await gone(started.pid)
@@ -234,7 +234,7 @@ async def test_nonsense_from_the_server_ends_the_worker(stage: Stage, data: byte
 async def test_lost_server_ends_the_worker(stage: Stage) -> None:
     """Without its connection, an agent ends its worker and itself, within moments."""
     task = await stage.run("sleep 60")
-    started = await stage.server.next(Started)
+    started = await stage.server.next(WorkerStarted)
     stage.server.transport.abort()
     await asyncio.wait_for(task, 5)
     await gone(started.pid)
@@ -300,12 +300,12 @@ async def test_lease_ends_after_silence_of_server(
 async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
     """That is how it is told to go when its place is given back."""
     task = await stage.run("sleep 60")
-    started = await stage.server.next(Started)
+    started = await stage.server.next(WorkerStarted)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     await gone(started.pid)
-    assert (await stage.server.next(Ended)).code == -9
+    assert (await stage.server.next(WorkerEnded)).code == -9
 
 
 @plainly
@@ -329,7 +329,7 @@ async def test_flood_of_output_is_slowed(
     monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1)
     monkeypatch.setattr(agent_module, "_LAST_WORDS", 0.0)
     task = await stage.run(f"head -c 10000000 /dev/zero; touch {tmp_path}/printed")
-    output = await stage.server.next(Output)
+    output = await stage.server.next(WorkerOutput)
     stage.server.say(Kill())
     more, _, ended = await stage.output_until_end()
     await task
@@ -379,10 +379,10 @@ async def test_sigterm_ends_everything_in_order(
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
     stage.server.say(await stage.start())
-    started = await stage.server.next(Started)
-    descendant = int((await stage.server.next(Output)).data)
+    started = await stage.server.next(WorkerStarted)
+    descendant = int((await stage.server.next(WorkerOutput)).data)
     child.send_signal(signal.SIGTERM)
-    assert (await stage.server.next(Ended)).code == -9
+    assert (await stage.server.next(WorkerEnded)).code == -9
     await gone(child.pid, started.pid, descendant)
 
 
@@ -396,8 +396,8 @@ async def test_next_agent_ends_what_a_killed_one_left(
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
     stage.server.say(await stage.start())
-    await stage.server.next(Started)
-    descendant = int((await stage.server.next(Output)).data)
+    await stage.server.next(WorkerStarted)
+    descendant = int((await stage.server.next(WorkerOutput)).data)
     child.kill()
     await asyncio.wait_for(stage.server.lost, 5)
     child.wait()
@@ -406,6 +406,6 @@ async def test_next_agent_ends_what_a_killed_one_left(
     stage.invitation = stage.hub.invite(lambda: stage.server)
     task = await stage.run("true")
     # Before its own worker starts.
-    await stage.server.next(Started)
+    await stage.server.next(WorkerStarted)
     assert not is_alive(descendant)
     await task

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.ext.cluster.conversation import predict
 
-from modelserver.engine.wire.arena import create, read_begun
+from modelserver.engine.wire.arena import create, read_started
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.greeting import invite
 from modelserver.engine.wire.messages import (
@@ -74,7 +74,7 @@ async def test_workers_connection_carries_frames(
     assert isinstance(message, Predict)
     assert len(tail) == 100
     assert channel.begin(0)
-    assert read_begun(memory.descriptor) == 1
+    assert read_started(memory.descriptor) == 1
     assert (channel._arena is not None) == (kind == "local")
     channel.close()
     getattr(channel._connection, "_connection", channel._connection).close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.engine.wire.probing import Place
+from modelserver.engine.wire.probing import SourceLine
 from modelserver.tools.doctor.worker.imports import ImportClock
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_costs(folder: Path) -> None:
     assert (inner.total, inner.place) == (0.0, None)
     assert 0.02 <= outer.own < outer.total
     assert outer.total >= 0.07
-    assert outer.place == Place("probed_handler.py", 2, "<module>")
+    assert outer.place == SourceLine("probed_handler.py", 2, "<module>")
 
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from modelserver.engine.wire.probing import Called, Place, Report, Reported
+from modelserver.engine.wire.probing import Called, Report, Reported, SourceLine
 from modelserver.tools.doctor.worker.observer import Observer, base_of
 from modelserver_handlers.text_handler import TextHandler
 
@@ -63,8 +63,8 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
 
     assert isinstance(loaded, Reported)
     assert loaded.methods == {
-        "initialize": Place("observed_handler.py", 3, "initialize"),
-        "handle": Place("observed_handler.py", 6, "handle"),
+        "initialize": SourceLine("observed_handler.py", 3, "initialize"),
+        "handle": SourceLine("observed_handler.py", 6, "handle"),
     }
     assert "observed_handler" in {each.name for each in loaded.imported}
 
@@ -75,7 +75,7 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
     with pytest.raises(ValueError, match="a bad row"):
         handler.entry(["bad"], None)
     assert received(reports) == Called(
-        1, -1, "ValueError: a bad row", Place("observed_handler.py", 8, "handle")
+        1, -1, "ValueError: a bad row", SourceLine("observed_handler.py", 8, "handle")
     )
     for _ in range(22):
         handler.entry(["a"], None)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.probing import Opened, Place, Started
+from modelserver.engine.wire.probing import Opened, SourceLine, StartedTask
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_files() -> None:
     watch.on_event("open", ("/e", "r", 0))
 
     assert [each.path for each in watch.opened] == ["/a", "/b"]
-    assert watch.opened[0] == Opened("/a", Place("test_watch.py", here, "test_files"))
+    assert watch.opened[0] == Opened("/a", SourceLine("test_watch.py", here, "test_files"))
 
 
 def test_a_call_without_end() -> None:
@@ -54,7 +54,7 @@ def test_a_call_without_end() -> None:
         watch.on_event("open", ("/a", "r", 0))
         watch.on_event("os.fork", ())
     assert (len(watch.opened), len(watch.started)) == (50, 50)
-    assert watch.started[0] == Started("process", None)
+    assert watch.started[0] == StartedTask("process", None)
     watch.begin()
     assert (watch.opened, watch.started) == ([], [])
 
@@ -88,8 +88,8 @@ def test_places() -> None:
     """The nearest line in the folder that leads here; none where there is no such code."""
     here = place_of_caller(_HERE)
 
-    assert here == Place("test_watch.py", line() - 2, "test_places")
+    assert here == SourceLine("test_watch.py", line() - 2, "test_places")
     assert place_of_caller("/elsewhere") is None
-    assert place_of_code(line.__code__, str(Path(_HERE).parent)) == Place(
+    assert place_of_code(line.__code__, str(Path(_HERE).parent)) == SourceLine(
         "worker/test_watch.py", line.__code__.co_firstlineno, "line"
     )

@@ -27,7 +27,7 @@ from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
-from modelserver.engine.wire.arena import Arena, create, read_begun, recall
+from modelserver.engine.wire.arena import Arena, create, read_started, recall
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.engine.wire.greeting import Invitation
 from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
@@ -40,21 +40,21 @@ from modelserver.ext.cluster.messages import (
     Alive,
     ArchiveTicket,
     Condition,
-    Ended,
     FromAgent,
     Heard,
     Kill,
     Meet,
     Meeting,
-    Output,
     Present,
-    Progress,
     Recall,
-    Refused,
     Start,
-    Started,
+    StartProgress,
+    StartRefused,
     ToAgent,
     WantArchive,
+    WorkerEnded,
+    WorkerOutput,
+    WorkerStarted,
     to_agent_decoder,
 )
 from modelserver.ext.cluster.node.archives import ArchiveCache
@@ -162,13 +162,13 @@ class Agent:
             assert isinstance(message, Kill)  # noqa: S101 - the last of the union
             self._kill()
 
-    def _meeting(self, wanted: Meet) -> Meeting | Refused:
+    def _meeting(self, wanted: Meet) -> Meeting | StartRefused:
         """Where the ranks of a worker can meet."""
         host = self._outgoing.get_extra_info("sockname")[0]
         try:
-            return Meeting(host, Ports(wanted.first, wanted.given).next())
+            return Meeting(host, Ports(wanted.first, wanted.assigned).next())
         except OSError as error:
-            return Refused(str(error))
+            return StartRefused(str(error))
 
     async def _keep_lease(self) -> None:
         """Closes the connection once the server has been silent for too long."""
@@ -212,7 +212,7 @@ class Agent:
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
         reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
-        self._say(Started(process.pid, str(model_dir), memory))
+        self._say(WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
         code = await process.wait()
@@ -221,7 +221,7 @@ class Agent:
         await asyncio.wait(forwarding, timeout=_LAST_WORDS)
         for task in (*forwarding, reporting):
             task.cancel()
-        self._say(Ended(code, self._begun(), for_memory))
+        self._say(WorkerEnded(code, self._begun(), for_memory))
 
     async def _fetch(self, start: Start, held: contextlib.AsyncExitStack) -> Path:
         """The directory with the model's files, until ``held`` is closed."""
@@ -258,7 +258,7 @@ class Agent:
         return packages.python or sys.executable, node.variables(os.environ, packages)
 
     def _tell(self, step: str, source: str = "") -> None:
-        self._say(Progress(step, source))
+        self._say(StartProgress(step, source))
 
     async def _spawn(
         self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
@@ -288,7 +288,7 @@ class Agent:
 
     def _begun(self) -> int | None:
         with contextlib.suppress(OSError):
-            return None if self._memory is None else read_begun(self._memory.descriptor)
+            return None if self._memory is None else read_started(self._memory.descriptor)
         return None
 
     async def _forward(self, descriptor: int, *, is_error: bool) -> None:
@@ -298,7 +298,7 @@ class Agent:
         transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         with contextlib.closing(transport), contextlib.suppress(OSError):
             while data := await reader.read(_OUTPUT):
-                self._say(Output(is_error, data))
+                self._say(WorkerOutput(is_error, data))
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
@@ -319,10 +319,10 @@ class Agent:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _refusal(error: BaseException) -> Refused:
+def _refusal(error: BaseException) -> StartRefused:
     if isinstance(error, BadRequest):
-        return Refused(error.message, error.status)
-    return Refused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+        return StartRefused(error.message, error.status)
+    return StartRefused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
 
 
 def run(invitation: str, node: str) -> None:

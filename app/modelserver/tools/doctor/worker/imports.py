@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.wire.probing import Imported, Place
+from modelserver.engine.wire.probing import Imported, SourceLine
 from modelserver.tools.doctor.worker.watch import place_of_caller
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class ImportClock:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._own: defaultdict[str, float] = defaultdict(float)
-        self._asked: dict[str, tuple[float, Place]] = {}
+        self._asked: dict[str, tuple[float, SourceLine]] = {}
         # Seconds spent in imports within each of those that are running.
         self._within: list[float] = []
         # The function that all imports of new modules go through.

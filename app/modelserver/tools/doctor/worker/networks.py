@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from modelserver.engine.wire.probing import Place
+    from modelserver.engine.wire.probing import SourceLine
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
@@ -41,7 +41,7 @@ class Gradients(contextlib.ExitStack):
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        self.place: Place | None = None
+        self.place: SourceLine | None = None
         self._folder = folder
         self._built = self._used = False
 
@@ -76,7 +76,7 @@ class Building(contextlib.ExitStack):
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        self.place: Place | None = None
+        self.place: SourceLine | None = None
         self._folder = folder
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.wire.probing import LOOKS_EVERY, PROBE, Called, Place, Reported
+from modelserver.engine.wire.probing import LOOKS_EVERY, PROBE, Called, Reported, SourceLine
 from modelserver.engine.worker import runtime
 from modelserver.engine.worker.failures import in_short, said_by
 from modelserver.engine.worker.loader import load_handler
@@ -115,7 +115,7 @@ class Observer:
                 )
             )
 
-    def _where(self, error: BaseException) -> Place | None:
+    def _where(self, error: BaseException) -> SourceLine | None:
         """The innermost line of the model's own code that an exception went through."""
         frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         places = (place_of_code(code, self._folder, line) for code, line in reversed(frames))
@@ -141,7 +141,7 @@ def base_of(instance: Any) -> str:
     return ""
 
 
-def methods_of(instance: Any, entry: Any, folder: str) -> dict[str, Place]:
+def methods_of(instance: Any, entry: Any, folder: str) -> dict[str, SourceLine]:
     """Where the model's own methods, or its function, begin."""
     functions = {name: getattr(type(instance), name, None) for name in _METHODS}
     if instance is None:

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.engine.wire.probing import Opened, Place, Started
+from modelserver.engine.wire.probing import Opened, SourceLine, StartedTask
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -31,7 +31,7 @@ class CallWatch:
 
     def __init__(self, folder: str) -> None:
         self.opened: list[Opened] = []
-        self.started: list[Started] = []
+        self.started: list[StartedTask] = []
         self._folder = folder
         self._on = False
         self._start = threading.Thread.start
@@ -71,7 +71,7 @@ class CallWatch:
 
     def _note_start(self, what: str) -> None:
         if len(self.started) < _MOST:
-            self.started.append(Started(what, place_of_caller(self._folder)))
+            self.started.append(StartedTask(what, place_of_caller(self._folder)))
 
     def _open(self, path: Any, mode: str | None, flags: int) -> None:
         if not isinstance(path, (str, bytes)) or len(self.opened) >= _MOST:
@@ -82,7 +82,7 @@ class CallWatch:
         self.opened.append(Opened(name, place_of_caller(self._folder)))
 
 
-def place_of_caller(folder: str, *, directly: bool = False) -> Place | None:
+def place_of_caller(folder: str, *, directly: bool = False) -> SourceLine | None:
     """The nearest line of the model's own code that leads here; ``directly``: by nothing but an import."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -94,9 +94,9 @@ def place_of_caller(folder: str, *, directly: bool = False) -> Place | None:
     return None
 
 
-def place_of_code(code: CodeType, folder: str, line: int = 0) -> Place | None:
+def place_of_code(code: CodeType, folder: str, line: int = 0) -> SourceLine | None:
     """A line of the code, by default its first; None outside of the folder."""
     prefix = os.path.join(folder, "")
     if not code.co_filename.startswith(prefix):
         return None
-    return Place(code.co_filename.removeprefix(prefix), line or code.co_firstlineno, code.co_name)
+    return SourceLine(code.co_filename.removeprefix(prefix), line or code.co_firstlineno, code.co_name)
