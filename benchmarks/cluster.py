@@ -227,9 +227,9 @@ def _take_lone(
     body, content_type = raw_body(work.kind, b"")
     for _ in range(options.reps):
         for name, server in ours.items():
-            found = measure_lone(server, work.kind, body, options.lone_requests, content_type=content_type)
-            lone.setdefault(name, []).append(found)
-            _tell(f"a lone request by {name}: {number(found.client_p50_ms)} ms")
+            sample = measure_lone(server, work.kind, body, options.lone_requests, content_type=content_type)
+            lone.setdefault(name, []).append(sample)
+            _tell(f"a lone request by {name}: {number(sample.client_p50_ms)} ms")
 
 
 def label(row: Row, way: str) -> str:
@@ -283,12 +283,12 @@ def lone_ms(lone: Mapping[str, Sequence[Lone]], way: str) -> float | None:
 
 def marks(taken: Taken) -> list[Mark]:
     """What the ways should cost; of rows and ways that were measured."""
-    found = [mark for mark in _row_marks(taken.samples) if mark is not None]
+    group = [mark for mark in _row_marks(taken.samples) if mark is not None]
     pair, tcp = lone_ms(taken.lone, PAIR), lone_ms(taken.lone, TCP)
     if PAIR in taken.lone and TCP in taken.lone:
         more = None if pair is None or tcp is None else tcp - pair
-        found.append(Mark("a lone request by TCP, more than by the socket pair", more, "<=", 0.1, " ms"))
-    return found
+        group.append(Mark("a lone request by TCP, more than by the socket pair", more, "<=", 0.1, " ms"))
+    return group
 
 
 def _row_marks(samples: Sequence[Sample]) -> list[Mark | None]:

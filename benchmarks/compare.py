@@ -1,4 +1,4 @@
-"""This server beside others: each starts, is loaded by the same client in turns, and is told by its ratios.
+"""This server beside others: each starts, is loaded by the same client in turns, and its ratios are reported.
 
 References are bare uvicorn with an echo, and PyTorch loops without a server. Peers are TorchServe as shipped,
 the same with its logs off, and LitServe; Ray Serve when it is named. What cannot start is reported, with its
@@ -125,12 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def chosen_subjects(names: Sequence[str] | None) -> list[Subject]:
     """The servers that are named, or whose group is; without names all that need not be named."""
     if names is None:
-        return [subject for subject in SUBJECTS.values() if not subject.asked_for]
+        return [subject for subject in SUBJECTS.values() if not subject.is_optional]
     return [subject for subject in SUBJECTS.values() if {subject.name, subject.group} & set(names)]
 
 
 def _to_be_named() -> list[str]:
-    return [subject.name for subject in SUBJECTS.values() if subject.asked_for]
+    return [subject.name for subject in SUBJECTS.values() if subject.is_optional]
 
 
 @contextlib.contextmanager
@@ -214,8 +214,8 @@ def closing(subjects: Sequence[Subject], results: dict[str, Result], peers: Path
         ]
         state = f"cannot start: {reasons[0]}" if reasons else "ran" if queues else "no part in these works"
         rows.append([subject.title, version(subject, peers) or "-", queues[0] if queues else "-", state])
-    told = table(["server", "version", "queue", "state"], rows)
-    return "\n".join(["## Servers", "", told, "", "## Marks", "", *map(str, marks(results))])
+    rendered = table(["server", "version", "queue", "state"], rows)
+    return "\n".join(["## Servers", "", rendered, "", "## Marks", "", *map(str, marks(results))])
 
 
 def version(subject: Subject, peers: Path | None) -> str | None:

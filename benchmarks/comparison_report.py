@@ -52,11 +52,11 @@ def _rates(result: Result, titles: Mapping[str, str]) -> str:
     rows = []
     for each in summary:
         values = (each.rate, each.p50_ms, each.p99_ms, each.cpu_us)
-        told = [number(value) if each.connections or index == 0 else "" for index, value in enumerate(values)]
+        text = [number(value) if each.connections or index == 0 else "" for index, value in enumerate(values)]
         against = [_against(result, each, base, each.connections) for base in bases]
         against += [_against(result, each, loop, 0)] if loop else []
         name = titles.get(each.subject, each.subject)
-        rows.append([name, str(each.connections) if each.connections else "", *told, *against])
+        rows.append([name, str(each.connections) if each.connections else "", *text, *against])
     return table([*headers, *(BASES[base] for base in bases), *([TO_LOOP] if loop else [])], rows)
 
 

@@ -253,9 +253,9 @@ def poisoned(_scale: Scale) -> Outcome:
         return False, {"error": "none"}
     after = _error_of(lambda: torch.ones(1, device="cuda").item())
     memory = is_out_of_memory(first)
-    told = f"{type(first).__name__}: {first_line(first)}"
-    figures = {"error": told, "told as out of memory": memory, "afterwards": after}
-    return "CUDA error" in told and after != "none" and not memory, figures
+    text = f"{type(first).__name__}: {first_line(first)}"
+    figures = {"error": text, "told as out of memory": memory, "afterwards": after}
+    return "CUDA error" in text and after != "none" and not memory, figures
 
 
 def out_of_memory(_scale: Scale) -> Outcome:

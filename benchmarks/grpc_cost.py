@@ -59,11 +59,11 @@ class Subject:
         if self.grpc_port is None:
             at_a_time = connections * streams
             url = self.server.url(f"/predictions/{NAME}")
-            return Flood(url, BODY, at_a_time, 1, requests, len(self.asked()), grpc=False)
+            return Flood(url, BODY, at_a_time, 1, requests, len(self.sample_response()), grpc=False)
         url = f"http://{HOST}:{self.grpc_port}{_PREDICT}"
-        return Flood(url, _message(), connections, streams, requests, len(self.asked()), grpc=True)
+        return Flood(url, _message(), connections, streams, requests, len(self.sample_response()), grpc=True)
 
-    def asked(self) -> bytes:
+    def sample_response(self) -> bytes:
         """An answer, as bytes of a body. Raises BenchmarkError."""
         if self.grpc_port is None:
             status, answer = call(self.server.port, "POST", f"/predictions/{NAME}", BODY)
@@ -74,8 +74,8 @@ class Subject:
 
 
 def _message() -> bytes:
-    asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
-    body: bytes = asked(model_name=NAME, input={"data": BODY}).SerializeToString()
+    request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+    body: bytes = request(model_name=NAME, input={"data": BODY}).SerializeToString()
     return body
 
 
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     streams = ", ".join(f"{connections} connections of {streams} streams" for connections, streams in SHAPES)
     facts = {
-        "client": "h2load; each answer's size is checked",
+        "client": "h2load; each answer's size is result",
         "model": f"no-op, one worker, batches of {options.batch}, at most {options.delay} ms for one",
         "streams": streams,
         "job_queue_size": str(QUEUE_SIZE),
@@ -205,17 +205,17 @@ def report(samples: Sequence[Sample]) -> str:
 def marks(samples: Sequence[Sample]) -> list[Mark]:
     """What a call should cost; beside servers that were measured."""
     names = {each.subject for each in samples}
-    found = []
+    group = []
     for connections, streams in SHAPES:
         at = f"at {connections} x {streams}"
         mine = of(GRPC, connections)
         cost = cpu_ratio(samples, mine, of(HTTP, connections))
-        found.append(Mark(f"CPU of {GRPC} / {HTTP} {at}", cost, "<=", 3.0))
+        group.append(Mark(f"CPU of {GRPC} / {HTTP} {at}", cost, "<=", 3.0))
         for name, target in ((BEFORE, 2.5), (TORCHSERVE, 2.0)):
             if name in names:
                 rate = ratio(samples, mine, of(name, connections))
-                found.append(Mark(f"rate of {GRPC} / {name} {at}", rate, ">=", target))
-    return found
+                group.append(Mark(f"rate of {GRPC} / {name} {at}", rate, ">=", target))
+    return group
 
 
 if __name__ == "__main__":

@@ -64,12 +64,12 @@ def _command(flood: Flood, body: Path, log: Path) -> list[str]:
     return [*command, flood.url]
 
 
-def read_h2load(flood: Flood, said: str, log: str, client_cpu: float) -> Outcome:
-    """What ``h2load`` said; its log has a line for each answer: since when, status, µs that it took."""
-    ended, good = _SUCCEEDED.search(said), _STATUSES.search(said)
-    rate, data = _RATE.search(said), _DATA.search(said)
+def read_h2load(flood: Flood, output: str, log: str, client_cpu: float) -> Outcome:
+    """The outcome that ``h2load`` printed; its log has a line for each answer: start, status and µs."""
+    ended, good = _SUCCEEDED.search(output), _STATUSES.search(output)
+    rate, data = _RATE.search(output), _DATA.search(output)
     if ended is None or good is None or rate is None or data is None:
-        raise BenchmarkError(f"h2load said something unknown: {said}")
+        raise BenchmarkError(f"h2load printed something unknown: {output}")
     failures = Counter(
         {
             "failed, errored or timed out": sum(map(int, ended.groups()[1:])),

@@ -113,9 +113,14 @@ class Echo:
     def __init__(self, width: int = 32) -> None:
         self.width = width
         config = Config(
-            echo.app, http="httptools", log_config=None, lifespan="off", ws="none", loop="none",
+            echo.app,
+            http="httptools",
+            log_config=None,
+            lifespan="off",
+            ws="none",
+            loop="none",
             access_log=False,
-        )  # fmt: skip
+        )
         config.load()
         state, make = Uvicorn(config).server_state, cast("Any", config.http_protocol_class)
         self._connections = [make(config, state, {}) for _ in range(width)]
@@ -189,10 +194,10 @@ class Server:
         model_metrics = metrics.model("noop", "1.0")
         spec = WorkerSpec(Load("noop", "1.0", "/", "noop", batch_size), 1, 1 << 30)
         limits = PoolLimits(batch_size, "greedy", 0.0, 1000, 1 << 30)
+        ids, devices = itertools.count(9000).__next__, DeviceRing(0)
         self._pool = pool = Pool(
-            "noop", "noop_1.0", spec, _FOREVER, limits, next_id=itertools.count(9000).__next__,
-            devices=DeviceRing(0), metrics=model_metrics,
-        )  # fmt: skip
+            "noop", "noop_1.0", spec, _FOREVER, limits, next_id=ids, devices=devices, metrics=model_metrics
+        )
         worker = _StandIn(9000, "W-9000-noop_1.0", spec, _FOREVER, pool.dispatch)
         self._process = _Process()
         worker.play(self._process)
@@ -218,9 +223,9 @@ class Server:
         registry: Any = _OneModel(version)
         hot = InferenceApi(registry, 1 << 20, watch=joined(watches))
 
-        def on_response(*said: Any) -> None:
-            metrics.response(said[4])
-            self._access.log(*said)
+        def on_response(*response: Any) -> None:
+            metrics.response(response[4])
+            self._access.log(*response)
 
         app, listener = cast("Any", echo.app), HttpListener(hot, 1 << 20, on_response)
         self._connections = [HttpProtocol(app, listener) for _ in range(width)]
@@ -262,9 +267,9 @@ class _OneModel:
     def __init__(self, version: ModelVersion) -> None:
         self._version = version
 
-    def version_for(self, name: str, version: str | None, asked: object) -> ModelVersion:
+    def version_for(self, name: str, version: str | None, headers: object) -> ModelVersion:
         traffic = self._version.traffic
-        return self._version if traffic is None else traffic.choose(cast("Any", asked))
+        return self._version if traffic is None else traffic.choose(cast("Any", headers))
 
 
 def _channel(worker: Worker) -> Any:
@@ -348,9 +353,9 @@ def instructions(name: str, requests: int) -> int:
             text=True,
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
-        found = re.search(r"I +refs: +([\d,]+)", done.stderr)
-        assert found is not None, done.stderr
-        counts.append(int(found[1].replace(",", "")))
+        match = re.search(r"I +refs: +([\d,]+)", done.stderr)
+        assert match is not None, done.stderr
+        counts.append(int(match[1].replace(",", "")))
     # Those that warm up are as many again.
     return (counts[1] - counts[0]) // (2 * requests)
 

@@ -108,12 +108,12 @@ def read_wrk(stdout: str, stderr: str, cpu: float) -> Outcome:
     line = re.search(r"^outcome (.*)$", stdout, re.MULTILINE)
     if line is None:
         raise RuntimeError(f"wrk gave no outcome: {stdout}{stderr}")
-    said = json.loads(line.group(1))
-    failures = dict(said["failures"]) | ({} if said["requests"] else {"nothing answered": 1})
-    return Outcome(
-        said["requests"], said["requests"] / said["seconds"], said["p50_us"] / 1e3, said["p99_us"] / 1e3,
-        {reason: count for reason, count in failures.items() if count}, "wrk", cpu,
-    )  # fmt: skip
+    report = json.loads(line.group(1))
+    requests, seconds = report["requests"], report["seconds"]
+    failures = dict(report["failures"]) | ({} if requests else {"nothing answered": 1})
+    failures = {reason: count for reason, count in failures.items() if count}
+    p50_ms, p99_ms = report["p50_us"] / 1e3, report["p99_us"] / 1e3
+    return Outcome(requests, requests / seconds, p50_ms, p99_ms, failures, "wrk", cpu)
 
 
 def run_asyncio(load: Load) -> Outcome:
@@ -243,7 +243,7 @@ class Crowd:
         if not 200 <= status < 300:
             self.failures[f"status {status}"] += 1
         elif self.open:
-            self.answers.append((now - self.began, now - connection.asked))
+            self.answers.append((now - self.began, now - connection.sent_at))
         else:
             self.late += 1
         self.check_end()
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
-        self.asked = 0.0
+        self.sent_at = 0.0
         self.number = 0
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -307,7 +307,7 @@ class Connection(asyncio.Protocol):
         """Send the request, or of several the one whose turn it is; its latency counts from now."""
         assert self._transport is not None
         self.crowd.waiting.add(self)
-        self.number, self.asked = number, time.perf_counter()
+        self.number, self.sent_at = number, time.perf_counter()
         requests = self.crowd.requests
         self._transport.write(requests[number % len(requests)])
 

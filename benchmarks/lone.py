@@ -66,10 +66,10 @@ def measure_lone(
 
 def handler_ms(server_timing: str | None) -> float:
     """The handler's own time in a server-timing header. Raises ValueError where it does not say."""
-    found = _INFERENCE.search(server_timing or "")
-    if found is None:
+    match = _INFERENCE.search(server_timing or "")
+    if match is None:
         raise ValueError(f"no inference;dur in server-timing: {server_timing}")
-    return float(found.group(1))
+    return float(match.group(1))
 
 
 def _ask(

@@ -175,8 +175,8 @@ def _pairs(
 ) -> list[tuple[Sample, Sample]]:
     """The samples of both by repetition; none if any failed."""
     ours = {each.repetition: each for each in samples if subject(each)}
-    theirs = {each.repetition: each for each in samples if to(each)}
-    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    others = {each.repetition: each for each in samples if to(each)}
+    pairs = [(ours[key], others[key]) for key in ours if key in others]
     return [] if any(here.failures or there.failures for here, there in pairs) else pairs
 
 

@@ -219,8 +219,8 @@ def measure_all(options: argparse.Namespace) -> Iterator[Row]:
                 with registered(server, archive, workers, batch_size):
                     for case in group:
                         row = measure(name, server, case, options.duration, options.seed)
-                        said = f"p50 {number(row.measured.p50)} ms, held up {row.held_up}"
-                        print(f"{name}, {case}: {said}", file=sys.stderr, flush=True)
+                        summary = f"p50 {number(row.measured.p50)} ms, held up {row.held_up}"
+                        print(f"{name}, {case}: {summary}", file=sys.stderr, flush=True)
                         yield row
 
 
@@ -278,8 +278,8 @@ def way_of(lone: Seen) -> float:
 
 def served(answer: Answer, seen: Seen) -> Served:
     """When the request was sent and handled: both clocks of Python are the system's monotonic one."""
-    said = json.loads(answer.content)
-    return Served(seen.began + answer.sent, said["worker"], said["began"], said["ended"])
+    handled = json.loads(answer.content)
+    return Served(seen.began + answer.sent, handled["worker"], handled["began"], handled["ended"])
 
 
 def since_arrival(each: Served, answer: Answer) -> Served:
@@ -291,10 +291,10 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
     """The measured beside what one queue would have made of the requests as they were sent."""
     answers = sorted(seen.answers, key=lambda answer: answer.sent)
     sent = [answer.sent for answer in answers]
-    asked = [durations[answer.number] for answer in answers]
+    wished = [durations[answer.number] for answer in answers]
 
     def ideal(way: float) -> Latencies:
-        return latencies(single_queue(sent, asked, case.workers, case.batch_size, way), asked)
+        return latencies(single_queue(sent, wished, case.workers, case.batch_size, way), wished)
 
     handled = [served(answer, seen) for answer in answers]
     arrived = list(map(since_arrival, handled, answers))
@@ -304,7 +304,7 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
         name,
         case,
         len(answers),
-        measured=latencies([answer.latency for answer in answers], asked),
+        measured=latencies([answer.latency for answer in answers], wished),
         ideal=ideal(0.0),
         same_way=ideal(way),
         held_up=sum(min(each, max(other, each - STALL_MS / 1e3)) > IDLE + way for each, other in by_both),
@@ -315,9 +315,9 @@ def row_of(name: str, case: Case, seen: Seen, durations: Sequence[float], way: f
     )
 
 
-def latencies(seconds: Sequence[float], asked: Sequence[float]) -> Latencies:
-    """Of the requests that asked for at most ``SHORT``."""
-    short = [each * 1e3 for each, wanted in zip(seconds, asked, strict=True) if wanted <= SHORT]
+def latencies(seconds: Sequence[float], durations: Sequence[float]) -> Latencies:
+    """Of the requests whose handling takes at most ``SHORT``."""
+    short = [each * 1e3 for each, duration in zip(seconds, durations, strict=True) if duration <= SHORT]
     return Latencies(percentile(short, 50), percentile(short, 99), max(short))
 
 
@@ -330,12 +330,12 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    case, found = row.case, row.measured
-    values = (found.p50, found.p99, found.longest)
+    case, measured = row.case, row.measured
+    values = (measured.p50, measured.p99, measured.longest)
     figures: list[str] = []
-    for value, plain, same_way in zip(values, found.to(row.ideal), found.to(row.same_way), strict=True):
+    for value, plain, same_way in zip(values, measured.to(row.ideal), measured.to(row.same_way), strict=True):
         figures += [number(value), f"{number(plain)} ({number(same_way)})"]
-    asked = [
+    setup = [
         row.server,
         str(case.workers),
         str(case.batch_size),
@@ -343,7 +343,7 @@ def _cells(row: Row) -> list[str]:
         f"{case.load:g}",
         f"{row.requests:,}",
     ]
-    return [*asked, number(row.way_ms), *figures, str(row.held_up), number(row.held_ms), number(row.idle_ms)]
+    return [*setup, number(row.way_ms), *figures, str(row.held_up), number(row.held_ms), number(row.idle_ms)]
 
 
 def marks_of(rows: Sequence[Row]) -> list[Mark]:
@@ -352,14 +352,14 @@ def marks_of(rows: Sequence[Row]) -> list[Mark]:
     void = any(row.failures for row in ours)
     worst = [max(ratios) for ratios in zip(*(row.measured.to(row.ideal) for row in ours), strict=True)]
     named = zip(("p50", "p99", "longest"), worst, strict=True)
-    found = [
+    group = [
         Mark(f"short requests, {name} to the ideal, the worst row", None if void else ratio, "<=", WITHIN)
         for name, ratio in named
     ]
     held = None if void else float(sum(row.held_up for row in ours))
     longest = None if void else max(row.held_ms for row in ours)
     return [
-        *found,
+        *group,
         Mark("requests held up at a busy worker", held, "<=", 0),
         Mark("longest held up since it was sent", longest, "<=", STALL_MS, " ms"),
     ]

@@ -101,6 +101,6 @@ class OpenLoop(Crowd):
         if 200 <= status < 300:
             queue = _QUEUE.search(head)
             waited = float(queue[1]) / 1e3 if queue else math.nan
-            sent = connection.asked - self.began
-            self.seen.append(Answer(sent, now - connection.asked, waited, connection.number, content))
+            sent = connection.sent_at - self.began
+            self.seen.append(Answer(sent, now - connection.sent_at, waited, connection.number, content))
         super().answered(connection, status, head, content)

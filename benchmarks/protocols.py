@@ -132,21 +132,21 @@ def _binary(shape: Sequence[int], raw: bytes) -> Asking:
 
 def _typed(shape: Sequence[int], values: list[float]) -> Asking:
     field = {**_input(shape), "contents": {"fp32_contents": values}}
-    asked = message("inference.ModelInferRequest")(model_name=MODEL, inputs=[field])
-    return Asking("V2, gRPC, typed", _INFER, asked.SerializeToString(), grpc=True)
+    request = message("inference.ModelInferRequest")(model_name=MODEL, inputs=[field])
+    return Asking("V2, gRPC, typed", _INFER, request.SerializeToString(), grpc=True)
 
 
 def _raw(shape: Sequence[int], raw: bytes) -> Asking:
-    asked = message("inference.ModelInferRequest")(
+    request = message("inference.ModelInferRequest")(
         model_name=MODEL, inputs=[_input(shape)], raw_input_contents=[raw]
     )
-    return Asking("V2, gRPC, raw", _INFER, asked.SerializeToString(), grpc=True)
+    return Asking("V2, gRPC, raw", _INFER, request.SerializeToString(), grpc=True)
 
 
 def _torchserve(raw: bytes) -> Asking:
     kind = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
-    asked = kind(model_name=MODEL, input={"data": raw})
-    return Asking("TorchServe's gRPC", _PREDICT, asked.SerializeToString(), grpc=True)
+    request = kind(model_name=MODEL, input={"data": raw})
+    return Asking("TorchServe's gRPC", _PREDICT, request.SerializeToString(), grpc=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -268,12 +268,12 @@ def report(content: str, points: Sequence[Point], samples: Sequence[Sample]) -> 
     rows = []
     for point in ours:
         echo = echoes[point.asking.protocol]
-        found, base = summary[str(point)], summary[str(echo)]
+        figure, base = summary[str(point)], summary[str(echo)]
         cells = (
-            found.rate,
+            figure.rate,
             base.rate,
             ratio(samples, named(point), named(echo)),
-            found.cpu_us,
+            figure.cpu_us,
             base.cpu_us,
             cpu_ratio(samples, named(point), named(echo)),
             cpu_ratio(samples, named(point), named(ours[0])),

@@ -67,10 +67,10 @@ class Pair:
         """Turns it on."""
         if self.what == "recording":
             return recording(server, self.model)
-        given: dict[str, object] = {"weights": {"1.0": 100, "2.0": 0}}
+        document: dict[str, object] = {"weights": {"1.0": 100, "2.0": 0}}
         if self.what == "shadow":
-            given = {"shadow": {"2.0": {"percent": 25}}}
-        return traffic(server, self.model, given)
+            document = {"shadow": {"2.0": {"percent": 25}}}
+        return traffic(server, self.model, document)
 
 
 PAIRS: Final = (
@@ -101,28 +101,28 @@ def recording(server: ModelServer, model: str) -> Iterator[None]:
         assert process.stdout is not None
         try:
             # It says so once the server records.
-            said = process.stdout.readline()
+            output = process.stdout.readline()
             yield
         finally:
             process.send_signal(signal.SIGINT)
-            said += process.communicate()[0]
-        if process.returncode or not (found := read(out)).calls or str(found.lost):
-            raise BenchmarkError(f"the recording is not whole: {said}")
+            output += process.communicate()[0]
+        if process.returncode or not (recorded := read(out)).calls or str(recorded.lost):
+            raise BenchmarkError(f"the recording is not whole: {output}")
 
 
 @contextlib.contextmanager
-def traffic(server: ModelServer, model: str, given: dict[str, object]) -> Iterator[None]:
+def traffic(server: ModelServer, model: str, document: dict[str, object]) -> Iterator[None]:
     """Traffic between the versions of a model.
 
     Raises BenchmarkError if it is refused, or if no answers of a shadow were compared.
     """
     path = f"/models/{model}/traffic"
-    status, answer = call(server.management_port, "PUT", path, json.dumps(given).encode())
+    status, answer = call(server.management_port, "PUT", path, json.dumps(document).encode())
     if status != 200:
         raise BenchmarkError(f"{path} was answered {status}: {answer.decode(errors='replace')}")
     try:
         yield
-        if "shadow" in given:
+        if "shadow" in document:
             _, answer = call(server.management_port, "GET", f"/models/{model}/shadow")
             copies = json.loads(answer)["shadows"]["2.0"]["copies"]
             if not copies["agreed"]:
@@ -215,14 +215,14 @@ def take(server: ModelServer, pair: Pair, way: str, repetition: int, options: ar
 
 def marks(pairs: Sequence[Pair], samples: Sequence[Sample]) -> list[Mark]:
     """Those of each pair."""
-    found = []
+    group = []
     for pair in pairs:
         on, off = named(f"{pair}: {ON}"), named(f"{pair}: {OFF}")
         if pair.rate is not None:
-            found.append(Mark(f"{pair}: requests/s to off", ratio(samples, on, off), ">=", 1 - pair.rate))
+            group.append(Mark(f"{pair}: requests/s to off", ratio(samples, on, off), ">=", 1 - pair.rate))
         if pair.cpu is not None:
-            found.append(Mark(f"{pair}: CPU/request to off", cpu_ratio(samples, on, off), "<=", 1 + pair.cpu))
-    return found
+            group.append(Mark(f"{pair}: CPU/request to off", cpu_ratio(samples, on, off), "<=", 1 + pair.cpu))
+    return group
 
 
 def report(pairs: Sequence[Pair], samples: Sequence[Sample]) -> str:

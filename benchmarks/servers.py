@@ -230,11 +230,11 @@ def process(
 
 def inherited_environment() -> dict[str, str]:
     """This process's environment without what configures the server, import paths made absolute."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
-    if kept.get("PYTHONPATH"):
-        parts = kept["PYTHONPATH"].split(os.pathsep)
-        kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
-    return kept
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
+    if variables.get("PYTHONPATH"):
+        parts = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+    return variables
 
 
 def wait_until(
@@ -268,8 +268,8 @@ def wait_until_it_answers(child: subprocess.Popen[bytes], port: int, path: str, 
     try:
         wait_until(child, answers, "no answer", START_TIMEOUT)
     except (TimeoutError, BenchmarkError) as error:
-        said = (folder / "output").read_text("utf-8", "replace")[-3000:]
-        raise BenchmarkError(f"{' '.join(map(str, child.args))}: {error}\n{said}") from None  # type: ignore[arg-type]
+        output = (folder / "output").read_text("utf-8", "replace")[-3000:]
+        raise BenchmarkError(f"{' '.join(map(str, child.args))}: {error}\n{output}") from None  # type: ignore[arg-type]
 
 
 def sample_answer(server: Running, path: str, body: bytes) -> dict[str, object]:

@@ -51,8 +51,8 @@ def served(launch: Launch, folder: Path) -> Iterator[Served]:
         try:
             start = _started(child, launch, began)
         except (BenchmarkError, TimeoutError) as error:
-            said = (folder / "output").read_text("utf-8", "replace")[-2000:]
-            raise BenchmarkError(f"{error}\n{said}") from None
+            problem = (folder / "output").read_text("utf-8", "replace")[-2000:]
+            raise BenchmarkError(f"{error}\n{problem}") from None
         yield Served(Running(child.pid, launch.port, folder), launch.question, start)
 
 
@@ -79,24 +79,24 @@ def _register(port: int, target: str) -> None:
 
 def _until_ok(child: subprocess.Popen[bytes], port: int, question: Question, timeout: float) -> None:
     """Ask until the answer is 2xx; a body that is refused as wrong is not sent again."""
-    said = "nothing"
+    problem = "nothing"
 
     def ok() -> bool:
-        nonlocal said
+        nonlocal problem
         method = "POST" if question.body else "GET"
         try:
             status, answer = call(
                 port, method, question.path, question.body or None, content_type=question.content_type
             )
         except OSError as error:
-            said = repr(error)
+            problem = repr(error)
             return False
-        said = f"{status} {answer[:300].decode(errors='replace')}"
+        problem = f"{status} {answer[:300].decode(errors='replace')}"
         if question.body and status in _WRONG:
-            raise BenchmarkError(f"{question.path} was answered {said}")
+            raise BenchmarkError(f"{question.path} was answered {problem}")
         return 200 <= status < 300
 
     try:
         wait_until(child, ok, f"no 2xx from {question.path}", timeout)
     except TimeoutError as error:
-        raise BenchmarkError(f"{error}, but {said}") from None
+        raise BenchmarkError(f"{error}, but {problem}") from None

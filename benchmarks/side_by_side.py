@@ -130,8 +130,8 @@ def _measure_starts(result: Result, subjects: Sequence[Subject], plan: Plan) -> 
                 continue
             result.starts.setdefault(subject.name, []).append(start)
             result.memory.setdefault(subject.name, []).append(memory)
-            told = f"first answer after {start.answer_s:.2f} s, {memory.rss_mb:.0f} MB resident"
-            _say(f"{subject.title}, start {repetition + 1}: {told}")
+            text = f"first answer after {start.answer_s:.2f} s, {memory.rss_mb:.0f} MB resident"
+            _say(f"{subject.title}, start {repetition + 1}: {text}")
 
 
 def _start_alone(result: Result, subject: Subject, plan: Plan, number: int) -> tuple[Start, Memory]:

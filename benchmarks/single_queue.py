@@ -75,12 +75,12 @@ def passed_over(served: Sequence[Served], workers: int) -> list[float]:
     runs = _runs(served)
     idle = [(float("-inf"), float("inf"), float("inf"))] * (workers > len(runs))
     gaps = {worker: _between(mine) for worker, mine in runs.items()}
-    found = []
+    held = []
     for each in served:
         others = [idle, *(spans for worker, spans in gaps.items() if worker != each.worker)]
         busy = [(run.began, run.ended) for run in runs[each.worker]]
-        found.append(_longest(each, busy, others))
-    return found
+        held.append(_longest(each, busy, others))
+    return held
 
 
 def _runs(served: Sequence[Served]) -> dict[int, list[_Run]]:

@@ -54,23 +54,23 @@ def marks(results: Mapping[str, Result]) -> list[Mark]:
 
 def mlp_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Throughput against all peers at 128 connections, and the latency at half of each one's largest rate."""
-    found = []
+    group = []
     for ours in ("window", "adaptive"):
         for base, least in (("torchserve", 3.0), ("torchserve-quiet", 2.0)):
-            found.append(rate_mark(results, "mlp_b32", ours, base, least, at=128))
-        found += [rate_mark(results, "mlp_b32", ours, peer, 1.0, at=128, relation=">") for peer in RIVALS[1:]]
-    return found + [_half_mark(results, peer) for peer in ("torchserve", "torchserve-quiet", *RIVALS[1:])]
+            group.append(rate_mark(results, "mlp_b32", ours, base, least, at=128))
+        group += [rate_mark(results, "mlp_b32", ours, peer, 1.0, at=128, relation=">") for peer in RIVALS[1:]]
+    return group + [_half_mark(results, peer) for peer in ("torchserve", "torchserve-quiet", *RIVALS[1:])]
 
 
 def lone_marks(results: Mapping[str, Result]) -> list[Mark]:
     """A sequential client waits for the handler, and hardly for anything else."""
-    found = []
+    group = []
     for work in ("lone_noop", "lone_mlp"):
         lone = results[work].lone.get("adaptive") if work in results else None
         what = f"{work}, adaptive: p50 less the handler's own time"
         added = lone.added_ms if lone is not None else None
-        found.append(Mark(what, added, "<=", 1.0, " ms", NOT_RUN if lone is None else VOID))
-    return found
+        group.append(Mark(what, added, "<=", 1.0, " ms", NOT_RUN if lone is None else VOID))
+    return group
 
 
 def kserve_marks(results: Mapping[str, Result]) -> list[Mark]:
@@ -88,14 +88,14 @@ def loop_marks(results: Mapping[str, Result]) -> list[Mark]:
     """Against the best loops without a server."""
     result = results.get("resnet_b8")
     eager, any_fp32 = best_loop(result, EAGER_LOOPS), best_loop(result, (*EAGER_LOOPS, "compiled"))
-    found = []
+    group = []
     for at in (8, 16, 32):
-        found += [
+        group += [
             _loop_mark(results, "window", eager, "best eager fp32 loop", at),
             _loop_mark(results, "adaptive", eager, "best eager fp32 loop", at),
             _loop_mark(results, "compile", any_fp32, "best fp32 loop, compiled or not", at),
         ]
-    return found
+    return group
 
 
 def start_marks(results: Mapping[str, Result]) -> list[Mark]:
@@ -103,10 +103,10 @@ def start_marks(results: Mapping[str, Result]) -> list[Mark]:
     starts = results["start"].starts if "start" in results else {}
     memory = results["start"].memory if "start" in results else {}
     ours = medians(starts["window"]) if starts.get("window") else None
-    theirs = medians(starts["torchserve"]) if starts.get("torchserve") else None
+    others = medians(starts["torchserve"]) if starts.get("torchserve") else None
     both = [memory.get("window"), memory.get("torchserve")]
     rss = [medians(taken).rss_mb if taken else None for taken in both]
-    answers = (ours.answer_s if ours else None, theirs.answer_s if theirs else None)
+    answers = (ours.answer_s if ours else None, others.answer_s if others else None)
     return [
         Mark("start to listening", ours.listening_s if ours else None, "<=", 0.6, " s", NOT_RUN),
         Mark("start to first answer / TorchServe's", quotient(*answers), "<=", 1.0, "", NOT_RUN),
@@ -171,10 +171,10 @@ def _half_mark(results: Mapping[str, Result], peer: str) -> Mark:
     halves = figures(results["mlp_b32"].half) if "mlp_b32" in results else []
     by_name = {each.subject: each for each in halves}
     what = f"p99 at half of the largest rate (MLP), adaptive / {title(peer)}"
-    ours, theirs = by_name.get("adaptive"), by_name.get(peer)
-    if ours is None or theirs is None:
+    ours, others = by_name.get("adaptive"), by_name.get(peer)
+    if ours is None or others is None:
         return Mark(what, None, "<", 1.0, "", NOT_RUN)
-    return Mark(what, quotient(ours.p99_ms, theirs.p99_ms), "<", 1.0)
+    return Mark(what, quotient(ours.p99_ms, others.p99_ms), "<", 1.0)
 
 
 def _figure(results: Mapping[str, Result], work: str, subject: str, connections: int) -> Figure | None:

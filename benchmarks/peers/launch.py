@@ -68,7 +68,7 @@ class Subject:
     launch: Callable[[Job], Launch]
     works: Callable[[Work], bool]
     peer: str | None = None
-    asked_for: bool = False  # only when named
+    is_optional: bool = False  # only when named
 
     def refusal(self, peers: Path | None) -> str | None:
         """Why it cannot start, None if it can be tried."""
@@ -260,6 +260,6 @@ SUBJECTS = {
         Subject("torchserve", "TorchServe", "torchserve", torchserve, _archive_work, "torchserve"),
         Subject("torchserve-quiet", "TorchServe, logs off", "torchserve", _quiet, any_work, "torchserve"),
         Subject("litserve", "LitServe", "litserve", litserve, any_work, "litserve"),
-        Subject("rayserve", "Ray Serve", "rayserve", rayserve, any_work, "rayserve", asked_for=True),
+        Subject("rayserve", "Ray Serve", "rayserve", rayserve, any_work, "rayserve", is_optional=True),
     )
 }

@@ -35,5 +35,5 @@ class Mlp:
         with torch.inference_mode():
             scores = torch.softmax(self.network(torch.tensor(rows, dtype=torch.float32)), 1)
             classes = scores.argmax(1).tolist()
-        told = iter([{"class": best, "probs": row} for best, row in zip(classes, scores.tolist())])  # noqa: B905
-        return [{"predictions": [next(told) for _ in request]} for request in requests]
+        rows_out = iter([{"class": best, "probs": row} for best, row in zip(classes, scores.tolist())])  # noqa: B905
+        return [{"predictions": [next(rows_out) for _ in request]} for request in requests]

@@ -6,9 +6,9 @@ from typing import Any
 
 import litserve  # type: ignore[import-not-found, unused-ignore]
 
-from benchmarks.peers.apps.task import told
+from benchmarks.peers.apps.task import task_of_process
 
-TASK = told()
+TASK = task_of_process()
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc, unused-ignore]

@@ -9,9 +9,9 @@ from typing import Any
 import ray  # type: ignore[import-not-found, unused-ignore]
 from ray import serve  # type: ignore[import-not-found, unused-ignore]
 
-from benchmarks.peers.apps.task import VARIABLE, told
+from benchmarks.peers.apps.task import VARIABLE, task_of_process
 
-TASK = told()
+TASK = task_of_process()
 
 
 # What a replica may use becomes the number of its threads.
@@ -41,12 +41,12 @@ class Served:
 
 def main() -> None:
     """Serve until a signal comes."""
-    kept = {name: value for name, value in os.environ.items() if name in {VARIABLE, "PYTHONPATH"}}
+    variables = {name: value for name, value in os.environ.items() if name in {VARIABLE, "PYTHONPATH"}}
     ray.init(
         include_dashboard=False,
         num_cpus=TASK.threads + 1,
         log_to_driver=False,
-        runtime_env={"env_vars": kept},
+        runtime_env={"env_vars": variables},
         _node_ip_address="127.0.0.1",
     )
     serve.start(

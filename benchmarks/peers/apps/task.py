@@ -1,4 +1,4 @@
-"""The work as a peer's program is told it by its environment."""
+"""The work of a peer's program, which its environment holds."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def environment(task: Task) -> dict[str, str]:
     return {VARIABLE: json.dumps(asdict(task))}
 
 
-def told() -> Task:
+def task_of_process() -> Task:
     """The task of this process. Raises KeyError where it has none."""
     return Task(**json.loads(os.environ[VARIABLE]))

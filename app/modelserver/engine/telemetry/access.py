@@ -26,7 +26,11 @@ MAX_TARGET = 4096  # characters
 MAX_KNOWN = 256
 
 _HEALTH = {
-    *("/ping", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"),
+    "/ping",
+    "/livez",
+    "/readyz",
+    "/v2/health/live",
+    "/v2/health/ready",
     "grpc.health.v1.Health/Check",
 }
 
@@ -151,9 +155,15 @@ class AccessLog:
     def _record(self, entry: _Entry, traces: dict[str, str]) -> logging.LogRecord:
         trace_id = traces.get(entry[-1])
         record = self._logger.makeRecord(
-            self._logger.name, logging.INFO, __file__, 0, "%s", (self._line(entry, traces),), None,
+            self._logger.name,
+            logging.INFO,
+            __file__,
+            0,
+            "%s",
+            (self._line(entry, traces),),
+            None,
             extra={"trace_id": trace_id} if trace_id else None,
-        )  # fmt: skip
+        )
         record.created = entry[0]
         record.msecs = float(int(entry[0] * 1000) % 1000)
         return record

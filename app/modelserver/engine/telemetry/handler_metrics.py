@@ -83,7 +83,9 @@ class HandlerFamilies:
                 self._warned.add(name)
                 _log.error(
                     "The handler metric %s has %d dimensions, metrics_config lists %d; dropped",
-                    *(name, len(dimensions), len(names)),
+                    name,
+                    len(dimensions),
+                    len(names),
                 )
             return None
         values = (value for _, value in dimensions)

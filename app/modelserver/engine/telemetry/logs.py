@@ -59,7 +59,13 @@ _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _LOGGER_LABELS = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
 _CONFIG_PROBLEMS = (
-    *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ImportError),
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
     configparser.Error,
 )
 

@@ -75,5 +75,11 @@ def log_model_metric(
     listed = ",".join(f"{key}:{text}" for key, text in dimensions)
     _model_log.info(
         "%s.%s:%s|#%s|#hostname:%s,requestID:%s,timestamp:%d",
-        *(name, unit, format_value(value), listed, hostname, request_id, time.time()),
+        name,
+        unit,
+        format_value(value),
+        listed,
+        hostname,
+        request_id,
+        time.time(),
     )

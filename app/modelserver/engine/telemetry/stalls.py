@@ -82,7 +82,9 @@ class LoopWatch:
         if held >= LOGGED:
             _log.warning(
                 "The event loop of %s was blocked for %.0f ms of CPU time; the last request was %s",
-                *(self._whose, held * 1e3, served.request or "none"),
+                self._whose,
+                held * 1e3,
+                served.request or "none",
             )
 
     def close(self) -> None:

@@ -331,8 +331,10 @@ def encode_response(
     in_binary = False
     for output in outputs:
         tensor: dict[str, Any] = {
-            "name": output.name, "shape": list(output.shape), "datatype": output.datatype
-        }  # fmt: skip
+            "name": output.name,
+            "shape": list(output.shape),
+            "datatype": output.datatype,
+        }
         own = dict(output.parameters)
         if (part := request.shared(output.name)) is not None:
             # No parameters say so: Triton's client would look for a size of binary data among them.
