@@ -195,7 +195,7 @@ def test_every_reason_of_a_refusal_is_listed():
         reason
         for folder in ("engine/batching", "engine/pools", "ext/sequences")
         for path in (code / folder).glob("*.py")
-        for reason in re.findall(r'(?:QueueFull|rejected)\("(\w+)"\)', path.read_text())
+        for reason in re.findall(r'(?:QueueFull|rejected|super\(\).__init__)\("(\w+)"[,)]', path.read_text())
     ]
 
     assert set(reasons) == {*REJECTION_REASONS}
