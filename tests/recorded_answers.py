@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from modelserver.tools.migrate.calls import Answer
+from modelserver.tools.migrate.calls import Response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def answer_of(recorded: Mapping[str, Any]) -> Answer:
+def answer_of(recorded: Mapping[str, Any]) -> Response:
     """The reverse of :meth:`Answer.to_json`."""
     body = recorded["body"]
     if body is not None:
         body = body.encode() if isinstance(body, str) else base64.b64decode(body["base64"])
-    return Answer(recorded["status"], recorded["reason"], recorded["headers"], body)
+    return Response(recorded["status"], recorded["reason"], recorded["headers"], body)

@@ -63,11 +63,11 @@ def test_keys_without_effect_are_not_called_same(guide: str) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "there"),
     [
-        (migrating.Endpoint("inference", "GET", "/ping", "/ping"), True),
-        (migrating.Endpoint("inference", "POST", "/x", "/predictions/m/1.0/v1/chat"), True),
-        (migrating.Endpoint("inference", "GET", "/x", "/nowhere"), False),
-        (migrating.Endpoint("management", "PUT", "/x", "/models"), False),
-        (migrating.Endpoint("management", "DELETE", "/x", "/workflows/w"), True),
+        (migrating.Endpoint("inference", "GET", "/ping"), True),
+        (migrating.Endpoint("inference", "POST", "/predictions/{model}/{version}/{rest}"), True),
+        (migrating.Endpoint("inference", "GET", "/nowhere"), False),
+        (migrating.Endpoint("management", "PUT", "/models"), False),
+        (migrating.Endpoint("management", "DELETE", "/workflows/{workflow}"), True),
     ],
     ids=range(5),
 )

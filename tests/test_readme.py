@@ -25,7 +25,7 @@ from modelserver.tools.migrate.command import build_parser as migrating_parser
 from modelserver.tools.migrate.installation import read_installation
 from modelserver.tools.replay.command import build_parser as replaying_parser
 from modelserver.tools.replay.record import build_parser as recording_parser
-from modelserver.tools.serve.wanted import build_parser as serving_parser
+from modelserver.tools.serve.options import build_parser as serving_parser
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from tests.differential.configurations import table_settings
 
-from modelserver.tools.migrate.calls import Call, digest
+from modelserver.tools.migrate.calls import Probe, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ SETTINGS: Final = {
 class Together:
     """Calls that are sent at the same time, to be answered as one batch."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[Probe, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Pause:
     seconds: float = 0.5
 
 
-Step = Call | Together | Settle | Pause
+Step = Probe | Together | Settle | Pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class Chapter:
     plain: bool = True
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[Probe]:
         """All calls in order."""
-        calls: list[Call] = []
+        calls: list[Probe] = []
         for step in self.steps:
             if isinstance(step, Together):
                 calls += step.calls
-            elif isinstance(step, Call):
+            elif isinstance(step, Probe):
                 calls.append(step)
         return calls
 
@@ -138,7 +138,7 @@ def _steps(
             yield call
 
 
-def _call(chapter: str, name: str, requests: Mapping[str, Any]) -> Call:
+def _call(chapter: str, name: str, requests: Mapping[str, Any]) -> Probe:
     request = requests[name]
     body = request["body"]
     if isinstance(body, str):
@@ -149,7 +149,7 @@ def _call(chapter: str, name: str, requests: Mapping[str, Any]) -> Call:
         content = _LARGE[f"{chapter}/{name}"](requests)
         assert digest(content) == body, name
     headers = tuple((key, value) for key, value in request["headers"])
-    return Call(name, request["port"], request["method"], request["path"], headers, content)
+    return Probe(name, request["port"], request["method"], request["path"], headers, content)
 
 
 def _bitmap(_: Mapping[str, Any]) -> bytes:

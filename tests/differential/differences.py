@@ -13,66 +13,65 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.tools.migrate.changes import PHRASES, pretty
-from modelserver.tools.migrate.management import IN_TEXT, plain_headers
-from modelserver.tools.migrate.rules import RULES
+from modelserver.tools.migrate.rules import IN_TEXT, RULES, plain_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.differential.chapters import Chapter
 
-    from modelserver.tools.migrate.calls import Answer, Call
+    from modelserver.tools.migrate.calls import Probe, Response
     from modelserver.tools.migrate.changes import Rule
 
 
 # What single answers become
 
 
-def error(status: int, kind: str, message: str) -> Callable[[Answer], Answer]:
+def error(status: int, kind: str, message: str) -> Callable[[Response], Response]:
     """An error of modelserver's."""
     body = pretty({"code": status, "type": kind, "message": message})
     headers = {"connection": "close", "content-type": "application/json"}
     return lambda answer: answer.but(status=status, reason=PHRASES[status], body=body, headers=headers)
 
 
-def not_found(model: str) -> Callable[[Answer], Answer]:
+def not_found(model: str) -> Callable[[Response], Response]:
     """What follows for calls to a model that modelserver refused to register."""
     return error(404, "ModelNotFoundException", f"Model not found: {model}")
 
 
-def bad_request(message: str) -> Callable[[Answer], Answer]:
+def bad_request(message: str) -> Callable[[Response], Response]:
     """400."""
     return error(400, "BadRequestException", message)
 
 
-def invalid(message: str) -> Callable[[Answer], Answer]:
+def invalid(message: str) -> Callable[[Response], Response]:
     """400 for an archive."""
     return error(400, "InvalidModelException", message)
 
 
-def success(body: bytes, content_type: str | None = "application/json") -> Callable[[Answer], Answer]:
+def success(body: bytes, content_type: str | None = "application/json") -> Callable[[Response], Response]:
     """200 where TorchServe fails."""
     headers = {"connection": "keep-alive", "content-type": content_type}
     return lambda answer: answer.but(status=200, reason="OK", body=body, headers=headers)
 
 
-def description(status: str) -> Callable[[Answer], Answer]:
+def description(status: str) -> Callable[[Response], Response]:
     """200 with a status text."""
     return success(pretty({"status": status}))
 
 
-def registered(model: str, workers: int = 0) -> Callable[[Answer], Answer]:
+def registered(model: str, workers: int = 0) -> Callable[[Response], Response]:
     """A registration that succeeds."""
     text = f'Model "{model}" Version: 1.0 registered with {workers} initial workers'
     return description(text + ("" if workers else ". Use scale workers API to add workers for the model."))
 
 
-def unregistered(model: str) -> Callable[[Answer], Answer]:
+def unregistered(model: str) -> Callable[[Response], Response]:
     """Its end."""
     return description(f'Model "{model}" unregistered')
 
 
-def replaced(old: str, new: str) -> Callable[[Answer], Answer]:
+def replaced(old: str, new: str) -> Callable[[Response], Response]:
     """A piece of the body."""
     return lambda answer: answer.but(body=(answer.body or b"").replace(old.encode(), new.encode()))
 
@@ -80,13 +79,13 @@ def replaced(old: str, new: str) -> Callable[[Answer], Answer]:
 # What whole groups of answers become
 
 
-def _sequence(name: str, *, starts: bool = False) -> Callable[[Answer], Answer]:
+def _sequence(name: str, *, starts: bool = False) -> Callable[[Response], Response]:
     """The headers of an answer of a sequence."""
     headers = {"ts_request_sequence_id": name, "ts_request_sequence_start": "true" if starts else None}
     return lambda answer: answer.but(headers=headers)
 
 
-def _bad_v1(message: str) -> Callable[[Answer], Answer]:
+def _bad_v1(message: str) -> Callable[[Response], Response]:
     """400 on a route of KServe's, and for its clients."""
     body = pretty({"code": 400, "type": "BadRequestException", "message": message, "error": message})
     return lambda answer: bad_request(message)(answer).but(body=body)
@@ -97,7 +96,7 @@ _CUT_SHORT = "the request is not an inference request: Input data was truncated"
 _NO_TENSORS = "the request is not an inference request: Object missing required field `inputs`"
 
 
-def _strict_bodies() -> dict[str, Callable[[Answer], Answer]]:
+def _strict_bodies() -> dict[str, Callable[[Response], Response]]:
     """What is no body of the protocol, by why."""
     unreadable = "can't Unmarshal body: Unrecognized request format: "
     malformed = "JSON is malformed: invalid character (byte 0)"
@@ -118,12 +117,12 @@ def _strict_bodies() -> dict[str, Callable[[Answer], Answer]]:
     return {name: _bad_v1(message) for name, message in messages.items()}
 
 
-def _compact(answer: Answer) -> Answer:
+def _compact(answer: Response) -> Response:
     body = json.dumps(json.loads(answer.body or b""), separators=(",", ":")).encode()
     return answer.but(body=body, headers={"content-type": "application/json"})
 
 
-def _enveloped() -> dict[str, Callable[[Answer], Answer]]:
+def _enveloped() -> dict[str, Callable[[Response], Response]]:
     """Bodies that an envelope does not understand, and those that only TorchServe's does not."""
     none = 'no instances in the request: the body needs "instances", a list'
     inputs = 'no inputs in the request: the body needs "inputs", a list'
@@ -140,10 +139,10 @@ def _enveloped() -> dict[str, Callable[[Answer], Answer]]:
     }
 
 
-def _loaded() -> dict[str, Callable[[Answer], Answer]]:
+def _loaded() -> dict[str, Callable[[Response], Response]]:
     """Handlers that TorchServe does not load."""
     answers = {"two_classes": b"helped", "no_initialize": b"went without", "class_named": b"answered, True"}
-    result: dict[str, Callable[[Answer], Answer]] = {}
+    result: dict[str, Callable[[Response], Response]] = {}
     for model, body in answers.items():
         result[f"styles/register {model}"] = registered(model, 1)
         result[f"styles/predict {model}"] = success(body, None)
@@ -151,13 +150,13 @@ def _loaded() -> dict[str, Callable[[Answer], Answer]]:
     return result
 
 
-def _json_type(call: Call, answer: Answer) -> Answer:
+def _json_type(call: Probe, answer: Response) -> Response:
     if "content-type" in answer.headers or call.port != "inference" or not _was_encoded(call, answer):
         return answer
     return answer.but(headers={"content-type": "application/json"})
 
 
-def _was_encoded(call: Call, answer: Answer) -> bool:
+def _was_encoded(call: Probe, answer: Response) -> bool:
     """Whether the handler returned a value that the server made JSON of."""
     if call.method == "HEAD":
         return call.path == "/predictions/tells"
@@ -170,7 +169,7 @@ def _was_encoded(call: Call, answer: Answer) -> bool:
     return json.dumps(value, indent=2).encode() == answer.body
 
 
-def _large_body(answer: Answer) -> Answer:
+def _large_body(answer: Response) -> Response:
     changed = error(
         413,
         "RequestEntityTooLargeException",
@@ -206,14 +205,14 @@ def _instance(key: str, kind: str, value: object) -> dict[str, Any]:
     return {"row": "dict", "keys": [key], "values": {key: [kind, value]}, "headers": headers, "rows": 1}
 
 
-def _edited(answer: Answer, edit: Callable[[dict[str, Any]], None]) -> Answer:
+def _edited(answer: Response, edit: Callable[[dict[str, Any]], None]) -> Response:
     """An answer of the handler ``tells`` with its values edited."""
     value = json.loads(answer.body or b"")
     edit(value)
     return answer.but(body=json.dumps(value, indent=2).encode())
 
 
-def _form_blank(answer: Answer) -> Answer:
+def _form_blank(answer: Response) -> Response:
     def edit(value: dict[str, Any]) -> None:
         value["keys"].append("other")
         value["values"]["other"] = ["bytearray", ""]
@@ -222,14 +221,14 @@ def _form_blank(answer: Answer) -> Answer:
     return _edited(answer, edit)
 
 
-def _not_allowed(answer: Answer) -> Answer:
+def _not_allowed(answer: Response) -> Response:
     message = "Requested method is not allowed, please refer to API document."
     changed = error(405, "MethodNotAllowedException", message)(answer)
     body = json.loads(changed.body or b"")
     return changed.but(body=pretty({**body, "error": message}))
 
 
-def _checked_archives() -> dict[str, Callable[[Answer], Answer]]:
+def _checked_archives() -> dict[str, Callable[[Response], Response]]:
     parse = "Failed to parse signature.json. MAR-INF/MANIFEST.json: "
     no_archive = "it is neither a zip file (.mar) nor a gzipped tar file (.tar.gz)."
     runtime = "Runtime is not defined or invalid. Archive: {!r}."
@@ -321,7 +320,7 @@ _USUAL = """\
 """
 
 
-def _empty_configurations() -> dict[str, Callable[[Answer], Answer]]:
+def _empty_configurations() -> dict[str, Callable[[Response], Response]]:
     result = {}
     for name, model, numbers in (
         ("configurations/{} nothing", "c_nothing", (1, 100, 120, 120)),
@@ -336,7 +335,7 @@ def _empty_configurations() -> dict[str, Callable[[Answer], Answer]]:
     return result
 
 
-def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Answer], Answer]:
+def _timeouts(before: tuple[int, int], after: tuple[int, int]) -> Callable[[Response], Response]:
     """Of a description."""
     text = '"responseTimeout": %d,\n    "startupTimeout": %d,'
     return replaced(text % before, text % after)
@@ -391,27 +390,27 @@ _BAD_WORKFLOWS = {
 }
 
 
-def _bad_dag(message: str) -> Callable[[Answer], Answer]:
+def _bad_dag(message: str) -> Callable[[Response], Response]:
     return error(400, "InvalidDAGException", message)
 
 
-def _bad_workflow(message: str) -> Callable[[Answer], Answer]:
+def _bad_workflow(message: str) -> Callable[[Response], Response]:
     return error(400, "InvalidWorkflowException", message)
 
 
-def _workflow_registered(name: str) -> Callable[[Answer], Answer]:
+def _workflow_registered(name: str) -> Callable[[Response], Response]:
     return description(f"Workflow {name} has been registered and scaled successfully.")
 
 
-def _workflow_unregistered(name: str) -> Callable[[Answer], Answer]:
+def _workflow_unregistered(name: str) -> Callable[[Response], Response]:
     return description(f'Workflow "{name}" unregistered')
 
 
-def _usual_delay(torchserves: int) -> Callable[[Answer], Answer]:
+def _usual_delay(torchserves: int) -> Callable[[Response], Response]:
     return replaced(f'"maxBatchDelay": {torchserves}', '"maxBatchDelay": 100')
 
 
-ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
+ANSWERS: Final[dict[str, Mapping[str, Callable[[Response], Response]]]] = {
     "loader": _loaded(),
     "envelopes": _enveloped(),
     "compact": dict.fromkeys(
@@ -653,7 +652,7 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Answer], Answer]]]] = {
 """By the names of the rules, of single calls, named ``chapter/call``: what makes of their answer ours."""
 
 
-def expected_of(chapter: Chapter, call: Call, torchserves: Answer) -> tuple[Answer, list[Rule]]:
+def expected_of(chapter: Chapter, call: Probe, torchserves: Response) -> tuple[Response, list[Rule]]:
     """What modelserver is expected to answer, and the rules that make it differ."""
     answer, used = torchserves, []
     for rule in RULES:
@@ -664,13 +663,13 @@ def expected_of(chapter: Chapter, call: Call, torchserves: Answer) -> tuple[Answ
     return answer, used
 
 
-def _changed(rule: Rule, name: str, call: Call, answer: Answer) -> Answer:
+def _changed(rule: Rule, name: str, call: Probe, answer: Response) -> Response:
     """What is expected before any answer of ours is seen."""
     if (single := ANSWERS.get(rule.name, {}).get(name)) is not None:
         return single(answer)
     return _json_type(call, answer) if rule.name == "content-type" else rule.change(call, answer, answer)
 
 
-def all_singles() -> dict[str, Callable[[Answer], Answer]]:
+def all_singles() -> dict[str, Callable[[Response], Response]]:
     """What is expected of single calls, by their names."""
     return {name: change for answers in ANSWERS.values() for name, change in answers.items()}

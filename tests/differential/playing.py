@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from tests.differential.chapters import Pause, Settle, Together
 
-from modelserver.tools.migrate.calls import Answer, Call, send
+from modelserver.tools.migrate.calls import Probe, Response, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,12 +23,12 @@ TORCHSERVES_ROLLBACK = 0.5
 
 def play(
     chapter: Chapter, addresses: Mapping[str, tuple[str, int]], rollback: float = 0.0
-) -> dict[str, Answer]:
+) -> dict[str, Response]:
     """The answers by name; at the end no model is registered.
 
     ``rollback``: seconds in which the server takes back a registration that it has answered with a failure.
     """
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Response] = {}
     for step in chapter.steps:
         if isinstance(step, Settle):
             settle(step, addresses, rollback)
@@ -71,5 +71,5 @@ def clear(addresses: Mapping[str, tuple[str, int]]) -> None:
 
 
 def _asked(method: str, path: str, addresses: Mapping[str, tuple[str, int]]) -> Any:
-    answer = send(Call("", "management", method, path), addresses["management"])
+    answer = send(Probe("", "management", method, path), addresses["management"])
     return json.loads(answer.body or b"null") if answer.status == 200 else None

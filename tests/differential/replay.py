@@ -26,7 +26,7 @@ from modelserver.tools.migrate.rules import RULES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.tools.migrate.calls import Answer
+    from modelserver.tools.migrate.calls import Response
 
 _TYPED = next(rule for rule in RULES if rule.name == "content-type")
 
@@ -45,14 +45,14 @@ def modelserver(store: Path, folder: Path, name: str) -> Iterator[dict[str, tupl
         yield {name: (part.hostname or "", part.port or 0) for name, part in parts.items()}
 
 
-def recorded(chapter: Chapter) -> dict[str, Answer]:
+def recorded(chapter: Chapter) -> dict[str, Response]:
     """What TorchServe answered, by the names of the calls."""
     document = json.loads((HERE / "recorded" / f"{chapter.name}.json").read_text("utf-8"))
     return {entry["name"]: answer_of(entry["answer"]) for entry in document}
 
 
 def unexplained(
-    chapter: Chapter, torchserves: dict[str, Answer], addresses: dict[str, tuple[str, int]]
+    chapter: Chapter, torchserves: dict[str, Response], addresses: dict[str, tuple[str, int]]
 ) -> dict[str, list[str]]:
     """The calls of a chapter whose answers are not what is expected, with the mismatches."""
     ours = {name: masked(answer) for name, answer in play(chapter, addresses).items()}

@@ -32,7 +32,7 @@ from modelserver.models.settings.load import load_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive, make_parser
 from modelserver.tools.doctor.command import build_parser as checking_parser
 from modelserver.tools.migrate.command import build_parser as migrating_parser
-from modelserver.tools.serve.wanted import build_parser as serving_parser
+from modelserver.tools.serve.options import build_parser as serving_parser
 from modelserver.tools.tune.command import build_parser as tuning_parser
 
 if TYPE_CHECKING:

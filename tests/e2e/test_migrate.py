@@ -23,7 +23,7 @@ from modelserver.tools.migrate.command import main
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.tools.migrate.calls import Answer
+    from modelserver.tools.migrate.calls import Response
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def migrate(folder: Path, torchserve: list[str], *flags: str) -> tuple[int, dict
 
 
 @contextlib.contextmanager
-def played(folder: Path, answers: dict[str, Answer]) -> Iterator[list[str]]:
+def played(folder: Path, answers: dict[str, Response]) -> Iterator[list[str]]:
     """A TorchServe that gives these answers; its configuration is in ``site``. Gives the flags for it."""
     with playing_grpc(answers) as ports, playing(answers) as urls:
         build_site(folder / "site")
@@ -65,7 +65,7 @@ def test_every_difference_from_recorded_answers_has_its_reason(tmp_path: Path) -
     wrong = next(
         key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
     )
-    changed: dict[str, Answer] = {**answers, wrong: answers[wrong].but(body=b"another answer")}
+    changed: dict[str, Response] = {**answers, wrong: answers[wrong].but(body=b"another answer")}
     before = servers()
     with played(tmp_path, changed) as torchserve:
         status, report = migrate(tmp_path, torchserve)

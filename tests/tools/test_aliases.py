@@ -48,11 +48,11 @@ def test_aliases_are_written_and_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_server_is_told_its_name(tmp_path: Path) -> None:
     """MODELSERVER_STARTED_AS holds the name that was called."""
-    told = tmp_path / "told.py"
-    told.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
-    told.chmod(0o755)
+    lines = tmp_path / "told.py"
+    lines.write_text("#!/bin/sh\necho $MODELSERVER_STARTED_AS $@\n")
+    lines.chmod(0o755)
     alias = tmp_path / "torchserve"
-    alias.write_text(script("torchserve", str(told)))
+    alias.write_text(script("torchserve", str(lines)))
 
     done = subprocess.run(["sh", alias, "--start"], capture_output=True, text=True, check=True)
 
@@ -110,8 +110,8 @@ def test_model_archiver_can_be_imported(tmp_path: Path) -> None:
 
     without = run()
     assert without.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'model_archiver'"
-    found = run(PYTHONPATH=os.pathsep.join(["app", "handlers", str(folder)]))
-    assert found.stderr == ""
+    result = run(PYTHONPATH=os.pathsep.join(["app", "handlers", str(folder)]))
+    assert result.stderr == ""
     assert sorted(path.name for path in tmp_path.glob("*.mar")) == ["first.mar", "second.mar"]
 
 

@@ -168,7 +168,7 @@ def test_time_of_creation_is_the_local_time(monkeypatch: pytest.MonkeyPatch) -> 
         ("./src/handler.py", "handler.py"),
     ],
 )
-def test_handler_files(handler: str, stored: str) -> None:
+def test_handler_file_is_packed(handler: str, stored: str) -> None:
     """A handler is named with or without .py and function; its file goes in, its base name is stored."""
     archive = build_archive(config(handler=handler))
 
@@ -176,7 +176,7 @@ def test_handler_files(handler: str, stored: str) -> None:
     assert parse_manifest(json.dumps(manifest_of(archive)).encode()).handler == stored
 
 
-def test_handlers_of_torchserve_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_torchserve_handler_is_packed_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     """They are packed, for TorchServe, with a warning; the help offers what the server has."""
     build_archive(config(handler="vllm_handler", serialized_file="src/model.pt"))
 
@@ -204,7 +204,7 @@ def test_built_in_handlers_are_not_packed(handler: str) -> None:
         ("extra/.git", {"config"}),
     ],
 )
-def test_extra_files(extra: str, expected: set[str]) -> None:
+def test_extra_files_are_packed_flat(extra: str, expected: set[str]) -> None:
     """Files, directories and patterns are packed flat; a pattern may match nothing."""
     assert names(build_archive(config(extra_files=extra))) == {
         "MAR-INF/MANIFEST.json",
@@ -293,7 +293,7 @@ def test_overwriting_needs_force(archive_format: str, caplog: pytest.LogCaptureF
     assert f"Overwriting {path} ..." in caplog.text
 
 
-def test_force_spares_other_directories(workplace: Path) -> None:
+def test_force_does_not_replace_other_directories(workplace: Path) -> None:
     """--force replaces a model directory, never a directory of something else."""
     (workplace / "noop").mkdir()
     (workplace / "noop" / "thesis.txt").write_text("years")
@@ -452,8 +452,8 @@ def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(
 
 def test_workflows_that_cannot_be_packed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A name with special characters, and files that are not there."""
-    given = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
-    assert main([*given, "--workflow-name", "a b"]) == 1
+    values = ["workflow", "--spec-file", str(workplace / "absent.yaml"), "--export-path", str(workplace)]
+    assert main([*values, "--workflow-name", "a b"]) == 1
     assert "Workflow name contains special characters." in capsys.readouterr().err
-    assert main([*given, "--workflow-name", "a"]) == 1
+    assert main([*values, "--workflow-name", "a"]) == 1
     assert "File does not exist" in capsys.readouterr().err

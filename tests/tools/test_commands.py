@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("raised", "status", "said"),
+    ("raised", "status", "message"),
     [(FileExistsError("it exists"), 2, "it exists"), (OSError("full"), 1, "full"),
      (KeyboardInterrupt(), 130, "Interrupted.")],
 )  # fmt: skip
 def test_failures_have_their_status(
-    raised: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+    raised: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first class that fits counts, and the message is on standard error."""
 
@@ -28,7 +28,7 @@ def test_failures_have_their_status(
         raise raised
 
     assert exit_status(fail, {FileExistsError: 2, OSError: 1}) == status
-    assert capsys.readouterr().err == f"{said}\n"
+    assert capsys.readouterr().err == f"{message}\n"
 
 
 def test_other_failures_are_not_hidden() -> None:
@@ -37,7 +37,7 @@ def test_other_failures_are_not_hidden() -> None:
         exit_status(lambda: 1 // 0, {OSError: 1})
 
 
-def test_inputs_of_a_folder(tmp_path: Path) -> None:
+def test_folder_of_inputs_is_read_in_order(tmp_path: Path) -> None:
     """A folder stands for its files, in the order of their names; an empty one is refused."""
     for name in ("b.jpg", "a.json"):
         (tmp_path / name).write_bytes(name.encode())

@@ -18,8 +18,8 @@ from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import load_settings
 from modelserver.testing.answer import Answer, as_body
 from modelserver.testing.engine import Engine, EngineRequest, engine
+from modelserver.tools.serve.options import locate_source
 from modelserver.tools.serve.script import source_of
-from modelserver.tools.serve.wanted import locate_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence

@@ -57,9 +57,9 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
     paths = _paths(folder)
     strange = [path for path in paths if os.path.lexists(path) and not is_alias(path)]
     if strange and not force:
-        found = " and ".join(map(str, strange))
+        names = " and ".join(map(str, strange))
         raise AliasError(
-            f"{found}: not written by modelserver-aliases, perhaps the real TorchServe. "
+            f"{names}: not written by modelserver-aliases, perhaps the real TorchServe. "
             "Choose another directory, or overwrite with --force."
         )
     if directories := [path for path in strange if path.is_dir() and not path.is_symlink()]:
@@ -145,12 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _warn_of_others(paths: Sequence[Path]) -> None:
     """Warns of names that PATH resolves to another program, or not at all."""
     for path in paths:
-        found = shutil.which(path.name)
-        if found is None:
+        program = shutil.which(path.name)
+        if program is None:
             print(f"{path.parent} is not on the PATH.", file=sys.stderr)
             return
-        if not (Path(found).exists() and Path(found).samefile(path)):
-            print(f"On this PATH {path.name} is {found}.", file=sys.stderr)
+        if not (Path(program).exists() and Path(program).samefile(path)):
+            print(f"On this PATH {path.name} is {program}.", file=sys.stderr)
 
 
 if __name__ == "__main__":

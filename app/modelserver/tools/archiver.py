@@ -104,8 +104,8 @@ class ArchiveConfig:
         What is missing has its default. Raises AttributeError for a missing name, handler or version.
         """
         required = ("model_name", "handler", "version")
-        given = [each.name for each in fields(cls) if each.name in required or hasattr(args, each.name)]
-        return cls(**{name: getattr(args, name) for name in given})
+        names = [each.name for each in fields(cls) if each.name in required or hasattr(args, each.name)]
+        return cls(**{name: getattr(args, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,17 +275,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == [WORKFLOW]:
         workflow = WorkflowConfig(**vars(make_workflow_parser().parse_args(argv[1:])))
-        return _told(lambda: build_workflow(workflow))
+        return _print_path(lambda: build_workflow(workflow))
     config = ArchiveConfig.from_args(make_parser().parse_args(argv))
 
     def build() -> Path:
         with _progress(config.model_name) as report:
             return build_archive(config, report)
 
-    return _told(build)
+    return _print_path(build)
 
 
-def _told(build: Callable[[], Path]) -> int:
+def _print_path(build: Callable[[], Path]) -> int:
     """The exit status, after printing the archive's path, or why there is none."""
     try:
         path = build()
@@ -422,12 +422,12 @@ def _add_file(contents: dict[str, Path], path: StrPath | None) -> None:
 def _add_extra(contents: dict[str, Path], item: str) -> None:
     if not item:
         return
-    found = [item] if Path(item).exists() else sorted(glob.glob(item))
-    if not found:
+    paths = [item] if Path(item).exists() else sorted(glob.glob(item))
+    if not paths:
         if not _PATTERN.search(item):
             raise FileNotFoundError(f"File does not exist: {item}")
         _LOG.warning("No file matches the pattern %s", item)
-    for path in map(Path, found):
+    for path in map(Path, paths):
         if path.is_dir():
             _add_folder(contents, path, "", (path.resolve(),))
         else:
@@ -565,7 +565,7 @@ def _base_name(path: StrPath | None) -> str | None:
 
 
 def creation_time() -> str:
-    """In TorchServe's format: local time, or ``SOURCE_DATE_EPOCH``."""
+    """The time of creation in TorchServe's format: local time, or ``SOURCE_DATE_EPOCH``."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = (
         datetime.fromtimestamp(int(fixed), timezone.utc) if fixed.isdecimal() else datetime.now().astimezone()

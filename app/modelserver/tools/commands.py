@@ -65,7 +65,7 @@ def termination_is_interruption() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         if not callable(signal.getsignal(signal.SIGINT)):
             raise KeyboardInterrupt  # as a shell's job in the background, it ignores that
-        # A running event loop ends its work in good order then.
+        # A running event loop then cancels its work.
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)

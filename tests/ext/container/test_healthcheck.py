@@ -17,7 +17,7 @@ import pytest
 from modelserver.ext.container.healthcheck import ask, main
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-from modelserver.run.cli import told_address
+from modelserver.run.cli import published_address
 from modelserver.run.pidfile import address_file
 from modelserver.surface.tls.certificate import load_certificate
 from modelserver.surface.tls.context import server_context
@@ -165,7 +165,7 @@ def test_the_server_tells_its_address(file: Path) -> None:
     settings = Settings(
         inference_address=Address("https", "0.0.0.0", 9000), tls_client_ca_file=Path("/etc/ca.pem")
     )
-    with told_address(settings):
+    with published_address(settings):
         assert json.loads(file.read_text()) == description(
             Address("https", "0.0.0.0", 9000), certificates=True
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.container.kserve import Layout, Ports, configuration, find_layout
+from modelserver.ext.container.kserve import Layout, PodPorts, configuration, find_layout
 from modelserver.models.settings.properties import parse
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ def test_folder_without_model_is_refused(tmp_path: Path, names: tuple[str, ...] 
 # Configurations
 
 
-def made(folder: Path, text: str, ports: Ports | None = None) -> dict[str, str]:
+def made(folder: Path, text: str, ports: PodPorts | None = None) -> dict[str, str]:
     """The settings that are made of a configuration."""
     config = folder / "config.properties"
     config.write_bytes(text.encode())
-    return parse(configuration(Layout(folder, "a.mar", config), ports or Ports()))
+    return parse(configuration(Layout(folder, "a.mar", config), ports or PodPorts()))
 
 
 def test_addresses_are_those_of_a_pod(tmp_path: Path) -> None:
@@ -118,21 +118,28 @@ def test_addresses_are_those_of_a_pod(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "ports", "setting", "value"),
     [
-        ("log_files=true\n", Ports(), "log_files", "true"),
+        ("log_files=true\n", PodPorts(), "log_files", "true"),
         (
             "grpc_inference_port=7070\n",
-            Ports(http=9000, grpc=9001),
+            PodPorts(http=9000, grpc=9001),
             "inference_address",
             "http://0.0.0.0:9000",
         ),
-        ("grpc_inference_port=7070\n", Ports(http=9000, grpc=9001), "grpc_inference_port", "9001"),
-        ("inference_address=https://127.0.0.1:8443\n", Ports(), "inference_address", "https://0.0.0.0:8080"),
-        ("load_models=x.mar,\\", Ports(), "load_models", "x.mar,"),
-        ("load_models=x.mar,\\", Ports(), "enable_envvars_config", "true"),
+        ("grpc_inference_port=7070\n", PodPorts(http=9000, grpc=9001), "grpc_inference_port", "9001"),
+        (
+            "inference_address=https://127.0.0.1:8443\n",
+            PodPorts(),
+            "inference_address",
+            "https://0.0.0.0:8080",
+        ),
+        ("load_models=x.mar,\\", PodPorts(), "load_models", "x.mar,"),
+        ("load_models=x.mar,\\", PodPorts(), "enable_envvars_config", "true"),
     ],
     ids=["logs are files", "port of HTTP", "port of gRPC", "TLS stays", "open last line", "what follows it"],
 )
-def test_configuration_is_adapted(tmp_path: Path, text: str, ports: Ports, setting: str, value: str) -> None:
+def test_configuration_is_adapted(
+    tmp_path: Path, text: str, ports: PodPorts, setting: str, value: str
+) -> None:
     """Chosen ports win over the file's; logs may be files, and https stays; a backslash at the end of the
     file swallows nothing.
     """
@@ -149,7 +156,7 @@ def test_models_that_the_file_names_are_the_files(tmp_path: Path, named: str) ->
 
 def test_no_configuration_is_one_too(tmp_path: Path) -> None:
     """The archives that were found are loaded."""
-    settings = parse(configuration(Layout(tmp_path, "übung=ü.mar"), Ports()))
+    settings = parse(configuration(Layout(tmp_path, "übung=ü.mar"), PodPorts()))
 
     assert settings["load_models"] == "übung=ü.mar"
 
@@ -157,4 +164,4 @@ def test_no_configuration_is_one_too(tmp_path: Path) -> None:
 def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     """With its name and the reason."""
     with pytest.raises(ConfigError, match=r"missing\.properties"):
-        configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"), Ports())
+        configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"), PodPorts())

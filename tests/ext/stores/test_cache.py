@@ -13,8 +13,8 @@ import fsspec
 import pytest
 
 from modelserver.errors import DownloadFailed, InternalError
+from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.cache import Cache
-from modelserver.ext.stores.place import Place
 from modelserver.ext.stores.stores import Changed, Item, Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Folder(Store):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(Place("file", str(path)))
+        super().__init__(StoreAddress("file", str(path)))
         self.reads: list[tuple[int, int]] = []
         self.fails = 0
         self.wrong: set[str] = set()
@@ -199,7 +199,7 @@ def test_damaged_archive_is_fetched_again(cache: Cache, source: Path) -> None:
     assert len(store.reads) == 3
 
 
-async def test_two_at_once_fetch_once(cache: Cache, source: Path) -> None:
+async def test_concurrent_fetches_download_once(cache: Cache, source: Path) -> None:
     """One fetches, and the other waits for it and has the same."""
     store, waited = Folder(source), list[str]()
     items = store.items()

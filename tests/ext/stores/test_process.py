@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from modelserver.ext.stores.place import Place
+from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.process import Message, Task
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def start(tmp_path: Path, **changes: Any) -> subprocess.Popen[bytes]:
     task = Task(
         **{
             "url": "s3://models/x.mar",
-            "place": Place("s3", "models", "x.mar"),
+            "address": StoreAddress("s3", "models", "x.mar"),
             "lists": False,
             "folder": str(tmp_path),
             "cache": str(tmp_path / "cache"),

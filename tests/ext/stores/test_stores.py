@@ -10,7 +10,7 @@ import pytest
 from tests.object_stores import SECRETS, azure, denying, google, hub, s3
 
 from modelserver.errors import DownloadFailed, InternalError
-from modelserver.ext.stores.place import parse_place
+from modelserver.ext.stores.address import parse_address
 from modelserver.ext.stores.stores import Changed, Item, Store, is_missing, open_store, reason_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ pytestmark = [
 
 def opened(url: str) -> Store:
     """The store of a URL."""
-    return open_store(parse_place(url))
+    return open_store(parse_address(url))
 
 
 @pytest.fixture(scope="module")

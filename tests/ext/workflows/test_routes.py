@@ -13,7 +13,7 @@ from tests.documents import exactly, schema_of
 
 from modelserver.errors import ModelServerError, WorkflowNotFound
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
-from modelserver.ext.workflows.specification import Node, Options
+from modelserver.ext.workflows.specification import NodeOptions, NodeSpec
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import Application
 from modelserver.surface.http.answers import error_body
@@ -26,31 +26,31 @@ class Workflows:
     """Two of them; notes what it is asked to do."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.sent: list[Any] = []
 
     def get(self, name: str) -> Any:
         if name not in self.urls():
             raise WorkflowNotFound.named(name)
-        nodes = {"m": Node("m", Options(retry_attempts=2), "m.mar"), "f": Node("f", Options(timeout_ms=5))}
+        nodes = {
+            "m": NodeSpec("m", NodeOptions(retry_attempts=2), "m.mar"),
+            "f": NodeSpec("f", NodeOptions(timeout_ms=5)),
+        }
         specification = SimpleNamespace(
-            common=Options(batch_size=3), dag="{m=[f]}", nodes=nodes, warnings=("a note",)
+            common=NodeOptions(batch_size=3), dag="{m=[f]}", nodes=nodes, warnings=("a note",)
         )
         return SimpleNamespace(
-            name=name,
-            url="w.war",
-            specification=specification,
-            model_name=lambda node: f"{name}__{node}",
+            name=name, url="w.war", specification=specification, model_name=lambda node: f"{name}__{node}"
         )
 
     def urls(self) -> dict[str, str]:
         return {"w": "w.war", "a": "a.war"}
 
     async def register(self, request: SavedWorkflow, name: str | None) -> Any:
-        self.asked.append((request, name))
+        self.sent.append((request, name))
         return self.get(name or "w")
 
     async def unregister(self, name: str) -> None:
-        self.asked.append(self.get(name).name)
+        self.sent.append(self.get(name).name)
 
 
 async def ask(
@@ -82,7 +82,7 @@ async def test_workflow_is_registered() -> None:
     }
     value = {"url": "a.war", "workflow_name": "a", "startup_timeout": 7}
     await ask("POST", "/workflows", workflows, json=value)
-    assert workflows.asked == [(SavedWorkflow("w.war", 5), None), (SavedWorkflow("a.war", None, 7), "a")]
+    assert workflows.sent == [(SavedWorkflow("w.war", 5), None), (SavedWorkflow("a.war", None, 7), "a")]
     answer = await ask("POST", "/workflows", workflows)
     assert (answer.status_code, answer.json()["message"]) == (400, "Parameter url is required.")
 
@@ -120,7 +120,7 @@ async def test_workflow_is_described_and_unregistered() -> None:
         {"name": "f", "model": "w__f", "retryAttempts": 1, "timeoutMs": 5},
     ]
     answer = await ask("DELETE", "/workflows/w", workflows)
-    assert (answer.json(), workflows.asked) == ({"status": 'Workflow "w" unregistered'}, ["w"])
+    assert (answer.json(), workflows.sent) == ({"status": 'Workflow "w" unregistered'}, ["w"])
 
 
 async def test_all_that_is_told_is_documented() -> None:

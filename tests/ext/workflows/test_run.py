@@ -13,9 +13,8 @@ import pytest
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import BODY, FIELDS, Answer
 from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
-from modelserver.ext.workflows.graph import make_graph
-from modelserver.ext.workflows.run import Run, join_ends
-from modelserver.ext.workflows.specification import Node, Options
+from modelserver.ext.workflows.run import WorkflowRun, join_ends
+from modelserver.ext.workflows.specification import NodeOptions, NodeSpec, make_graph
 from modelserver.models.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,15 +90,15 @@ class Flow:
         graph = make_graph(edges)
         self.models = {name: Model() for name in graph.after}
         self.exchange = exchange or Exchange()
-        self.ended: list[Run] = []
-        nodes = {name: Node(name, Options(**options)) for name in graph.after}
+        self.ended_runs: list[WorkflowRun] = []
+        nodes = {name: NodeSpec(name, NodeOptions(**options)) for name in graph.after}
         workflow = SimpleNamespace(
             name="w",
             specification=SimpleNamespace(graph=graph, nodes=nodes),
             model_name=lambda name: f"w__{name}",
         )
         request: Any = (self.exchange, workflow, self, None, settings)
-        self.run = Run(*request, on_end=self.end)
+        self.run = WorkflowRun(*request, on_end=self.end)
         self.run.start()
 
     def version_for(self, name: str, _version: None, request: Any) -> Any:
@@ -109,8 +108,8 @@ class Flow:
             raise ModelNotFound.named(name)
         return model if model.traffic is None else model.traffic.choose(request)
 
-    def end(self, run: Run) -> None:
-        self.ended.append(run)
+    def end(self, run: WorkflowRun) -> None:
+        self.ended_runs.append(run)
 
 
 def inputs_of(model: Model) -> tuple[int, Any]:
@@ -138,7 +137,7 @@ async def test_what_nodes_are_given() -> None:
     await models["d"].answer(b"four")
 
     assert flow.exchange.answer == (200, b"four")
-    assert flow.ended == [flow.run]
+    assert flow.ended_runs == [flow.run]
 
 
 async def test_a_failing_branch_cancels_the_other() -> None:
@@ -154,7 +153,7 @@ async def test_a_failing_branch_cancels_the_other() -> None:
     assert error is not None
     assert (error.status, error.message) == (500, "Error executing b")
     assert models["c"].cancelled == models["c"].sent
-    assert flow.ended == [flow.run]
+    assert flow.ended_runs == [flow.run]
     assert models["b"].metrics.requests.errors.by_type == {"HandlerError": 2}
     assert models["a"].metrics.requests.errors.by_type == models["c"].metrics.requests.errors.by_type == {}
 
@@ -223,7 +222,7 @@ async def test_disconnected_client_cancels_all_nodes() -> None:
 
     assert flow.models["c"].cancelled == flow.models["c"].sent
     assert (flow.exchange.answer, flow.exchange.error, flow.models["d"].sent) == (None, None, [])
-    assert flow.ended == [flow.run]
+    assert flow.ended_runs == [flow.run]
 
 
 async def test_joining_is_cancelled_when_the_client_leaves() -> None:
@@ -239,10 +238,10 @@ async def test_joining_is_cancelled_when_the_client_leaves() -> None:
     await flow.models["a"].answer(b"one")
     for name in ("b", "c"):
         await flow.models[name].answer(b"x" * (600 << 10))
-    assert flow.ended == []
+    assert flow.ended_runs == []
     flow.exchange.on_disconnect()
 
-    assert (stopped, flow.ended, flow.exchange.answer) == ([True], [flow.run], None)
+    assert (stopped, flow.ended_runs, flow.exchange.answer) == ([True], [flow.run], None)
 
 
 async def test_answers_of_several_ends_are_joined() -> None:
@@ -275,7 +274,7 @@ async def test_inputs_too_large_together_get_413() -> None:
     message = "Error executing e: The request body is larger than max_request_size=10 bytes."
     assert (error.status, error.type, error.message) == (413, "RequestEntityTooLargeException", message)
     assert (models["d"].cancelled, models["e"].sent) == (models["d"].sent, [])
-    assert flow.ended == [flow.run]
+    assert flow.ended_runs == [flow.run]
 
 
 async def test_the_inputs_may_be_as_large_as_a_request() -> None:
@@ -298,7 +297,7 @@ async def test_answers_too_large_together_are_refused() -> None:
     error = flow.exchange.error
     assert error is not None
     message = "The answer has 11 bytes, max_response_size allows 10."
-    assert (error.status, error.message, flow.ended) == (500, message, [flow.run])
+    assert (error.status, error.message, flow.ended_runs) == (500, message, [flow.run])
     assert flow.models["d"].cancelled == flow.models["d"].sent
 
 

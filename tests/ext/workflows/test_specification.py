@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from modelserver.errors import InvalidDag, InvalidWorkflow
-from modelserver.ext.workflows.specification import MAX_NODES, Options, Specification, parse_specification
+from modelserver.ext.workflows.specification import (
+    MAX_NODES,
+    NodeOptions,
+    Specification,
+    make_graph,
+    parse_specification,
+)
 
 FUNCTIONS = "import json as js\nfrom os import path\n\nasync def first(data, context): ...\n\nlast = first\n"
 MODELS = "models:\n  m:\n    url: m.mar\n"
@@ -24,10 +30,10 @@ def test_own_options_win_over_common_ones() -> None:
         "dag:\n  first: [m]\n  m: [n]\n"
     )
 
-    assert data.common == Options(1, 2, 2, 7, 0, 500)
-    assert data.nodes["m"].options == Options(3, 3, 4, 7, 0, 500)
+    assert data.common == NodeOptions(1, 2, 2, 7, 0, 500)
+    assert data.nodes["m"].options == NodeOptions(3, 3, 4, 7, 0, 500)
     assert data.nodes["n"].options == data.common
-    assert data.nodes["first"].options == Options(retry_attempts=0, timeout_ms=500)
+    assert data.nodes["first"].options == NodeOptions(retry_attempts=0, timeout_ms=500)
     assert (data.nodes["m"].url, data.nodes["first"].url) == ("m.mar", "")
     assert data.dag == "{first=[m], m=[n]}"
 
@@ -127,3 +133,33 @@ def test_number_of_nodes_is_bounded() -> None:
         parse(f"dag: {{a: [{many}]}}")
     with pytest.raises(InvalidWorkflow, match="not valid Python"):
         parse("dag: {a: []}", "def (")
+
+
+def test_nodes_know_those_before_and_after_them() -> None:
+    """Each node knows those before and after it; repeated names count once."""
+    graph = make_graph({"a": ["b", "c", "b"], "b": ["d"], "c": ["d"]})
+
+    assert (graph.start, graph.ends) == ("a", ("d",))
+    assert graph.after == {"a": ("b", "c"), "b": ("d",), "c": ("d",), "d": ()}
+    assert graph.before == {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
+
+
+def test_ends_are_in_order() -> None:
+    """They are in the order in which they were named."""
+    assert make_graph({"a": ["z", "b"]}).ends == ("z", "b")
+
+
+@pytest.mark.parametrize(
+    ("edges", "why"),
+    [
+        ({}, "only one start node: there is no node"),
+        ({"a": ["c"], "b": ["c"]}, "only one start node: nothing comes before 'a' and 'b'"),
+        ({"a": ["a"]}, "Self loop exception: 'a' follows itself"),
+        ({"a": ["b"], "b": ["c"], "c": ["b"]}, "a cycle, b -> c -> b"),
+        ({"a": ["b"], "b": ["a"]}, "a cycle"),
+    ],
+)
+def test_other_graph_is_refused(edges: dict[str, list[str]], why: str) -> None:
+    """The refusal says which nodes are wrong."""
+    with pytest.raises(InvalidDag, match=why):
+        make_graph(edges)

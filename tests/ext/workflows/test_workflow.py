@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-from modelserver.ext.workflows.archive import Contents, WorkflowArchive
+from modelserver.ext.workflows.archive import ArchiveContents, WorkflowArchive
 from modelserver.ext.workflows.specification import parse_specification
 from modelserver.ext.workflows.workflow import Workflow
 from modelserver.models.version import SavedWorkflow
@@ -14,7 +14,7 @@ from modelserver.models.version import SavedWorkflow
 
 def workflow(text: str) -> Workflow:
     """Of this specification."""
-    contents = Contents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
+    contents = ArchiveContents("w", "functions.py", parse_specification(text, "flow.yaml", "def f(): ..."))
     return Workflow("w", WorkflowArchive("w.war", Path("folder"), contents))
 
 
@@ -40,12 +40,12 @@ async def test_settling_waits_for_requests() -> None:
     flow = workflow("dag: {f: []}")
     await flow.settle(1.0)
     one, two = cast("Any", "one"), cast("Any", "two")
-    flow.begun(one)
-    flow.begun(two)
+    flow.add_run(one)
+    flow.add_run(two)
     await flow.settle(0.001)
     settling = asyncio.ensure_future(flow.settle(10.0))
-    flow.ended(one)
+    flow.remove_run(one)
     await asyncio.sleep(0)
     assert not settling.done()
-    flow.ended(two)
+    flow.remove_run(two)
     await asyncio.wait_for(settling, 1.0)

@@ -13,7 +13,7 @@ from tests.models import doubles
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.rollout.router import TrafficRouter
-from modelserver.ext.workflows.archive import Contents
+from modelserver.ext.workflows.archive import ArchiveContents
 from modelserver.ext.workflows.specification import parse_specification
 from modelserver.ext.workflows.workflows import Workflows
 from modelserver.models.options.resolve import Registration
@@ -39,7 +39,9 @@ class Reader:
     async def open(self, url: str) -> Any:
         if url == "absent.war":
             raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
-        contents = Contents("w", "functions.py", parse_specification(TEXT, "flow.yaml", "def f(): ..."))
+        contents = ArchiveContents(
+            "w", "functions.py", parse_specification(TEXT, "flow.yaml", "def f(): ...")
+        )
         archive = doubles.Archive("functions.mar")
         return SimpleNamespace(
             url=url,

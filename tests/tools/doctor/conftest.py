@@ -10,8 +10,8 @@ import pytest
 
 from modelserver.engine.wire.probing import Called
 from modelserver.testing.answer import Answer
-from modelserver.tools.doctor.patient import Outcome, Readings
-from modelserver.tools.doctor.samples import JSON, Sample
+from modelserver.tools.doctor.patient import BatchOutcome, Readings
+from modelserver.tools.doctor.samples import JSON, InputRow
 
 Handler = Callable[[list[bytes]], list[Any]]
 
@@ -39,21 +39,21 @@ class Model:
         self.blocks: Callable[[int], int] = lambda calls: 1000
         self.client: Any = SimpleNamespace(model=SimpleNamespace(sequence_headers=None))
 
-    def rows(self, samples: Sequence[Sample], count: int) -> list[Sample]:
+    def rows(self, samples: Sequence[InputRow], count: int) -> list[InputRow]:
         return [samples[number % len(samples)] for number in range(count)]
 
     def readings(self) -> Readings:
         return self.looks(len(self.calls))
 
-    def ask(self, rows: Sequence[Sample]) -> Outcome:
+    def ask(self, rows: Sequence[InputRow]) -> BatchOutcome:
         bodies = [row.body for row in rows]
         self.seen.append(bodies)
         if self.ends(bodies):
-            return Outcome([answer({"message": "Worker died."}, 500)] * len(rows), [], "it ended")
+            return BatchOutcome([answer({"message": "Worker died."}, 500)] * len(rows), [], "it ended")
         known = len(self.calls)
         outputs = self._call(bodies)
         answers = [self._answer(each, len(rows)) for each in outputs]
-        return Outcome(answers, self.calls[known:])
+        return BatchOutcome(answers, self.calls[known:])
 
     def _call(self, bodies: list[bytes]) -> list[Any]:
         """As a worker does: halves are tried where the whole fails."""
@@ -78,12 +78,12 @@ class Model:
         return answer(output, ms=self.ms(size))
 
 
-def samples(*bodies: bytes) -> list[Sample]:
+def samples(*bodies: bytes) -> list[InputRow]:
     """JSON rows."""
-    return [Sample(f"{index}.json", body, JSON) for index, body in enumerate(bodies)]
+    return [InputRow(f"{index}.json", body, JSON) for index, body in enumerate(bodies)]
 
 
 @pytest.fixture
-def rows() -> list[Sample]:
+def rows() -> list[InputRow]:
     """Two rows, with different answers."""
     return samples(b"1", b"2")

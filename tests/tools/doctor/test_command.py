@@ -12,12 +12,12 @@ import pytest
 from modelserver.__main__ import main
 from modelserver.errors import InvalidModel
 from modelserver.tools.doctor import command
-from modelserver.tools.doctor.chart import Chart
+from modelserver.tools.doctor.findings import CheckReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.tools.doctor.doctor import Wish
+    from modelserver.tools.doctor.doctor import CheckOptions
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is wished; the chart has what its first element names."""
     wishes: list[Any] = []
 
-    def examine(wish: Wish) -> Chart:
+    def examine(wish: CheckOptions) -> CheckReport:
         wishes.append(wish)
-        chart = Chart()
+        chart = CheckReport()
         if wish.source.endswith("bad.py"):
-            chart.found("wrong-count", "seen")
+            chart.add("wrong-count", "seen")
         if not wish.samples:
             chart.unanswered = "nothing is known"
-        chart.found("gradients-on", "seen")
+        chart.add("gradients-on", "seen")
         return chart
 
     monkeypatch.setattr(command, "examine", examine)
@@ -47,13 +47,15 @@ def script(tmp_path: Path) -> str:
     return str(tmp_path / "h.py")
 
 
-def test_statuses(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_status_follows_findings(
+    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """0 without errors, 1 with some; warnings count with --strict. 3 if nothing was wrong or asked."""
-    given = ["--input", script]
-    assert main(["check", script, *given]) == 0
+    values = ["--input", script]
+    assert main(["check", script, *values]) == 0
     assert ": 1 warning" in capsys.readouterr().out
-    assert main(["check", script, *given, "--strict"]) == 1
-    assert main(["check", script.replace("h.py", "bad.py"), *given]) == 1
+    assert main(["check", script, *values, "--strict"]) == 1
+    assert main(["check", script.replace("h.py", "bad.py"), *values]) == 1
     assert main(["check", script.replace("h.py", "bad.py")]) == 1
     capsys.readouterr()
     assert main(["check", script]) == 3
@@ -62,7 +64,9 @@ def test_statuses(script: str, examined: list[Any], capsys: pytest.CaptureFixtur
     assert not json.loads(capsys.readouterr().out)["ok"]
 
 
-def test_json(script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_document(
+    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The output is one document."""
     assert main(["check", script, "--json", "--input", script]) == 0
 
@@ -70,7 +74,7 @@ def test_json(script: str, examined: list[Any], capsys: pytest.CaptureFixture[st
     assert (report["source"], report["ok"], report["warnings"]) == (script, True, 1)
 
 
-def test_options(script: str, examined: list[Any]) -> None:
+def test_options_reach_the_doctor(script: str, examined: list[Any]) -> None:
     """They reach the doctor."""
     options = ("--batch-size", "4", "--tolerance", "0.1", "--calls", "7", "--content-type", "a/b")
     assert main(["check", script, *options, "--input", script, script]) == 0
@@ -81,7 +85,7 @@ def test_options(script: str, examined: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "lines"),
     [
         (["--batch-size", "0"], "--batch-size=0: a number of at least 1"),
         (["--tolerance", "nan"], "--tolerance=nan"),
@@ -90,11 +94,11 @@ def test_options(script: str, examined: list[Any]) -> None:
     ],
 )
 def test_what_cannot_be_run(
-    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    script: str, examined: list[Any], capsys: pytest.CaptureFixture[str], options: list[str], lines: str
 ) -> None:
     """Status 2, and one line."""
     assert main(["check", script, *options]) == 2
-    assert told in capsys.readouterr().err
+    assert lines in capsys.readouterr().err
     assert examined == []
 
 
@@ -103,10 +107,10 @@ def test_what_is_no_model(
 ) -> None:
     """Status 2, with the reason; an interruption has its own."""
 
-    def refuse(wish: Wish) -> Chart:
+    def refuse(wish: CheckOptions) -> CheckReport:
         raise InvalidModel("no archive")
 
-    def interrupt(wish: Wish) -> Chart:
+    def interrupt(wish: CheckOptions) -> CheckReport:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "examine", refuse)

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.errors import InvalidModel
-from modelserver.tools.doctor.doctor import Wish, examine
-from modelserver.tools.doctor.finding import KINDS
-from modelserver.tools.doctor.samples import JSON, Sample
+from modelserver.tools.doctor.doctor import CheckOptions, examine
+from modelserver.tools.doctor.findings import KINDS
+from modelserver.tools.doctor.samples import JSON, InputRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.tools.doctor.chart import Chart
+    from modelserver.tools.doctor.findings import CheckReport
 
 _BROKEN = Path(__file__).with_name("broken")
-_ROWS = [Sample(f"{number}.json", b'{"number": %d}' % number, JSON) for number in (2, 5, 7)]
-_NO_ROW = Sample("null.json", b"null", JSON)
+_ROWS = [InputRow(f"{number}.json", b'{"number": %d}' % number, JSON) for number in (2, 5, 7)]
+_NO_ROW = InputRow("null.json", b"null", JSON)
 
 # Findings by handler, with their lines.
-_FOUND: Mapping[str, Mapping[str, int]] = {
+_RESULT: Mapping[str, Mapping[str, int]] = {
     "mixing": {
         "not-required": 3,
         "import-unused": 3,
@@ -32,12 +32,7 @@ _FOUND: Mapping[str, Mapping[str, int]] = {
         "bad-row-retried": 8,
         "empty-body": 8,
     },
-    "sorting": {
-        "order-changed": 13,
-        "bad-row-spreads": 13,
-        "threads-left": 26,
-        "read-per-call": 14,
-    },
+    "sorting": {"order-changed": 13, "bad-row-spreads": 13, "threads-left": 26, "read-per-call": 14},
     "hashing": {"workers-differ": 5},
     "first_only": {"answers-vary": 8, "wrong-count": 8, "memory-grows": 8, "empty-body": 12},
     "ending": {"worker-ended": 7, "processes-left": 8},
@@ -54,35 +49,35 @@ _FOUND: Mapping[str, Mapping[str, int]] = {
 
 
 @pytest.fixture(scope="module")
-def charts() -> Mapping[str, Chart]:
+def charts() -> Mapping[str, CheckReport]:
     """What is found in each of the broken handlers."""
-    rows = {name: [*_ROWS, _NO_ROW] if name == "mixing" else _ROWS for name in _FOUND}
-    wishes = [Wish(str(_BROKEN / f"{name}.py"), samples=rows[name]) for name in _FOUND]
+    rows = {name: [*_ROWS, _NO_ROW] if name == "mixing" else _ROWS for name in _RESULT}
+    wishes = [CheckOptions(str(_BROKEN / f"{name}.py"), samples=rows[name]) for name in _RESULT]
     with ThreadPoolExecutor(2) as executor:
-        return dict(zip(_FOUND, executor.map(examine, wishes), strict=True))
+        return dict(zip(_RESULT, executor.map(examine, wishes), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _FOUND)
-def test_broken_handlers(name: str, charts: Mapping[str, Chart]) -> None:
+@pytest.mark.parametrize("name", _RESULT)
+def test_broken_handler_gets_its_findings(name: str, charts: Mapping[str, CheckReport]) -> None:
     """Everything that is wrong with them is found, with its line, and nothing else."""
     chart = charts[name]
     lines = {each.id: each.place.line if each.place else 0 for each in chart.findings}
     lines.pop("batch-cost", None)
 
-    assert lines == _FOUND[name], [each.seen for each in chart.findings]
+    assert lines == _RESULT[name], [each.seen for each in chart.findings]
 
 
 @pytest.mark.slow
-def test_every_finding_is_shown(charts: Mapping[str, Chart]) -> None:
+def test_every_finding_is_shown(charts: Mapping[str, CheckReport]) -> None:
     """The broken handlers have all that can be found."""
-    shown = {each.id for chart in charts.values() for each in chart.findings}
+    text = {each.id for chart in charts.values() for each in chart.findings}
 
-    assert shown | {"load-failed", "batch-cost"} == KINDS.keys()
+    assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 
 @pytest.mark.slow
-def test_what_was_seen(charts: Mapping[str, Chart]) -> None:
+def test_what_was_seen(charts: Mapping[str, CheckReport]) -> None:
     """Findings name the batch, the row, and what was there instead."""
     seen = {each.id: each.seen for name in ("mixing", "sorting") for each in charts[name].findings}
 
@@ -91,7 +86,7 @@ def test_what_was_seen(charts: Mapping[str, Chart]) -> None:
     assert seen["read-per-call"] == "names.json is read in every call."
 
 
-def test_a_handler_without_faults(tmp_path: Path) -> None:
+def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
     """Inputs are made from its annotations, and all checks are done."""
     script = tmp_path / "adding.py"
     script.write_text(
@@ -99,7 +94,7 @@ def test_a_handler_without_faults(tmp_path: Path) -> None:
         "    def predict(self, rows: list[list[float]]) -> list[float]:\n"
         "        return [sum(row) for row in rows]\n"
     )
-    chart = examine(Wish(str(script), batch_size=3, calls=4))
+    chart = examine(CheckOptions(str(script), batch_size=3, calls=4))
 
     assert [each.seen for each in chart.findings] == []
     assert "answers in batches of 2 and 3" in chart.checked
@@ -111,7 +106,7 @@ def test_one_that_does_not_load(tmp_path: Path) -> None:
     """That is a finding, with the user's own line."""
     script = tmp_path / "raising.py"
     script.write_text("def handle(data, context):\n    return absent\n")
-    (finding,) = examine(Wish(str(script))).findings
+    (finding,) = examine(CheckOptions(str(script))).findings
 
     assert finding.id == "load-failed"
     assert finding.seen == "NameError: name 'absent' is not defined (raising.py, line 2, in handle)"
@@ -119,11 +114,11 @@ def test_one_that_does_not_load(tmp_path: Path) -> None:
     assert (finding.place.line, finding.place.function) == (2, "handle")
 
 
-def test_a_model_without_inputs(tmp_path: Path) -> None:
+def test_model_without_inputs_is_not_checked(tmp_path: Path) -> None:
     """Nothing is known of what it takes, so no answer was checked, as the chart says first."""
     script = tmp_path / "echo.py"
     script.write_text("def handle(data, context):\n    return data\n")
-    chart = examine(Wish(str(script)))
+    chart = examine(CheckOptions(str(script)))
 
     assert chart.unanswered.startswith("nothing is known about its inputs")
     assert "answers alone" not in chart.checked
@@ -134,4 +129,4 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no model")
 
     with pytest.raises(InvalidModel):
-        examine(Wish(str(tmp_path / "notes.txt")))
+        examine(CheckOptions(str(tmp_path / "notes.txt")))

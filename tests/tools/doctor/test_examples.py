@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
-from modelserver.tools.doctor.doctor import Wish, examine
-from modelserver.tools.doctor.samples import JSON, TEXT, Sample, read_samples
+from modelserver.tools.doctor.doctor import CheckOptions, examine
+from modelserver.tools.doctor.samples import JSON, TEXT, InputRow, read_samples
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.networks.modules import import_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.tools.doctor.chart import Chart
+    from modelserver.tools.doctor.findings import CheckReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -59,14 +59,14 @@ _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"worke
 _ALWAYS = {"mnist", "rollouts"}
 # Two hundred calls take long, so that memory is watched in one of them.
 _WATCHED = {"rollouts"}
-_NUMBERS = [Sample("a", b"[1.0, 2.0]", JSON), Sample("b", b"[0.5, -1.0]", JSON)]
-_WORDS = [Sample("a", b'{"words": 5, "seed": 3}', JSON), Sample("b", b'{"words": 9, "seed": 4}', JSON)]
-_TEXTS = [Sample("a", b"a great dog", TEXT), Sample("b", b"an awful cat", TEXT)]
-_ADDENDS = [Sample("a", b"1", JSON), Sample("b", b"2.5", JSON)]
+_NUMBERS = [InputRow("a", b"[1.0, 2.0]", JSON), InputRow("b", b"[0.5, -1.0]", JSON)]
+_WORDS = [InputRow("a", b'{"words": 5, "seed": 3}', JSON), InputRow("b", b'{"words": 9, "seed": 4}', JSON)]
+_TEXTS = [InputRow("a", b"a great dog", TEXT), InputRow("b", b"an awful cat", TEXT)]
+_ADDENDS = [InputRow("a", b"1", JSON), InputRow("b", b"2.5", JSON)]
 
 
 @pytest.fixture(scope="module")
-def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
+def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckReport]:
     """What is found in each of them."""
     store = tmp_path_factory.mktemp("store")
     for name, source in _SOURCES.items():
@@ -83,9 +83,9 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
     babbling = _EXAMPLES / "streaming" / "babble_handler.py"
     resnet = _EXAMPLES / "resnet152" / "batching_handler.py"
     wishes = {
-        "mnist": Wish(str(_ROOT / "model_store" / "mnist.mar")),
-        "text": Wish(str(mood(store))),
-        "detector": Wish(
+        "mnist": CheckOptions(str(_ROOT / "model_store" / "mnist.mar")),
+        "text": CheckOptions(str(mood(store))),
+        "detector": CheckOptions(
             str(
                 pack(
                     *("shapes", "object_detector", shapes / "shape_model.py"),
@@ -93,21 +93,29 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Chart]:
                 )
             )
         ),
-        "resnet152": Wish(str(pack("batching", resnet, classes, extra_files=str(labels))), samples=_PICTURES),
-        "stateful": Wish(
+        "resnet152": CheckOptions(
+            str(pack("batching", resnet, classes, extra_files=str(labels))), samples=_PICTURES
+        ),
+        "stateful": CheckOptions(
             str(pack("sum", summing, config_file=summing.with_name("model-config.yaml"))), samples=_ADDENDS
         ),
-        "streaming": Wish(
+        "streaming": CheckOptions(
             str(pack("babble", babbling, extra_files=str(babbling.with_name("text.txt")))), samples=_WORDS
         ),
-        "rollouts": Wish(str(_EXAMPLES / "rollouts" / "moods.py"), samples=_TEXTS),
-        "workflow": Wish(str(_EXAMPLES / "workflow" / "kind.py"), samples=_TEXTS),
-        "workflow, mood": Wish(str(_EXAMPLES / "workflow" / "mood.py"), samples=_TEXTS),
-        "image_classifier": Wish(str(pack("image", "image_classifier", classes, extra_files=str(labels)))),
-        "densenet_handler": Wish(str(pack("dense", "densenet_handler", classes, extra_files=str(labels)))),
-        "image_segmenter": Wish(str(pack("segments", "image_segmenter", store / "pixels.py"))),
-        "tabular": Wish(str(table(store)), samples=_NUMBERS),
-        "base_handler": Wish(str(pack("base", "base_handler", store / "numbers.py")), samples=_NUMBERS),
+        "rollouts": CheckOptions(str(_EXAMPLES / "rollouts" / "moods.py"), samples=_TEXTS),
+        "workflow": CheckOptions(str(_EXAMPLES / "workflow" / "kind.py"), samples=_TEXTS),
+        "workflow, mood": CheckOptions(str(_EXAMPLES / "workflow" / "mood.py"), samples=_TEXTS),
+        "image_classifier": CheckOptions(
+            str(pack("image", "image_classifier", classes, extra_files=str(labels)))
+        ),
+        "densenet_handler": CheckOptions(
+            str(pack("dense", "densenet_handler", classes, extra_files=str(labels)))
+        ),
+        "image_segmenter": CheckOptions(str(pack("segments", "image_segmenter", store / "pixels.py"))),
+        "tabular": CheckOptions(str(table(store)), samples=_NUMBERS),
+        "base_handler": CheckOptions(
+            str(pack("base", "base_handler", store / "numbers.py")), samples=_NUMBERS
+        ),
     }
     with ThreadPoolExecutor(2) as executor, pytest.MonkeyPatch.context() as patch:
         # Two at a time.
@@ -148,26 +156,26 @@ def mood(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [*sorted(path.parent.name for path in _EXAMPLES.glob("*/README.md")), "workflow, mood"]
 )
-def test_examples(name: str, charts: Mapping[str, Chart]) -> None:
+def test_examples_pass_the_check(name: str, charts: Mapping[str, CheckReport]) -> None:
     """Nothing is wrong with an example, and its answers in batches were compared."""
     check(name, charts)
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_built_in_handlers(name: str, charts: Mapping[str, Chart]) -> None:
+def test_built_in_handlers_pass_the_check(name: str, charts: Mapping[str, CheckReport]) -> None:
     """Nor with a built-in handler; two are what an example uses."""
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
     check(example, charts)
 
 
-def check(name: str, charts: Mapping[str, Chart]) -> None:
+def check(name: str, charts: Mapping[str, CheckReport]) -> None:
     """Asserts that there is no error, only the known warnings, and that answers and memory were looked at."""
     if name not in charts:
         pytest.skip("only with MODELSERVER_LONG_TESTS=1")
     chart = charts[name]
-    found = {each.id: each.seen for each in chart.findings if each.level != "advice"}
+    result = {each.id: each.seen for each in chart.findings if each.level != "advice"}
 
-    assert found.keys() == _WARNINGS.get(name, set()), found
+    assert result.keys() == _WARNINGS.get(name, set()), result
     assert chart.count("error") == 0
     assert any(each.startswith("answers in batches of 2 and") for each in chart.checked)
     watched = "memory, threads and processes after 200 calls" in chart.checked

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _HANDLER = BLOCKS["docs/check.md: What it finds: python 1"].text
-_SHOWN = BLOCKS["docs/check.md: What it finds: console 1"].text
+_TEXT = BLOCKS["docs/check.md: What it finds: console 1"].text
 _TESTS = BLOCKS["docs/check.md: A client for tests of your own: python 1"].text
 
 
@@ -35,11 +35,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All above the measured figures is printed word for word, but for advice, which depends on them."""
-    command, _, shown = _SHOWN.partition("\n")
+    command, _, display = _TEXT.partition("\n")
 
     assert main(command.split()[2:]) == 1
     printed = capsys.readouterr().out
-    assert printed.partition("\nadvice ")[0].partition("\nload ")[0] == shown.partition("\nadvice ")[0]
+    assert printed.partition("\nadvice ")[0].partition("\nload ")[0] == display.partition("\nadvice ")[0]
 
 
 def test_the_tests(folder: Path) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+import socket
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from modelserver.engine.wire.probing import SourceLine
+from modelserver.engine.wire.probing import PROBE, Called, Reported, SourceLine
 from modelserver.testing.answer import Answer
-from modelserver.tools.doctor.patient import Patient, message_of, place_in
-from modelserver.tools.doctor.samples import JSON, Sample
+from modelserver.tools.doctor.patient import ObservedWorkers, Patient, message_of, place_in
+from modelserver.tools.doctor.samples import JSON, InputRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 _SOURCE = """
 import os
@@ -25,7 +32,7 @@ class Ending:
             os._exit(3)
         return [row["body"] for row in data]
 """
-_ONE, _ZERO = Sample("one", b"1", JSON), Sample("zero", b"0", JSON)
+_ONE, _ZERO = InputRow("one", b"1", JSON), InputRow("zero", b"0", JSON)
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +70,47 @@ def test_an_end_is_seen_and_waited_for(patient: Patient) -> None:
     assert patient.calls[-1].rows == 1
 
 
-def test_places_in_messages() -> None:
+def test_place_is_read_from_message() -> None:
     """The model's own line is read from an error."""
     assert place_in("KeyError: 'a' (my/h.py, line 12, in handle)") == SourceLine("my/h.py", 12, "handle")
     assert place_in("invalid syntax (h.py, line 3)") == SourceLine("h.py", 3)
     assert place_in("nothing") is None
 
 
-def test_messages() -> None:
+def test_message_is_read_from_error() -> None:
     """An error's message, or what there is."""
     assert message_of(Answer(503, {}, b'{"message": "not\\n today"}')) == "not today"
     assert message_of(Answer(503, {}, b"[1]")) == "[1]"
+
+
+_PROGRAM = f"""
+import json, os, socket, sys
+reports = socket.socket(fileno=int(os.environ["{PROBE}"]))
+for text in json.loads(os.environ["TEXTS"]):
+    reports.send(bytes.fromhex(text))
+print(json.dumps(sys.argv[1:]))
+"""
+
+
+async def test_reports_are_read_as_far_as_they_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process gets a socket of its own beside the worker's, and what it sends arrives in order."""
+    workers, text = ObservedWorkers(), [Reported([], 1.0, 2.0), Called(1, 1), Called(2, 2)]
+    monkeypatch.setattr(
+        "modelserver.tools.doctor.patient.worker_command", lambda *_: [sys.executable, "-c", _PROGRAM]
+    )
+    environment = {**os.environ, "TEXTS": json.dumps([msgspec.msgpack.encode(each).hex() for each in text])}
+    spec: Any = SimpleNamespace(python=sys.executable)
+    ours, reference = socket.socketpair()
+    read, write = os.pipe()
+    with ours, reference:
+        process = await workers.spawn(spec, environment, (write, write), reference.fileno())
+        os.close(write)
+        assert await process.wait() == 0
+        workers.read()
+        workers.read()
+
+        assert (workers.loads, workers.calls) == (text[:1], text[1:])
+        assert json.loads(os.read(read, 1000)) == [str(reference.fileno()), str(os.getpid())]
+    os.close(read)
+    workers.close()
+    workers.read()

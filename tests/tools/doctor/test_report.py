@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.probing import SourceLine
-from modelserver.tools.doctor.chart import Chart
-from modelserver.tools.doctor.report import as_json, as_text, shown_file, verdict
+from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.report import as_json, as_text, display_path, verdict
 from modelserver.tools.serve.console import Style
 
 if TYPE_CHECKING:
     import pytest
 
 
-def chart() -> Chart:
+def chart() -> CheckReport:
     """An error, advice, figures, and something left out."""
-    made = Chart(checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"})
-    made.found("order-changed", "Row 0 got the answer of row 1.", SourceLine("h.py", 3, "handle"))
-    made.found("order-changed", "The same again.", SourceLine("h.py", 3, "handle"))
-    made.found("batch-cost", "A row costs 2 ms.", advice="Set batchSize: 8.")
+    made = CheckReport(
+        checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"}
+    )
+    made.add("order-changed", "Row 0 got the answer of row 1.", SourceLine("h.py", 3, "handle"))
+    made.add("order-changed", "The same again.", SourceLine("h.py", 3, "handle"))
+    made.add("batch-cost", "A row costs 2 ms.", advice="Set batchSize: 8.")
     made.figures = {
         "load": {"import_seconds": 1.25, "initialize_seconds": 0.5, "packages": {"torch": 1.0}},
         "cost": {"ms_by_batch": {"1": 2.0, "2": 3.0}},
@@ -28,7 +30,7 @@ def chart() -> Chart:
     return made
 
 
-def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings have their line, why they matter and what to write; figures and what is left out follow."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.py").touch()
@@ -56,7 +58,7 @@ def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_json() -> None:
+def test_json_report_has_the_findings() -> None:
     """It has the same, with the files of an archive as they are there."""
     report = as_json("m.mar", chart(), Path("/store/m.mar"), ok=False)
     first, second = report["findings"]
@@ -73,18 +75,18 @@ def test_json() -> None:
     assert report["not_checked"] == {"order": "one input", "memory": "one input"}
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files_are_shown_by_their_paths(tmp_path: Path) -> None:
     """A script's neighbours are told by their paths; the copy of a name with dots by the script's."""
     (tmp_path / "helper.py").touch()
 
-    assert shown_file(SourceLine("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
-    assert shown_file(SourceLine("h_1.py", 1), tmp_path / "h.1.py") == str(tmp_path / "h.1.py")
+    assert display_path(SourceLine("helper.py", 1), tmp_path / "h.1.py") == str(tmp_path / "helper.py")
+    assert display_path(SourceLine("h_1.py", 1), tmp_path / "h.1.py") == str(tmp_path / "h.1.py")
 
 
-def test_verdicts() -> None:
+def test_verdict_counts_errors_and_warnings() -> None:
     """Errors and warnings are counted, advice is not."""
-    made = Chart()
+    made = CheckReport()
     assert verdict(made) == "nothing is wrong"
     for line in (1, 2):
-        made.found("gradients-on", "seen", SourceLine("h.py", line))
+        made.add("gradients-on", "seen", SourceLine("h.py", line))
     assert verdict(made) == "2 warnings"

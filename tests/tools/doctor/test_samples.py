@@ -14,7 +14,7 @@ from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.engine.wire.messages import Annotations, Side
 from modelserver.errors import ConfigError
 from modelserver.models.options.signature import Signature
-from modelserver.tools.doctor.samples import JSON, Sample, bad_samples, made_samples, read_samples
+from modelserver.tools.doctor.samples import JSON, InputRow, bad_samples, made_samples, read_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def model(inputs: Side | None = None, *specs: TensorSpec) -> Any:
     )
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files_become_samples(tmp_path: Path) -> None:
     """Files have the type of their names or the given one; a folder stands for its files."""
     for name in ("b.json", "a.png", "c"):
         (tmp_path / name).write_bytes(name.encode())
@@ -57,11 +57,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         (model(), "", []),
         (model(Side()), "typed.handler", []),
         (model(Side([], JSON, {"type": "integer"})), "typed.handler", [1, 2, 3]),
-        (
-            model(Side([], JSON, {"type": "array", "items": {"type": "number"}})),
-            "",
-            [[1.0], [2.0], [3.0]],
-        ),
+        (model(Side([], JSON, {"type": "array", "items": {"type": "number"}})), "", [[1.0], [2.0], [3.0]]),
         (
             model(
                 Side(
@@ -79,12 +75,12 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_json_rows(served: Any, base: str, bodies: list[Any]) -> None:
+def test_json_rows_are_made_from_schema(served: Any, base: str, bodies: list[Any]) -> None:
     """Rows fit what is known of them, and differ where they can."""
     assert [json.loads(each.body) for each in made_samples(served, base)] == bodies
 
 
-def test_tensors() -> None:
+def test_tensors_are_made_from_signature() -> None:
     """Rows for a signature have its shape; several inputs are named."""
     (first, second, _) = made_samples(model(None, TensorSpec("x", "FP32", (-1, 2, -1))), "base")
     named = made_samples(
@@ -98,7 +94,7 @@ def test_tensors() -> None:
     assert isinstance(row["t"][0], str)
 
 
-def test_pictures_and_texts() -> None:
+def test_pictures_and_texts_are_made_for_builtin_handlers() -> None:
     """Built-in handlers, and those that extend them, get what they take."""
     pictures = [Image.open(io.BytesIO(each.body)) for each in made_samples(model(), "image_classifier")]
     texts = made_samples(model(), "text_classifier")
@@ -109,9 +105,9 @@ def test_pictures_and_texts() -> None:
     assert texts == annotated
 
 
-def test_bad_rows() -> None:
+def test_bad_rows_differ_in_type() -> None:
     """They are no such file, or JSON of another type."""
-    (picture,) = bad_samples(Sample("a", b"\x89PNG", "image/png"))
+    (picture,) = bad_samples(InputRow("a", b"\x89PNG", "image/png"))
     assert (picture.content_type, picture.body[:2]) == ("image/png", b"\x00\xff")
-    assert [json.loads(each.body) for each in bad_samples(Sample("a", b"[1]", JSON))] == ["a bad row", None]
-    assert json.loads(bad_samples(Sample("a", b' "text"', JSON))[0].body) == {"a bad": "row"}
+    assert [json.loads(each.body) for each in bad_samples(InputRow("a", b"[1]", JSON))] == ["a bad row", None]
+    assert json.loads(bad_samples(InputRow("a", b' "text"', JSON))[0].body) == {"a bad": "row"}

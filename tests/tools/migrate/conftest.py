@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.tools.migrate.sites import build_site, key_of, recorded
 
-from modelserver.tools.migrate.calls import Answer, Call
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.installation import read_installation
-from modelserver.tools.migrate.proof import Plan, Proof, prove
-from modelserver.tools.migrate.servers import Server
+from modelserver.tools.migrate.proof import Proof, ProofPlan, prove
+from modelserver.tools.migrate.servers import ComparedServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Played(Server):
+class Played(ComparedServer):
     """Answers from memory, and keeps what it was asked."""
 
-    answers: dict[str, Answer] = field(default_factory=dict)
-    asked: list[Call] = field(default_factory=list)
+    answers: dict[str, Response] = field(default_factory=dict)
+    calls: list[Probe] = field(default_factory=list)
 
-    def ask(self, call: Call) -> Answer:
-        self.asked.append(call)
-        found = self.answers.get(key_of(call.port, call.method, call.path, call.body))
-        return found or Answer(404, "Not Found", {}, b"{}")
+    def ask(self, call: Probe) -> Response:
+        self.calls.append(call)
+        result = self.answers.get(key_of(call.port, call.method, call.path, call.body))
+        return result or Response(404, "Not Found", {}, b"{}")
 
     def memory(self) -> int | None:
         return 300 << 20
 
 
-class Told:
+class ListedLines:
     """A listener that keeps its lines."""
 
     def __init__(self) -> None:
@@ -56,20 +56,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def plan(site: Path, tmp_path: Path) -> Plan:
+def plan(site: Path, tmp_path: Path) -> ProofPlan:
     """Both servers answer as TorchServe did, for requests of the command's own."""
     servers = [
         Played(name, {"grpc_inference": ("", 0)}, answers=recorded())
         for name in ("TorchServe", "modelserver")
     ]
-    return Plan(read_installation(site, None, {}, {}), *servers, "builtin", 0.0, True, tmp_path / "archives")
+    return ProofPlan(
+        read_installation(site, None, {}, {}), *servers, "builtin", 0.0, True, tmp_path / "archives"
+    )
 
 
 @pytest.fixture
-def proof(plan: Plan) -> Proof:
+def proof(plan: ProofPlan) -> Proof:
     """One difference is explained, one is not, for a model with a name that must be escaped."""
     answers = plan.ours.answers  # type: ignore[attr-defined]
     changed = [key for key in answers if key.startswith("inference POST /predictions/plain ")][:2]
     answers[changed[0]] = answers[changed[0]].but(reason="OK")
     answers[changed[1]] = answers[changed[1]].but(body=b"<script>")
-    return prove(plan, Told())
+    return prove(plan, ListedLines())

@@ -16,11 +16,11 @@ from modelserver.tools.migrate.grpc_calls import METHOD, method_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from modelserver.tools.migrate.calls import Answer
+    from modelserver.tools.migrate.calls import Response
 
 
 @contextlib.contextmanager
-def playing_grpc(answers: Mapping[str, Answer], token: str = "") -> Iterator[dict[str, int]]:
+def playing_grpc(answers: Mapping[str, Response], token: str = "") -> Iterator[dict[str, int]]:
     """Both services, on two ports; what they do not know is NOT_FOUND. Gives the settings of the ports.
 
     Inference wants the ``token``, if one is given.
@@ -41,21 +41,21 @@ def playing_grpc(answers: Mapping[str, Answer], token: str = "") -> Iterator[dic
 
 
 class _Player(grpc.GenericRpcHandler):
-    def __init__(self, port: str, answers: Mapping[str, Answer], token: str) -> None:
+    def __init__(self, port: str, answers: Mapping[str, Response], token: str) -> None:
         self._port = port
         self._token = token
         self._answers = answers
 
     def service(self, details: Any) -> grpc.RpcMethodHandler:
         def play(sent: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-            given = dict(details.invocation_metadata).get("authorization", "")
-            if given != (f"Bearer {self._token}" if self._token else ""):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, f"not authorised by '{given}'")
+            values = dict(details.invocation_metadata).get("authorization", "")
+            if values != (f"Bearer {self._token}" if self._token else ""):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, f"not authorised by '{values}'")
             method = method_of(details.method)
-            asked = message_class(method.input_type).FromString(sent)
-            fields = {each.name: value for each, value in asked.ListFields() if each.name != "input"}
+            request = message_class(method.input_type).FromString(sent)
+            fields = {each.name: value for each, value in request.ListFields() if each.name != "input"}
             query = f"?{urlencode(fields)}" if fields else ""
-            body = asked.input["data"] if "input" in method.input_type.fields_by_name else b""
+            body = request.input["data"] if "input" in method.input_type.fields_by_name else b""
             answer = self._answers.get(key_of(self._port, METHOD, f"{details.method}{query}", body))
             if answer is None:
                 context.abort(grpc.StatusCode.NOT_FOUND, "not recorded")

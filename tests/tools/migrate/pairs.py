@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from modelserver.tools.migrate.calls import Answer, Call
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.changes import pretty
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from modelserver.tools.migrate.changes import Change
 
 
-def a_call(path: str, body: bytes = b"", method: str = "POST", **headers: str) -> Call:
+def a_call(path: str, body: bytes = b"", method: str = "POST", **headers: str) -> Probe:
     named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return Call("", "inference", method, path, named, body)
+    return Probe("", "inference", method, path, named, body)
 
 
-def said(status: int, message: str = "", **more: Any) -> Answer:
+def failure(status: int, message: str = "", **more: Any) -> Response:
     body = {"code": status, "type": "InternalServerException", "message": message, **more}
-    return Answer(status, "", {}, pretty(body))
+    return Response(status, "", {}, pretty(body))
 
 
-def good(value: object) -> Answer:
-    return Answer(200, "OK", {}, json.dumps(value).encode())
+def good(value: object) -> Response:
+    return Response(200, "OK", {}, json.dumps(value).encode())
 
 
-FAILED = said(503, "Prediction failed")
+FAILED = failure(503, "Prediction failed")
 INSTANCES = a_call("/v1/models/m:predict", b'{"instances": [1]}')
 HINT = "Prediction failed: TypeError. Hint: a handler that reads the body itself needs split_instances=false"
-NO_ROUTE = said(404, "Requested resource is not found, please refer to API document.")
+NO_ROUTE = failure(404, "Requested resource is not found, please refer to API document.")
 
 
 def change_of(name: str) -> Change:

@@ -20,11 +20,11 @@ from tests.recorded_answers import answer_of
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.migrate.archives import read_archive
-from modelserver.tools.migrate.calls import Answer, Call, readable
+from modelserver.tools.migrate.calls import Probe, Response, readable
 from modelserver.tools.migrate.comparison import masked
-from modelserver.tools.migrate.installation import launch_theirs, read_installation
+from modelserver.tools.migrate.installation import launch_torchserve, read_installation
 from modelserver.tools.migrate.requests import Subject, requests_of
-from modelserver.tools.migrate.servers import Server, started
+from modelserver.tools.migrate.servers import ComparedServer, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,8 +57,8 @@ def build_site(folder: Path) -> Path:
 
 def key_of(port: str, method: str, path: str, body: bytes) -> str:
     """Of a request in the recording."""
-    asked = readable(body) if len(body) < 200 else hashlib.sha256(body).hexdigest()
-    return f"{port} {method} {path} {json.dumps(asked)}"
+    request = readable(body) if len(body) < 200 else hashlib.sha256(body).hexdigest()
+    return f"{port} {method} {path} {json.dumps(request)}"
 
 
 def record(environment: Path) -> None:
@@ -68,37 +68,37 @@ def record(environment: Path) -> None:
         config = build_site(folder / "site")
         program = str(environment.resolve() / "bin" / "torchserve")
         installation = read_installation(config, program, {}, {})
-        with started(launch_theirs(installation, folder / "torchserve")) as server:
+        with started(launch_torchserve(installation, folder / "torchserve")) as server:
             subjects = [
                 Subject(version, read_archive(version.url, installation.store, folder / "archives"))
                 for version in server.versions()
             ]
-            asked = [*requests_of("builtin", subjects, None), *_lists(server)]
+            request = [*requests_of("builtin", subjects, None), *_lists(server)]
             answers = {
-                key_of(c.port, c.method, c.path, c.body): _kept(server.ask(c)).to_json() for c in asked
+                key_of(c.port, c.method, c.path, c.body): _stored(server.ask(c)).to_json() for c in request
             }
     RECORDED.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _kept(answer: Answer) -> Answer:
+def _stored(answer: Response) -> Response:
     """Whole documents of its API are not compared."""
     return masked(answer) if (answer.body or b"").startswith(b'{\n  "openapi"') else answer
 
 
-def _lists(server: Server) -> list[Call]:
+def _lists(server: ComparedServer) -> list[Probe]:
     """What is asked to know the models."""
     paths = ["/models?limit=100", *(f"/models/{version.name}/all" for version in server.versions())]
-    return [Call("", "management", "GET", path) for path in paths]
+    return [Probe("", "management", "GET", path) for path in paths]
 
 
-def recorded() -> dict[str, Answer]:
+def recorded() -> dict[str, Response]:
     """By what :func:`key_of` makes of the requests."""
     document = json.loads(RECORDED.read_text("utf-8"))
     return {key: answer_of(answer) for key, answer in document.items()}
 
 
 @contextlib.contextmanager
-def playing(answers: Mapping[str, Answer]) -> Iterator[dict[str, str]]:
+def playing(answers: Mapping[str, Response]) -> Iterator[dict[str, str]]:
     """A server on three ports that gives these answers; what it does not know is 404. Gives its URLs."""
     servers = {}
     for port in ("inference", "management", "metrics"):
@@ -115,14 +115,14 @@ def playing(answers: Mapping[str, Answer]) -> Iterator[dict[str, str]]:
 
 class _Player(BaseHTTPRequestHandler):
     port = ""
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, Response]
     protocol_version = "HTTP/1.1"
 
     def _play(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = self.answers.get(key_of(self.port, self.command, self.path, body))
         if answer is None:
-            answer = Answer(404, "Not Found", {"content-type": "text/plain"}, b"not recorded")
+            answer = Response(404, "Not Found", {"content-type": "text/plain"}, b"not recorded")
         self.send_response_only(answer.status, answer.reason)
         sent = answer.body or b""
         for name, value in answer.headers.items():

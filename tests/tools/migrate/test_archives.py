@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.tools.migrate.archives import body_keys, read_archive, ts_imports
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_an_archive_that_is_not_there_is_told(site: Path, tmp_path: Path) -> Non
         ("def f():\n  from ts.metrics.dimension import Dimension", ["ts.metrics.dimension.Dimension"]),
     ],
 )
-def test_imports_of_ts(code: str, names: list[str]) -> None:
+def test_imports_of_ts_are_listed(code: str, names: list[str]) -> None:
     """In all forms and places; not those of other packages."""
     assert [name for name, _ in ts_imports(ast.parse(code))] == names
 
@@ -56,6 +56,6 @@ def test_imports_of_ts(code: str, names: list[str]) -> None:
         ("body.get()", []),
     ],
 )
-def test_keys_of_bodies(code: str, keys: list[str]) -> None:
+def test_keys_of_bodies_are_listed(code: str, keys: list[str]) -> None:
     """Where they are read."""
     assert [key for key, _ in body_keys(ast.parse(code))] == keys

@@ -8,20 +8,20 @@ import pytest
 from tests.recorded_answers import answer_of
 from tests.tools.migrate.sites import key_of, playing
 
-from modelserver.tools.migrate.calls import Answer, Call, send
+from modelserver.tools.migrate.calls import Probe, Response, send
 
 
 @pytest.mark.parametrize("body", [b"text", "größe".encode(), b"\x00\xff", None])
 def test_answers_survive_json(body: bytes | None) -> None:
     """With any body, and without one that is not compared."""
-    answer = Answer(200, "OK", {"a": "b"}, body)
+    answer = Response(200, "OK", {"a": "b"}, body)
     assert answer_of(answer.to_json()) == answer
 
 
 def test_what_is_said_is_sent() -> None:
     """Method, path, headers and body; names of headers come back in lower case."""
-    call = Call("", "inference", "POST", "/predictions/m", (("Content-Type", "text/plain"),), b"body")
-    answer = Answer(201, "Made", {"x-mine": "yes"}, b"answer")
+    call = Probe("", "inference", "POST", "/predictions/m", (("Content-Type", "text/plain"),), b"body")
+    answer = Response(201, "Made", {"x-mine": "yes"}, b"answer")
     with playing({key_of("inference", "POST", call.path, b"body"): answer}) as urls:
         got = send(call, ("127.0.0.1", int(urls["inference"].rpartition(":")[2])))
 
@@ -33,6 +33,6 @@ def test_a_failed_exchange_is_status_0(headers: tuple[tuple[str, str], ...]) -> 
     """Where nobody listens, and for what cannot be sent."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        got = send(Call("", "inference", "GET", "/", headers), closed.getsockname())
+        got = send(Probe("", "inference", "GET", "/", headers), closed.getsockname())
 
     assert (got.status, got.body) == (0, b"")

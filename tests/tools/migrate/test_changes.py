@@ -9,7 +9,7 @@ from tests.tools.migrate.pairs import a_call, good
 from modelserver.tools.migrate.changes import BETTER, OTHER, Rules
 
 if TYPE_CHECKING:
-    from modelserver.tools.migrate.calls import Answer, Call
+    from modelserver.tools.migrate.calls import Probe, Response
 
 
 def test_a_rule_is_a_function_and_its_docstring() -> None:
@@ -17,23 +17,23 @@ def test_a_rule_is_a_function_and_its_docstring() -> None:
     rules = Rules()
 
     @rules.taking_over("whole", BETTER)
-    def _whole(_call: Call, theirs: Answer, _ours: Answer) -> bool:
+    def _whole(_call: Probe, reference: Response, _ours: Response) -> bool:
         """Ours is better, as it
         says more.
         """
-        return theirs.status == 500
+        return reference.status == 500
 
     @rules.changing("phrase", OTHER)
-    def _phrase(_call: Call, theirs: Answer, ours: Answer) -> Answer:
+    def _phrase(_call: Probe, reference: Response, ours: Response) -> Response:
         """The phrase is ours."""
-        return theirs.but(reason=ours.reason)
+        return reference.but(reason=ours.reason)
 
-    asked, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")
+    request, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")
 
     assert [(rule.name, rule.verdict, rule.why) for rule in rules] == [
         ("whole", BETTER, "Ours is better, as it says more."),
         ("phrase", OTHER, "The phrase is ours."),
     ]
-    assert _whole.change(asked, failed, ours) == ours
-    assert _whole.change(asked, good(0), ours) == good(0)
-    assert _phrase.change(asked, failed, ours) == failed.but(reason="OK")
+    assert _whole.change(request, failed, ours) == ours
+    assert _whole.change(request, good(0), ours) == good(0)
+    assert _phrase.change(request, failed, ours) == failed.but(reason="OK")

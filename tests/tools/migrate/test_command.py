@@ -29,7 +29,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--torchserve", "http://127.0.0.1:1"], "TorchServe does not list its models"),
         (["--torchserve", "https://127.0.0.1:1"], "--torchserve=https://127.0.0.1:1: an address such as"),
@@ -48,12 +48,12 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_told(
-    site: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    site: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With status 2, in a line."""
     assert main(["migrate", str(site), *flags]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 

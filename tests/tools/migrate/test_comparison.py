@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.tools.migrate.calls import Answer
+from modelserver.tools.migrate.calls import Response
 from modelserver.tools.migrate.comparison import masked, mismatches, unmasked, without_additions
 
 
-def answer(body: bytes = b"", status: int = 200, **headers: str) -> Answer:
-    return Answer(status, "OK", {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def answer(body: bytes = b"", status: int = 200, **headers: str) -> Response:
+    return Response(status, "OK", {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
 def test_what_differs_from_run_to_run_is_masked() -> None:
@@ -36,7 +36,7 @@ def test_masks_inside_texts_are_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "said"),
+    ("reference", "ours", "message"),
     [
         (answer(), answer(x_batch_id="1"), []),
         (answer(b"a"), answer(b"b"), ["body: TorchServe b'a',\n      modelserver b'b'"]),
@@ -44,9 +44,9 @@ def test_masks_inside_texts_are_texts() -> None:
         (answer(x="1"), answer(), ["header x: TorchServe '1', modelserver None"]),
     ],
 )
-def test_mismatches_are_told_in_lines(theirs: Answer, ours: Answer, said: list[str]) -> None:
+def test_mismatches_are_told_in_lines(reference: Response, ours: Response, message: list[str]) -> None:
     """Headers that only modelserver has are none."""
-    assert mismatches(theirs, ours) == said
+    assert mismatches(reference, ours) == message
 
 
 def test_fields_that_only_modelserver_has_are_left_out() -> None:

@@ -18,16 +18,16 @@ from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import message
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive
-from modelserver.tools.migrate.calls import Answer, Call, Port
+from modelserver.tools.migrate.calls import Port, Probe, Response
 from modelserver.tools.migrate.comparison import masked, mismatches
 from modelserver.tools.migrate.grpc_calls import about, general, send
 from modelserver.tools.migrate.requests import NOBODY
 from modelserver.tools.migrate.rules import explain
-from modelserver.tools.migrate.servers import Server
+from modelserver.tools.migrate.servers import ComparedServer
 
 ARCHIVE = Archive("m.mar", "m.py")
 STREAMING = replace(ARCHIVE, ts_names={"ts.handler_utils.utils.send_intermediate_predict_response": "line 1"})
-FAILED = Answer(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve.http.X")
+FAILED = Response(503, "UNAVAILABLE", {}, b"Prediction failed\norg.pytorch.serve.http.X")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,10 @@ def test_tokens_are_sent() -> None:
         addresses: dict[Port, tuple[str, int]] = {
             call.port: ("127.0.0.1", ports[f"{call.port}_port"]) for call in calls
         }
-        with_token = [Server("TorchServe", addresses, {"inference": "secret"}).ask(call) for call in calls]
-        without = [Server("TorchServe", addresses).ask(call) for call in calls]
+        with_token = [
+            ComparedServer("TorchServe", addresses, {"inference": "secret"}).ask(call) for call in calls
+        ]
+        without = [ComparedServer("TorchServe", addresses).ask(call) for call in calls]
 
     assert [answer.reason for answer in with_token] == ["OK", "OK"]
     assert [answer.reason for answer in without] == ["UNAUTHENTICATED", "OK"]
@@ -79,7 +81,7 @@ def test_no_answer_is_told() -> None:
     """By its reason: nobody listens, or what is there does not speak gRPC."""
     (ping, *_) = general(NOBODY)
 
-    assert send(ping, ("127.0.0.1", 1)) == Answer(0, "ConnectionRefusedError", {}, b"")
+    assert send(ping, ("127.0.0.1", 1)) == Response(0, "ConnectionRefusedError", {}, b"")
 
 
 def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,23 +125,23 @@ def test_whole_messages_are_sent_as_they_are() -> None:
 
     class Player(grpc.GenericRpcHandler):
         def service(self, _: Any) -> grpc.RpcMethodHandler:
-            return grpc.unary_unary_rpc_method_handler(lambda asked, _: sent.append(asked) or answer)
+            return grpc.unary_unary_rpc_method_handler(lambda request, _: sent.append(request) or answer)
 
     server = grpc.server(ThreadPoolExecutor(1), [Player()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    asked = message("inference.ModelInferRequest")(raw_input_contents=[b"x"]).SerializeToString()
-    call = grpc_calls.of_message(f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer", (), asked)
+    request = message("inference.ModelInferRequest")(raw_input_contents=[b"x"]).SerializeToString()
+    call = grpc_calls.of_message(f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer", (), request)
     answered = send(call, ("127.0.0.1", port))
     server.stop(None).wait()
 
-    assert sent == [asked]
+    assert sent == [request]
     assert (answered.status, json.loads(answered.body or b"")) == (200, {"model_name": "m", "id": "7"})
 
 
 def test_more_about_a_failure_is_explained() -> None:
     """The exception that only modelserver names; another class is not."""
-    call = Call("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
+    call = Probe("", "grpc_inference", grpc_calls.METHOD, f"/{grpc_calls.INFERENCE}/Predictions")
     ours = FAILED.but(body=b"Prediction failed: KeyError [request 1]\norg.pytorch.serve.http.X")
 
     assert [[rule.name for rule in rules] for rules in explain(call, FAILED, ours)] == [["exposed"]]
@@ -148,7 +150,7 @@ def test_more_about_a_failure_is_explained() -> None:
 
 def test_additions_to_a_description_are_no_difference() -> None:
     """Over gRPC the text has no line feed at its end."""
-    theirs = Answer(200, "OK", {}, b'[\n  {\n    "modelName": "m"\n  }\n]')
-    ours = theirs.but(body=b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]')
+    reference = Response(200, "OK", {}, b'[\n  {\n    "modelName": "m"\n  }\n]')
+    ours = reference.but(body=b'[\n  {\n    "modelName": "m",\n    "batching": {}\n  }\n]')
 
-    assert mismatches(masked(theirs), masked(ours)) == []
+    assert mismatches(masked(reference), masked(ours)) == []

@@ -9,8 +9,8 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
-from modelserver.tools.migrate.errors import MigrationError
-from modelserver.tools.migrate.installation import launch_ours, launch_theirs, read_installation
+from modelserver.tools.migrate.calls import MigrationError
+from modelserver.tools.migrate.installation import launch_modelserver, launch_torchserve, read_installation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "command", "error", "said"),
+    ("text", "command", "error", "message"),
     [
         ("", "torchserve", ConfigError, "has no model_store"),
         ("model_store=.\n", "torchserve 'x", MigrationError, "No closing quotation"),
@@ -55,20 +55,20 @@ def test_flags_of_the_command_count(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_told(
-    tmp_path: Path, text: str, command: str | None, error: type[Exception], said: str
+    tmp_path: Path, text: str, command: str | None, error: type[Exception], message: str
 ) -> None:
     """Before anything is started."""
     config = tmp_path / "config.properties"
     config.write_text(text)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         read_installation(config, command, {}, {})
 
 
 def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: Path, tmp_path: Path) -> None:
     """On free ports, without snapshots and tokens, writing into their own folders; the rest is unchanged."""
     installation = read_installation(site, f"{program} --ts-config other --log-config mine.xml", {}, {})
-    theirs = launch_theirs(installation, tmp_path / "theirs")
-    ours = launch_ours(installation, tmp_path / "ours")
+    reference = launch_torchserve(installation, tmp_path / "theirs")
+    ours = launch_modelserver(installation, tmp_path / "ours")
     before, *after = (
         load_settings({"ts_config": str(config)}, {}, tmp_path).settings
         for config in (
@@ -78,7 +78,7 @@ def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: 
         )
     )
 
-    assert list(theirs.command) == [
+    assert list(reference.command) == [
         *(str(program), "--log-config", "mine.xml", "--start", "--foreground", "--ncs"),
         *(
             "--ts-config",
@@ -87,14 +87,14 @@ def test_both_servers_get_the_same_configuration_elsewhere(site: Path, program: 
             str(installation.store),
         ),
     ]
-    assert theirs.environment["PATH"].startswith(f"{program.parent}:")
-    for launch, settings in zip((theirs, ours), after, strict=True):
+    assert reference.environment["PATH"].startswith(f"{program.parent}:")
+    for launch, settings in zip((reference, ours), after, strict=True):
         assert (settings.model_store, settings.models) == (before.model_store, before.models)
         assert settings.disable_token_authorization
         address = settings.inference_address
         assert (address.host, address.port) == launch.addresses["inference"] != ("127.0.0.1", 8080)
         assert launch.environment["LOG_LOCATION"].startswith(str(tmp_path))
-    assert not {*theirs.addresses.values()} & {*ours.addresses.values()}
+    assert not {*reference.addresses.values()} & {*ours.addresses.values()}
 
 
 def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_the_environment_says_is_written_down(tmp_path: Path) -> None:
         "TS_JOB_QUEUE_SIZE": "33",
         "TS_INFERENCE_ADDRESS": "http://0.0.0.0:9000",
     }
-    launch = launch_ours(read_installation(config, None, {}, variables), tmp_path / "ours")
+    launch = launch_modelserver(read_installation(config, None, {}, variables), tmp_path / "ours")
     settings = load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings
 
     assert settings.job_queue_size == 33
@@ -117,7 +117,7 @@ def test_what_torchserve_was_told_can_be_told_here(site: Path, tmp_path: Path) -
     """Beside a running one the model API is on, whatever the configuration says."""
     installation = read_installation(site, None, {"compat_defaults": "torchserve"}, {})
     for follows in (False, True):
-        launch = launch_ours(installation, tmp_path / str(follows), follows=follows)
+        launch = launch_modelserver(installation, tmp_path / str(follows), follows=follows)
         assert (
             load_settings({"ts_config": launch.command[-1]}, {}, tmp_path).settings.enable_model_api
             is follows
@@ -128,7 +128,7 @@ def test_an_absent_program_is_told(site: Path, tmp_path: Path) -> None:
     """By its name."""
     installation = read_installation(site, "/nowhere/torchserve", {}, {})
     with pytest.raises(MigrationError, match="there is no program /nowhere/torchserve"):
-        launch_theirs(installation, tmp_path / "theirs")
+        launch_torchserve(installation, tmp_path / "theirs")
 
 
 def test_only_plain_http_can_be_compared(tmp_path: Path) -> None:

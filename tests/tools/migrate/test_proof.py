@@ -6,10 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from tests.tools.migrate.conftest import Played, Told
+from tests.tools.migrate.conftest import ListedLines, Played
 
-from modelserver.tools.migrate.calls import Answer, Call, Port
-from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Plan, Proof, _asks, bring_in_line, prove
+from modelserver.tools.migrate.calls import Port, Probe, Response
+from modelserver.tools.migrate.proof import (
+    EXPLAINED,
+    SAME,
+    UNKNOWN,
+    Proof,
+    ProofPlan,
+    _asks,
+    bring_in_line,
+    clients_for,
+    head_and_body,
+    prove,
+)
+from modelserver.tools.migrate.servers import ComparedServer, ServedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,107 +29,107 @@ if TYPE_CHECKING:
 TEXT = 'inference POST /predictions/plain "The quick brown fox jumps over the lazy dog."'
 
 
-def changed(plan: Plan, change: Callable[[Answer], Answer], key: str = TEXT) -> Plan:
+def changed(plan: ProofPlan, change: Callable[[Response], Response], key: str = TEXT) -> ProofPlan:
     """Ours gives another answer."""
     assert isinstance(plan.ours, Played)
     plan.ours.answers[key] = change(plan.ours.answers[key])
     return plan
 
 
-def test_servers_that_answer_alike_are_the_same(plan: Plan) -> None:
+def test_servers_that_answer_alike_are_the_same(plan: ProofPlan) -> None:
     """All models are asked, over REST and gRPC, everything is compared."""
-    told = Told()
-    proof = prove(plan, told)
+    listener = ListedLines()
+    proof = prove(plan, listener)
 
     assert proof.verdict == SAME
     assert proof.count(SAME) == len(proof.compared) > 40
     assert [subject.version.name for subject in proof.subjects] == ["parts", "plain", "reads"]
     assert {call.port for call in (each.call for each in proof.compared)} == set(get_args(Port))
     assert proof.remarks == []
-    assert told.lines == [f"asking both servers {len(proof.compared)} requests:"]
+    assert listener.lines == [f"asking both servers {len(proof.compared)} requests:"]
 
 
-def test_equal_failures_prove_nothing(plan: Plan) -> None:
+def test_equal_failures_prove_nothing(plan: ProofPlan) -> None:
     """A model of which both answered no prediction well is named."""
-    for server in (plan.theirs, plan.ours):
+    for server in (plan.reference, plan.ours):
         assert isinstance(server, Played)
         for key, answer in server.answers.items():
             if key.startswith(("inference POST", "grpc_inference")) and "plain" in key:
                 server.answers[key] = replace(answer, status=503)
-    proof = prove(plan, Told())
+    proof = prove(plan, ListedLines())
 
     assert proof.verdict == SAME
     assert proof.remarks == ["plain: no prediction was answered well by both, so nothing is shown of it."]
 
 
-def test_known_differences_are_explained(plan: Plan) -> None:
+def test_known_differences_are_explained(plan: ProofPlan) -> None:
     """By the names of their rules."""
-    proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), Told())
-    (found,) = [each for each in proof.compared if each.verdict != SAME]
+    proof = prove(changed(plan, lambda answer: answer.but(reason="OK")), ListedLines())
+    (result,) = [each for each in proof.compared if each.verdict != SAME]
 
-    assert (proof.verdict, found.verdict) == (EXPLAINED, EXPLAINED)
-    assert [[rule.name for rule in rules] for rules in found.reasons] == [["phrase"]]
+    assert (proof.verdict, result.verdict) == (EXPLAINED, EXPLAINED)
+    assert [[rule.name for rule in rules] for rules in result.reasons] == [["phrase"]]
 
 
-def test_other_differences_are_unknown(plan: Plan) -> None:
+def test_other_differences_are_unknown(plan: ProofPlan) -> None:
     """Each has a line."""
-    proof = prove(changed(plan, lambda answer: answer.but(body=b"other")), Told())
-    (found,) = [each for each in proof.compared if each.verdict != SAME]
+    proof = prove(changed(plan, lambda answer: answer.but(body=b"other")), ListedLines())
+    (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert proof.verdict == UNKNOWN
-    assert found.in_short == "a text to /predictions/plain: body: TorchServe b'fine', modelserver b'other'"
+    assert result.in_short == "a text to /predictions/plain: body: TorchServe b'fine', modelserver b'other'"
 
 
-def test_an_answer_that_varies_is_not_held_against_modelserver(plan: Plan) -> None:
+def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) -> None:
     """TorchServe is asked again where nothing explains a difference."""
 
     class Varying(Played):
         def ask(self, call):  # type: ignore[no-untyped-def]
             answer = super().ask(call)
             again = call.name == "a text to /predictions/plain"
-            return answer.but(body=b"%d" % len(self.asked)) if again else answer
+            return answer.but(body=b"%d" % len(self.calls)) if again else answer
 
-    theirs = Varying("TorchServe", {}, answers=dict(plan.ours.answers))  # type: ignore[attr-defined]
-    proof = prove(replace(plan, theirs=theirs), Told())
-    (found,) = [each for each in proof.compared if each.verdict != SAME]
+    reference = Varying("TorchServe", {}, answers=dict(plan.ours.answers))  # type: ignore[attr-defined]
+    proof = prove(replace(plan, reference=reference), ListedLines())
+    (result,) = [each for each in proof.compared if each.verdict != SAME]
 
-    assert [rule.name for rules in found.reasons for rule in rules] == ["varies"]
+    assert [rule.name for rules in result.reasons for rule in rules] == ["varies"]
 
 
-def test_nothing_can_be_said_without_an_answer_of_torchserve(plan: Plan) -> None:
+def test_nothing_can_be_said_without_an_answer_of_torchserve(plan: ProofPlan) -> None:
     """Even if modelserver does not answer either; an address for metrics that is silent is left out."""
-    silent = Answer(0, "ConnectionRefusedError", {}, b"")
-    for server in (plan.theirs, plan.ours):
+    silent = Response(0, "ConnectionRefusedError", {}, b"")
+    for server in (plan.reference, plan.ours):
         assert isinstance(server, Played)
         lost = [key for key in server.answers if key == TEXT or key.startswith("metrics ")]
         server.answers.update(dict.fromkeys(lost, silent))
-    proof = prove(plan, Told())
-    (found,) = [each for each in proof.compared if each.verdict != SAME]
+    proof = prove(plan, ListedLines())
+    (result,) = [each for each in proof.compared if each.verdict != SAME]
 
-    assert found.what == ["no answer from TorchServe: ConnectionRefusedError"]
-    assert found.verdict == UNKNOWN
+    assert result.what == ["no answer from TorchServe: ConnectionRefusedError"]
+    assert result.verdict == UNKNOWN
     assert "metrics were not compared" in proof.remarks[0]
 
 
-def test_grpc_that_does_not_answer_is_left_out(plan: Plan) -> None:
+def test_grpc_that_does_not_answer_is_left_out(plan: ProofPlan) -> None:
     """Nor one that wants TLS, whose address is not known; the report says so."""
-    silent = Answer(0, "ConnectionRefusedError", {}, b"")
-    assert isinstance(plan.theirs, Played)
-    plan.theirs.answers.update({key: silent for key in plan.theirs.answers if key.startswith("grpc_")})
-    for each in (plan, replace(plan, theirs=replace(plan.theirs, addresses={}))):
-        proof = prove(each, Told())
+    silent = Response(0, "ConnectionRefusedError", {}, b"")
+    assert isinstance(plan.reference, Played)
+    plan.reference.answers.update({key: silent for key in plan.reference.answers if key.startswith("grpc_")})
+    for each in (plan, replace(plan, reference=replace(plan.reference, addresses={}))):
+        proof = prove(each, ListedLines())
 
         assert proof.verdict == SAME
         assert "gRPC was not compared" in proof.remarks[0]
         assert not any("grpc" in each.call.port for each in proof.compared)
 
 
-def test_a_model_that_only_torchserve_has_is_not_explained(plan: Plan) -> None:
+def test_a_model_that_only_torchserve_has_is_not_explained(plan: ProofPlan) -> None:
     """It is registered, and if that fails the reason is reported."""
     assert isinstance(plan.ours, Played)
     listed = plan.ours.answers['management GET /models?limit=100 ""']
     plan.ours.answers['management GET /models?limit=100 ""'] = listed.but(body=b'{"models": []}')
-    proof = prove(plan, Told())
+    proof = prove(plan, ListedLines())
 
     assert proof.verdict == UNKNOWN
     assert [(each.version.name, each.server) for each in proof.missing] == [
@@ -125,14 +137,14 @@ def test_a_model_that_only_torchserve_has_is_not_explained(plan: Plan) -> None:
         ("plain", "modelserver"),
         ("reads", "modelserver"),
     ]
-    assert [call.path for call in plan.ours.asked if call.method == "POST"][1] == (
+    assert [call.path for call in plan.ours.calls if call.method == "POST"][1] == (
         "/models?url=plain.mar&model_name=plain&batch_size=4&max_batch_delay=1&response_timeout=120"
         "&initial_workers=1"
     )
     assert not any("plain" in each.call.path for each in proof.compared)
 
 
-def test_workers_are_scaled_as_in_the_running_torchserve(plan: Plan) -> None:
+def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> None:
     """So that both compute alike."""
     key = 'management GET /models/plain/all ""'
     changed(
@@ -143,20 +155,20 @@ def test_workers_are_scaled_as_in_the_running_torchserve(plan: Plan) -> None:
     assert bring_in_line(plan) == {}
 
     assert isinstance(plan.ours, Played)
-    assert [call.path for call in plan.ours.asked if call.method == "PUT"] == [
+    assert [call.path for call in plan.ours.calls if call.method == "PUT"] == [
         "/models/plain/1.0?min_worker=1&max_worker=1"
     ]
 
 
 @pytest.mark.parametrize(("only_read", "left_out"), [(True, 1), (False, 0)])
-def test_a_running_torchserve_is_not_changed(plan: Plan, only_read: bool, left_out: int) -> None:
+def test_a_running_torchserve_is_not_changed(plan: ProofPlan, only_read: bool, left_out: int) -> None:
     """Requests that would do so are left out, and counted."""
     folder = plan.workdir.parent / "requests"
     folder.mkdir()
     (folder / "requests.json").write_text(
         '[{"path": "/models/plain", "method": "DELETE", "port": "management"}, {"path": "/ping"}]'
     )
-    proof = prove(replace(plan, source=str(folder), only_read=only_read), Told())
+    proof = prove(replace(plan, source=str(folder), only_read=only_read), ListedLines())
 
     assert proof.left_out == left_out
     assert len(proof.compared) == 2 - left_out
@@ -174,10 +186,27 @@ def test_a_running_torchserve_is_not_changed(plan: Plan, only_read: bool, left_o
 )
 def test_a_model_is_measured_with_its_own_requests(path: str, does: bool) -> None:
     """Not with those of one whose name begins alike."""
-    assert _asks(Call("", "inference", "POST", path), "m") is does
+    assert _asks(Probe("", "inference", "POST", path), "m") is does
 
 
 def test_figures_are_of_both(proof: Proof) -> None:
     """TorchServe's come first."""
     assert proof.memory == (300 << 20, 300 << 20)
     assert proof.start == (None, None)
+
+
+@pytest.mark.parametrize(("batch", "workers", "clients"), [(1, 0, 2), (1, 1, 2), (4, 2, 16), (64, 8, 64)])
+def test_clients_fill_the_batches_of_all_workers(batch: int, workers: int, clients: int) -> None:
+    """Twice, within bounds."""
+    assert clients_for(ServedVersion("m", "1", "m.mar", ready=workers, batch_size=batch)) == clients
+
+
+def test_requests_carry_the_token_of_their_server() -> None:
+    """And their own headers and length."""
+    server = ComparedServer("TorchServe", {"inference": ("h", 80)}, {"inference": "secret"})
+    call = Probe("", "inference", "POST", "/predictions/m", (("X", "y"), ("Host", "other")), b"body")
+
+    assert head_and_body(server, call) == (
+        b"POST /predictions/m HTTP/1.1\r\nHost: h:80\r\nX: y\r\nAuthorization: Bearer secret\r\n"
+        b"Content-Length: 4\r\n\r\nbody"
+    )

@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from modelserver.tools.migrate.calls import Call
-from modelserver.tools.migrate.measuring import Measured
+from modelserver.tools.migrate.calls import Probe
+from modelserver.tools.migrate.proof import LoadFigures
 from modelserver.tools.migrate.report import as_html, as_json, document, summary
 from modelserver.tools.tune.figure import Figure
 
@@ -47,10 +47,10 @@ def test_the_page_needs_nothing_and_trusts_nobody(proof: Proof) -> None:
 
 def test_secrets_are_not_told(proof: Proof) -> None:
     """Headers that hold them have no values, in neither file."""
-    found = next(each for each in proof.compared if each.what)
+    result = next(each for each in proof.compared if each.what)
     headers = (("Authorization", "Bearer abc123"), ("X-Kind", "mine"))
-    secret = Call(*(getattr(found.call, name) for name in ("name", "port", "method", "path")), headers)
-    object.__setattr__(found, "call", secret)
+    secret = Probe(*(getattr(result.call, name) for name in ("name", "port", "method", "path")), headers)
+    object.__setattr__(result, "call", secret)
     texts = as_html(proof, FACTS, ""), as_json(proof, FACTS, "")
 
     assert ["abc123" in text for text in texts] == [False, False]
@@ -72,7 +72,7 @@ def test_load_is_in_the_table_and_what_failed_says_so(proof: Proof) -> None:
     """A figure of a load in which something failed is void."""
     good = Figure(10, 100.0, 1.0, 2.0, 3.0, clients=1)
     bad = Figure(0, 0.0, 0.0, 0.0, 0.0, clients=8, failures={"status 503": 3})
-    proof.measured.append(Measured("plain", "a text", "TorchServe", good, bad))
+    proof.measured.append(LoadFigures("plain", "a text", "TorchServe", good, bad))
     (load,) = document(proof, {}, "")["figures"]["load"]
 
     assert load["alone"] == {"clients": 1, "requests_per_second": 100.0, "p50_ms": 1.0, "p99_ms": 3.0}

@@ -11,24 +11,23 @@ from modelserver.ext.recording.entries import Call as Recorded
 from modelserver.ext.recording.entries import pack
 from modelserver.ext.recording.file import Writer
 from modelserver.tools.migrate.archives import Archive
-from modelserver.tools.migrate.calls import Call
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError, Probe
 from modelserver.tools.migrate.requests import Subject, changes_state, in_folder, inputs, png, requests_of
-from modelserver.tools.migrate.servers import Version
+from modelserver.tools.migrate.servers import ServedVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERSION = Version("m 1", "1.0", "m.mar")
+VERSION = ServedVersion("m 1", "1.0", "m.mar")
 
 
-def asked(handler: str = "", envelope: str | None = None, **places: str) -> list[Call]:
+def built_in(handler: str = "", envelope: str | None = None, **places: str) -> list[Probe]:
     return requests_of("builtin", [Subject(VERSION, Archive("m.mar", handler, places=places))], envelope)
 
 
 def test_built_in_requests_change_nothing() -> None:
     """Whatever is asked, a running TorchServe stays as it is; names are unique and paths are escaped."""
-    calls = asked(envelope="kservev2", instances="here")
+    calls = built_in(envelope="kservev2", instances="here")
 
     assert [call for call in calls if changes_state(call)] == []
     assert len({call.name for call in calls}) == len(calls)
@@ -39,7 +38,7 @@ def test_built_in_requests_change_nothing() -> None:
 
 def test_versions_share_the_requests_without_a_version() -> None:
     """These are asked once, in the order in which they were written."""
-    other = Subject(Version("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
+    other = Subject(ServedVersion("m 1", "2.0", "m.mar"), Archive("m.mar", ""))
     calls = requests_of("builtin", [Subject(VERSION, Archive("m.mar", "")), other], None)
     paths = [call.path for call in calls if call.method == "GET"]
 
@@ -56,7 +55,7 @@ def test_versions_share_the_requests_without_a_version() -> None:
         ("own.py", ["application/json", "text/plain", "application/json", "image/png"]),
     ],
 )
-def test_inputs_suit_the_handler(handler: str, types: list[str]) -> None:
+def test_inputs_are_chosen_by_handler(handler: str, types: list[str]) -> None:
     """One of the user's own gets one of each kind."""
     assert [kind for _, kind, _ in inputs(handler)] == types
 
@@ -69,7 +68,9 @@ def test_protocols_are_asked_where_they_are_used(
     envelope: str | None, places: dict[str, str], protocols: set[str]
 ) -> None:
     """By the configured envelope, or by what the handler reads."""
-    posted = {call.path.split("/")[1] for call in asked(envelope=envelope, **places) if call.method == "POST"}
+    posted = {
+        call.path.split("/")[1] for call in built_in(envelope=envelope, **places) if call.method == "POST"
+    }
 
     assert posted & {"v1", "v2"} == protocols
 
@@ -99,7 +100,7 @@ def test_the_picture_is_one() -> None:
 )
 def test_what_changes_the_state_of_a_server(method: str, path: str, does: bool) -> None:
     """Registrations, scaling, new tokens; not inference."""
-    assert changes_state(Call("", "management", method, path)) is does
+    assert changes_state(Probe("", "management", method, path)) is does
 
 
 # A folder
@@ -122,17 +123,17 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
         (("Content-Type", "application/octet-stream"),),
     )
     assert in_folder(tmp_path) == [
-        Call("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
-        Call("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
-        Call("POST /v1/models/m:predict", "inference", "POST", "/v1/models/m:predict",
+        Probe("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
+        Probe("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
+        Probe("POST /v1/models/m:predict", "inference", "POST", "/v1/models/m:predict",
              (("content-type", "application/json"),), b"v1"),
-        Call("GET /models", "management", "GET", "/models"),
-        Call("PUT /predictions/m", "inference", "PUT", "/predictions/m", (), b"x"),
+        Probe("GET /models", "management", "GET", "/models"),
+        Probe("PUT /predictions/m", "inference", "PUT", "/predictions/m", (), b"x"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         ("[", "requests.json: Expecting value"),
         ("{}", "a list of requests is needed"),
@@ -148,10 +149,10 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path: Path) -> None:
         ("[]", "there are neither MODEL/NAME.EXT nor requests.json"),
     ],
 )
-def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, said: str) -> None:
+def test_what_is_wrong_with_an_index_is_told(tmp_path: Path, index: str, message: str) -> None:
     """With the number of the request."""
     (tmp_path / "requests.json").write_text(index)
-    with pytest.raises(MigrationError, match=said):
+    with pytest.raises(MigrationError, match=message):
         in_folder(tmp_path)
 
 
@@ -177,8 +178,8 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path: Path) -> None:
         Writer(file).write(frame)
 
     assert requests_of(str(path), [], None) == [
-        Call("POST /predictions/m", "inference", "POST", "/predictions/m", (("A", "b"),), b"x"),
-        Call("GET /ping", "inference", "GET", "/ping"),
+        Probe("POST /predictions/m", "inference", "POST", "/predictions/m", (("A", "b"),), b"x"),
+        Probe("GET /ping", "inference", "GET", "/ping"),
     ]
 
 
@@ -193,11 +194,11 @@ def test_a_recording_that_was_cut_off(tmp_path: Path) -> None:
             writer.write(pack([call]))
     content = path.read_bytes()
     path.write_bytes(content[:-3])
-    said: list[str] = []
-    calls = requests_of(str(path), [], None, said.append)
+    message: list[str] = []
+    calls = requests_of(str(path), [], None, message.append)
 
     assert [call.path for call in calls] == ["/ping"]
-    assert said == [f"{path} ends early, it was cut off in the middle: what was recorded before is asked."]
+    assert message == [f"{path} ends early, it was cut off in the middle: what was recorded before is asked."]
     for left, wrong in ((empty + 9, "ends early, it was cut off"), (empty, "there are no requests")):
         path.write_bytes(content[:left])
         with pytest.raises(MigrationError, match=wrong):

@@ -11,9 +11,15 @@ import psutil
 import pytest
 from tests.tools.migrate.sites import playing, recorded
 
-from modelserver.tools.migrate.calls import Answer, Call
-from modelserver.tools.migrate.errors import MigrationError
-from modelserver.tools.migrate.servers import Launch, Server, Version, found_running, listener, started
+from modelserver.tools.migrate.calls import MigrationError, Probe, Response
+from modelserver.tools.migrate.servers import (
+    ComparedServer,
+    Launch,
+    ServedVersion,
+    listener,
+    running_server,
+    started,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +34,10 @@ def addresses(urls: dict[str, str]) -> dict[Port, tuple[str, int]]:
 def test_versions_are_read_from_descriptions() -> None:
     """With what counts for the comparison; it is this process that listens."""
     with playing(recorded()) as urls:
-        server = found_running("TorchServe", addresses(urls), {})
-        found = server.versions()
+        server = running_server("TorchServe", addresses(urls), {})
+        result = server.versions()
 
-    assert [(version.name, version.batch_size, version.ready, version.settled) for version in found] == [
+    assert [(version.name, version.batch_size, version.ready, version.settled) for version in result] == [
         ("parts", 1, 1, True),
         ("plain", 4, 1, True),
         ("reads", 1, 1, True),
@@ -50,20 +56,22 @@ def test_versions_are_read_from_descriptions() -> None:
         ({"minWorkers": 0}, True),
     ],
 )
-def test_versions_settle(described: dict[str, object], settled: bool) -> None:
+def test_version_is_settled_when_workers_are_ready_or_failed(
+    described: dict[str, object], settled: bool
+) -> None:
     """When they have their workers, or have failed."""
-    assert Version.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
+    assert ServedVersion.of({"modelName": "m", "modelVersion": "1", **described}).settled is settled
 
 
 def test_a_server_that_wants_tokens_is_told_as_such() -> None:
     """With its answer and the flag that helps."""
-    refused = Answer(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
+    refused = Response(400, "Bad Request", {}, b'{"message": "Token Authentication failed."}')
     answers = {'management GET /models?limit=100 ""': refused, 'management GET /models ""': refused}
     with (
         playing(answers) as urls,
         pytest.raises(MigrationError, match=r"Token Authentication failed.*--key-file"),
     ):
-        found_running("TorchServe", addresses(urls), {})
+        running_server("TorchServe", addresses(urls), {})
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
@@ -72,7 +80,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         with pytest.raises(MigrationError, match=f"http://127.0.0.1:{port}/models was answered Connection"):
-            found_running(
+            running_server(
                 "TorchServe", {"inference": ("127.0.0.1", port), "management": ("127.0.0.1", port)}, {}
             )
 
@@ -80,29 +88,29 @@ def test_a_server_that_is_not_there_is_told() -> None:
 @pytest.mark.parametrize("body", [b"<html>not TorchServe</html>" + b" " * 999, b"{}", b"[1]"])
 def test_a_server_of_another_kind_is_told(body: bytes) -> None:
     """With the beginning of its answer."""
-    page = Answer(200, "OK", {}, body)
+    page = Response(200, "OK", {}, body)
     answers = {'management GET /models?limit=100 ""': page, 'management GET /models ""': page}
     with playing(answers) as urls, pytest.raises(MigrationError) as refused:
-        found_running("TorchServe", addresses(urls), {})
+        running_server("TorchServe", addresses(urls), {})
 
     assert f"/models was answered 200 {body.decode().strip()}" in str(refused.value)
 
 
 def test_another_port_than_that_of_inference_is_told() -> None:
     """Before everything is asked there in vain."""
-    answers = {'management GET /models?limit=100 ""': Answer(200, "OK", {}, b'{"models": []}')}
+    answers = {'management GET /models?limit=100 ""': Response(200, "OK", {}, b'{"models": []}')}
     with playing(answers) as urls, pytest.raises(MigrationError, match=r"inference address: .*/ping: 404"):
-        found_running("TorchServe", addresses(urls), {})
+        running_server("TorchServe", addresses(urls), {})
 
 
 def test_tokens_are_for_their_port_unless_the_request_has_one() -> None:
     """They stand in no text of the server."""
-    server = Server("TorchServe", {}, {"inference": "secret"})
+    server = ComparedServer("TorchServe", {}, {"inference": "secret"})
 
-    assert server.headers(Call("", "inference", "GET", "/")) == (("Authorization", "Bearer secret"),)
-    assert server.headers(Call("", "management", "GET", "/")) == ()
+    assert server.headers(Probe("", "inference", "GET", "/")) == (("Authorization", "Bearer secret"),)
+    assert server.headers(Probe("", "management", "GET", "/")) == ()
     own = (("authorization", "mine"),)
-    assert server.headers(Call("", "inference", "GET", "/", own)) == own
+    assert server.headers(Probe("", "inference", "GET", "/", own)) == own
     assert "secret" not in repr(server)
 
 
@@ -139,8 +147,10 @@ def test_nothing_is_left_of_what_was_started(
     tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Children end as well, whether they are told to or not."""
-    monkeypatch.setattr(Server, "ask", lambda *_: Answer(200, "OK", {}, b'{"models": []}'))
-    with started(launch(tmp_path, "sleep 60 & echo ready; sleep 60", said="ready", whole=whole)) as server:
+    monkeypatch.setattr(ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
+    with started(
+        launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)
+    ) as server:
         process = psutil.Process(server.pid)
         deadline = time.monotonic() + 10
         while len(children := process.children()) < 2 and time.monotonic() < deadline:

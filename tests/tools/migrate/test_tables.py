@@ -22,4 +22,6 @@ def test_every_flag_of_torchserve_is_accepted() -> None:
 
 def test_other_defaults_are_other() -> None:
     """Where the page says that a default differs from TorchServe's, it does."""
-    assert [name for name, theirs in tables.OTHER_DEFAULTS.items() if KEYS[name].default == theirs] == []
+    assert [
+        name for name, reference in tables.OTHER_DEFAULTS.items() if KEYS[name].default == reference
+    ] == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.tools.migrate.archives import Archive
-from modelserver.tools.migrate.calls import Call
+from modelserver.tools.migrate.calls import Probe
 from modelserver.tools.migrate.installation import Installation, read_installation
 from modelserver.tools.migrate.usage import advice_on, usage_of
 
@@ -58,12 +58,12 @@ def test_settings_without_effect_are_removed_by_a_command(config: Path) -> None:
 def test_endpoints_are_counted(config: Path) -> None:
     """By TorchServe's paths; what is none of its endpoints is left out."""
     calls = [
-        Call("", "inference", "POST", "/predictions/m"),
-        Call("", "inference", "PUT", "/predictions/m?x=1"),
-        Call("", "inference", "POST", "/predictions/m/1.0/v1/chat"),
-        Call("", "inference", "POST", "/v1/models/m:predict"),
-        Call("", "management", "GET", "/models/m/all"),
-        Call("", "inference", "GET", "/nowhere"),
+        Probe("", "inference", "POST", "/predictions/m"),
+        Probe("", "inference", "PUT", "/predictions/m?x=1"),
+        Probe("", "inference", "POST", "/predictions/m/1.0/v1/chat"),
+        Probe("", "inference", "POST", "/v1/models/m:predict"),
+        Probe("", "management", "GET", "/models/m/all"),
+        Probe("", "inference", "GET", "/nowhere"),
     ]
 
     endpoints = usage_of(read(config), calls, []).endpoints

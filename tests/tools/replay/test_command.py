@@ -9,7 +9,7 @@ from modelserver.ext.recording.entries import Ended, Lost, pack
 from modelserver.ext.recording.file import Recording, Writer
 from modelserver.ext.rollout.agreement import Tolerance
 from modelserver.tools.replay import command
-from modelserver.tools.replay.command import differences_of, main, read_speed, told
+from modelserver.tools.replay.command import differences_of, main, notices, read_speed
 from modelserver.tools.replay.sender import TimedResponse
 
 URL = "http://127.0.0.1:9"
@@ -24,7 +24,7 @@ def traffic(tmp_path, make_call):
     return str(path)
 
 
-def test_speeds() -> None:
+def test_speed_is_positive_number_or_max() -> None:
     """Positive numbers, and as fast as possible."""
     assert (read_speed("1"), read_speed("0.5"), read_speed("max")) == (1.0, 0.5, None)
     for wrong in ("0", "-1", "fast", "nan", "inf"):
@@ -33,7 +33,7 @@ def test_speeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--to", "nowhere"], "--to=nowhere"),
         (["--to", URL, "--timeout", "0"], "--timeout=0"),
@@ -48,10 +48,10 @@ def test_speeds() -> None:
         (["--to", URL, "--plot", "/nowhere/plot.html"], "--plot=/nowhere/plot.html"),
     ],
 )
-def test_a_bad_command_line(traffic, flags, said, capsys) -> None:
+def test_bad_command_line_exits_with_2(traffic, flags, message, capsys) -> None:
     """Has status 2 and one line that names the flag."""
     assert main([traffic, *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_recording(tmp_path, capsys) -> None:
@@ -69,38 +69,38 @@ def test_a_server_that_is_not_there(traffic, capsys) -> None:
 
 
 @pytest.mark.parametrize(("speed", "times"), [("1", [0.0, 0.4]), ("2", [0.0, 0.2]), ("max", None)])
-def test_gaps(tmp_path, make_call, monkeypatch, speed, times) -> None:
+def test_gaps_are_scaled_by_speed(tmp_path, make_call, monkeypatch, speed, times) -> None:
     """Requests are sent as far apart as they were recorded, or closer by that factor."""
     path = tmp_path / "traffic.msr"
     with path.open("wb", buffering=0) as output:
         calls = make_call(at=7), make_call(at=400_000_007)
         Writer(output).write(pack([*calls, Ended("interrupted")]))
-    given: list[object] = []
+    values: list[object] = []
 
     async def send(_: object, requests, times, **__: object) -> list[TimedResponse]:
-        given.append(times)
+        values.append(times)
         return [TimedResponse(0.0, 0.0, 200)] * len(requests)
 
     monkeypatch.setattr(command.sender, "send", send)
 
     assert main([str(path), "--to", URL, "--speed", speed]) == 0
-    assert given == [times]
+    assert values == [times]
 
 
 def test_what_is_compared(make_call) -> None:
     """Not the answers that were cut off or that nobody waited for."""
     calls = [make_call(), make_call(status=0), make_call(complete=False)]
-    found = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())
+    result = differences_of(calls, [TimedResponse(0, 0, 200, b"", b"other")] * 3, Tolerance())
 
-    assert (found.compared, [how for _, how in found.found]) == (1, ["'answer' became 'other'"])
+    assert (result.compared, [how for _, how in result.differing]) == (1, ["'answer' became 'other'"])
 
 
-def test_warnings_about_the_recording() -> None:
+def test_incomplete_recording_is_reported() -> None:
     """What is missing is told before anything is sent."""
-    cut = told(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
-    killed = told(Recording(None, [], Lost(), "", ""))
+    cut = notices(Recording(None, [], Lost(3), "", "it was cut off in the middle"))
+    killed = notices(Recording(None, [], Lost(), "", ""))
 
     assert "cut off in the middle" in cut[0]
     assert "3 found the buffer full" in cut[1]
     assert "was not ended" in killed[0]
-    assert told(Recording(None, [], Lost(), "interrupted", "")) == []
+    assert notices(Recording(None, [], Lost(), "interrupted", "")) == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import numpy as np
 import pytest
 
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.recording.entries import lines_of_call
 from modelserver.ext.rollout.agreement import Tolerance
-from modelserver.tools.replay.comparison import difference
-from modelserver.tools.replay.sender import TimedResponse
+from modelserver.surface.http.client import TimedResponse
+from modelserver.surface.watching import message_framed
+from modelserver.tools.replay.comparison import body_of, difference, document_of, gets_id
 
 
 def compared(make_call, then: bytes, now: bytes, **changes) -> str:
@@ -18,7 +22,7 @@ def compared(make_call, then: bytes, now: bytes, **changes) -> str:
     return difference(call, TimedResponse(0, 0, 200, b"", now), Tolerance(1e-3))
 
 
-def test_statuses_and_faults(make_call) -> None:
+def test_status_and_fault_are_compared_first(make_call) -> None:
     """Come before the bodies."""
     call = make_call()
 
@@ -31,7 +35,7 @@ def test_statuses_and_faults(make_call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "said"),
+    ("then", "now", "text"),
     [
         (b"[1.0, 2]", b"[1.0001, 2]", ""),
         (b"[1.0, 2]", b"[1.1, 2]", "[0]: 1.0 became 1.1"),
@@ -45,25 +49,25 @@ def test_statuses_and_faults(make_call) -> None:
         (b"[1]", b"\xff", "'[1]' became '\ufffd'"),
     ],
 )
-def test_bodies(make_call, then, now, said) -> None:
+def test_bodies_are_compared_by_value(make_call, then, now, text) -> None:
     """JSON is compared by value, numbers within the tolerance, anything else byte by byte."""
-    assert compared(make_call, then, now) == said
+    assert compared(make_call, then, now) == text
 
 
 @pytest.mark.parametrize("depth", [100, 700, 100_000])
-def test_deep_json(make_call, depth) -> None:
+def test_deep_json_is_compared(make_call, depth) -> None:
     """Differs, in short, whether or not the interpreter can walk through it."""
     deep = b"[" * depth + b"%d" + b"]" * depth
 
-    said = compared(make_call, deep % 1, deep % 2)
+    text = compared(make_call, deep % 1, deep % 2)
 
-    assert " became " in said
-    assert len(said) < 500
+    assert " became " in text
+    assert len(text) < 500
     assert compared(make_call, deep % 1, deep % 1) == ""
 
 
 @pytest.mark.parametrize(
-    ("datatype", "then", "now", "said"),
+    ("datatype", "then", "now", "text"),
     [
         ("BF16", b"\x80\x3f", b"\x81\x3f", "output y[0]: 1 became 1.00781"),
         ("BF16", b"\x80\x7f", b"\x80\x7f", ""),
@@ -71,16 +75,16 @@ def test_deep_json(make_call, depth) -> None:
         ("BOOL", b"\0", b"\1", "output y: its bytes differ"),
     ],
 )
-def test_each_datatype(make_call, datatype, then, now, said) -> None:
+def test_datatypes_are_compared_exactly(make_call, datatype, then, now, text) -> None:
     """Exactly, where no tolerance is asked for: also integers that are the same as floats."""
     parameters = {"binary_data_size": len(then)}
     output = {"name": "y", "datatype": datatype, "shape": [1], "parameters": parameters}
     head = json.dumps({"outputs": [output]}).encode()
     call = make_call(answer=head + then)
-    found = difference(call, TimedResponse(0, 0, 200, b"", head + now), Tolerance(0, 0))
+    result = difference(call, TimedResponse(0, 0, 200, b"", head + now), Tolerance(0, 0))
 
-    assert found.startswith(said)
-    assert bool(found) == bool(said)
+    assert result.startswith(text)
+    assert bool(result) == bool(text)
 
 
 def test_an_answer_to_head(make_call) -> None:
@@ -91,13 +95,13 @@ def test_an_answer_to_head(make_call) -> None:
 def test_ids_of_the_open_inference_protocol(make_call) -> None:
     """The client's must come back; the server makes up another one each time."""
     path = "/v2/models/m/infer"
-    said = compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}')
+    text = compared(make_call, b'{"id": "mine"}', b'{"id": "other"}', target=path, body=b'{"id": "mine"}')
 
-    assert said == 'id: "mine" became "other"'
+    assert text == 'id: "mine" became "other"'
     assert compared(make_call, b'{"id": "made up"}', b'{"id": "anew"}', target=path, body=b"{}") == ""
 
 
-def test_tensors_in_binary(make_call) -> None:
+def test_binary_tensors_are_compared_within_tolerance(make_call) -> None:
     """Numbers after the JSON are compared within the tolerance, texts byte by byte."""
     outputs = [
         {"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}},
@@ -110,10 +114,85 @@ def test_tensors_in_binary(make_call) -> None:
 
     then = body([1, 2])
 
-    def said(now):
+    def text(now):
         return compared(make_call, then, now, target="/v2/models/m/infer", body=b"{}")
 
-    assert said(body([1.0001, 2])) == ""
-    assert said(body([1, 3])) == "output y[1]: 2 became 3"
-    assert said(body([1, 2], b"\x01\0\0\0b")) == "output t: its bytes differ"
-    assert said(then[:-1]) == "13 bytes of tensors became 12"
+    assert text(body([1.0001, 2])) == ""
+    assert text(body([1, 3])) == "output y[1]: 2 became 3"
+    assert text(body([1, 2], b"\x01\0\0\0b")) == "output t: its bytes differ"
+    assert text(then[:-1]) == "13 bytes of tensors became 12"
+
+
+PREDICTIONS = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+_Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+_Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+
+
+def predicted(*parts: bytes) -> bytes:
+    """An answer in so many messages."""
+    return b"".join(message_framed(_Predicted(prediction=part).SerializeToString()) for part in parts)
+
+
+def inferred(*numbers: float, named: str = "1") -> bytes:
+    """An answer with a tensor of these numbers."""
+    answer = _Inferred(
+        model_name="m", id=named, raw_output_contents=[struct.pack(f"<{len(numbers)}f", *numbers)]
+    )
+    answer.outputs.add(name="y", datatype="FP32", shape=[len(numbers)])
+    return message_framed(answer.SerializeToString())
+
+
+def answered(body: bytes, code: int = 0, status: int = 200) -> TimedResponse:
+    """An answer of now."""
+    return TimedResponse(0.0, 0.0, status, lines_of_call(code), body)
+
+
+@pytest.mark.parametrize(
+    ("target", "then", "now", "how"),
+    [
+        (PREDICTIONS, predicted(b'{"a": 1.0}'), predicted(b'{"a":', b" 1.000001}"), ""),
+        (PREDICTIONS, predicted(b'{"a": 1.0}'), predicted(b'{"a": 2.0}'), "a: 1.0 became 2.0"),
+        (PREDICTIONS, predicted(b"text"), predicted(b"other"), "'text' became 'other'"),
+        (INFER, inferred(1, 2), inferred(1, 2.000001, named="2"), ""),
+        (INFER, inferred(1, 2), inferred(1, 3), "output y[1]: 2 became 3"),
+        (INFER, inferred(1, 2), inferred(1), 'outputs[0].shape[0]: "2" became "1"'),
+    ],
+)
+def test_answers_are_compared_by_their_content(make_call, target, then, now, how) -> None:
+    """Numbers within the tolerance, however many messages they came in; not the ids that the server makes."""
+    body = _Infer(model_name="m").SerializeToString() if target == INFER else b""
+    call = make_call(method=b"gRPC", target=target, body=body, answer=then, lines=lines_of_call(0))
+
+    assert difference(call, answered(now), Tolerance()) == how
+
+
+def test_statuses_are_those_of_grpc(make_call) -> None:
+    """Two codes that are one status of HTTP differ; ids of requests in texts do not count."""
+    notices = b"later [request 1]\nclass"
+    call = make_call(
+        method=b"gRPC", target=PREDICTIONS, answer=notices, status=500, lines=lines_of_call(13)
+    )  # fmt: skip
+
+    assert difference(call, answered(notices.replace(b"1", b"2"), 13, 500), Tolerance()) == ""
+    assert difference(call, answered(notices, 2, 500), Tolerance()).startswith(
+        "status INTERNAL became UNKNOWN: "
+    )
+
+
+def test_the_clients_own_id_counts(make_call) -> None:
+    """An answer repeats it."""
+    named, plain = (_Infer(model_name="m", id=each).SerializeToString() for each in ("7", ""))
+    calls = [make_call(method=b"gRPC", target=INFER, body=body) for body in (named, plain, b"\xff")]
+
+    assert [gets_id(call) for call in calls] == [False, True, True]
+    assert not gets_id(make_call(method=b"gRPC", target=PREDICTIONS, body=b'"id"'))
+
+
+def test_what_cannot_be_read(make_call) -> None:
+    """Is compared as it is."""
+    call = make_call(method=b"gRPC", target=INFER)
+
+    assert body_of(call, b"\0\0\0\0\x09x") == b"\0\0\0\0\x09x"
+    assert document_of(call, b"\xff\xff") is None
+    assert document_of(make_call(), b"text") is None

@@ -8,10 +8,13 @@ import pytest
 from tests.e2e.conftest import MODEL_CODE
 
 from modelserver.errors import ConfigError
+from modelserver.ext.grpc.client import messages_of
+from modelserver.ext.grpc.messages import message
+from modelserver.ext.recording.entries import code_of
 from modelserver.models.settings.load import load_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.replay.command import main
-from modelserver.tools.replay.exact import Batch, Replayed, archive_of, batches_of, replay_exactly
+from modelserver.tools.replay.exact import RecordedBatch, Replayed, archive_of, batches_of, replay_exactly
 from modelserver.tools.replay.sender import TimedResponse
 
 
@@ -36,7 +39,7 @@ def settings_of(store, tmp_path):
 
 
 @pytest.fixture
-def asked(make_call):
+def queued_call(make_call):
     """A call with a JSON body, of a batch."""
 
     def make(number, body, batch, size, model="neighbours", **changes):
@@ -55,7 +58,7 @@ def asked(make_call):
     return make
 
 
-def test_the_batches_of_a_recording(make_call) -> None:
+def test_batches_are_ordered_as_they_were_queued(make_call) -> None:
     """In the order of the queue, as are the calls of each; not those of calls that tell none."""
     calls = [
         make_call(number=4, lines=heads("b", 2)),
@@ -63,9 +66,9 @@ def test_the_batches_of_a_recording(make_call) -> None:
         make_call(number=3, lines=b""),
         make_call(number=2, lines=heads("b", 2)),
     ]
-    found = batches_of(calls)
+    result = batches_of(calls)
 
-    assert [[call.number for call in batch.calls] for batch in found] == [[1], [2, 4]]
+    assert [[call.number for call in batch.calls] for batch in result] == [[1], [2, 4]]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +80,10 @@ def test_the_batches_of_a_recording(make_call) -> None:
         ([b"", b""], "none"),
     ],
 )
-def test_what_became_of_a_batch(make_call, answers, difference) -> None:
+def test_batch_difference_is_described(make_call, answers, difference) -> None:
     """It is the recorded one if all answers tell the same batch, of the same size."""
     sent = [TimedResponse(0, 0, 200, lines) for lines in answers]
-    batch = Batch(2, [make_call(), make_call()], sent)
+    batch = RecordedBatch(2, [make_call(), make_call()], sent)
     replayed = Replayed([batch], 1)
 
     assert batch.difference == difference
@@ -90,7 +93,7 @@ def test_what_became_of_a_batch(make_call, answers, difference) -> None:
     assert replayed.lines()[-1] == "Requests that were in no batch, and are not sent: 1."
 
 
-async def test_archives(settings_of) -> None:
+async def test_archive_is_taken_from_settings_or_store(settings_of) -> None:
     """As the settings name them, then by their names in the store; otherwise the message says what to do."""
     plain = settings_of().settings
     named = settings_of(load_models="other=rows.mar").settings
@@ -105,22 +108,22 @@ async def test_archives(settings_of) -> None:
         await archive_of(None, plain)
 
 
-def test_batches_are_sent_as_they_were(settings_of, asked) -> None:
+def test_batches_are_sent_as_they_were(settings_of, queued_call) -> None:
     """Rows keep their order and batch, whatever the order of the file and however long a body is read; each
     model is asked by itself.
     """
     large = "x" * (1 << 20)
     calls = [
-        asked(5, b"3", "b", 3),
-        asked(2, b"7", "a", 1),
-        asked(3, b"-3", "b", 3),
-        asked(4, b"5", "b", 3),
-        asked(
+        queued_call(5, b"3", "b", 3),
+        queued_call(2, b"7", "a", 1),
+        queued_call(3, b"-3", "b", 3),
+        queued_call(4, b"5", "b", 3),
+        queued_call(
             6, json.dumps({"instances": [1, large]}).encode(), "c", 3, "rows",
-            target="/v1/models/rows:predict", headers=[(b"x-request-timeout-ms", b"1")],
+            target="/v1/models/rows:predict", headers=[(b"x-queued_call-timeout-ms", b"1")],
         ),
-        asked(7, b"4", "c", 3, "rows"),
-        asked(8, b"9", "", 0),
+        queued_call(7, b"4", "c", 3, "rows"),
+        queued_call(8, b"9", "", 0),
     ]  # fmt: skip
     replayed = replay_exactly(calls, settings_of())
 
@@ -134,7 +137,7 @@ def test_batches_are_sent_as_they_were(settings_of, asked) -> None:
     assert second.body == b"8"
 
 
-def test_a_batch_that_ends_its_worker(tmp_path, asked) -> None:
+def test_a_batch_that_ends_its_worker(tmp_path, queued_call) -> None:
     """It does so again, and the next batch has a new worker."""
     crashing = tmp_path / "crashing.py"
     crashing.write_text(
@@ -143,7 +146,7 @@ def test_a_batch_that_ends_its_worker(tmp_path, asked) -> None:
         "    if {7, 13} <= {*rows}:\n        os._exit(3)\n    return rows\n"
     )
     build_archive(ArchiveConfig("crashing", str(crashing), "1.0", export_path=tmp_path))
-    calls = [asked(i, body, batch, 2, "crashing") for i, (body, batch) in enumerate(
+    calls = [queued_call(i, body, batch, 2, "crashing") for i, (body, batch) in enumerate(
         [(b"7", "a"), (b"13", "a"), (b"7", "b"), (b"8", "b")]
     )]  # fmt: skip
     replayed = replay_exactly(calls, load_settings({"model_store": str(tmp_path)}, {}, tmp_path))
@@ -154,9 +157,9 @@ def test_a_batch_that_ends_its_worker(tmp_path, asked) -> None:
     ]  # fmt: skip
 
 
-def test_a_batch_that_cannot_be_made_again(settings_of, asked) -> None:
+def test_a_batch_that_cannot_be_made_again(settings_of, queued_call) -> None:
     """Instances that were not recorded are told."""
-    replayed = replay_exactly([asked(1, b"1", "a", 4)], settings_of())
+    replayed = replay_exactly([queued_call(1, b"1", "a", 4)], settings_of())
 
     assert not replayed.exact
     assert "a batch of 4 became one of 1" in replayed.lines()[1]
@@ -164,7 +167,7 @@ def test_a_batch_that_cannot_be_made_again(settings_of, asked) -> None:
     assert replayed.batches[0].answers[0].body == b"1"
 
 
-def test_a_model_that_does_not_load(tmp_path, asked) -> None:
+def test_a_model_that_does_not_load(tmp_path, queued_call) -> None:
     """Its message is told."""
     broken = tmp_path / "broken.py"
     broken.write_text("def handle(data, context)\n    return data\n")
@@ -172,17 +175,67 @@ def test_a_model_that_does_not_load(tmp_path, asked) -> None:
     loaded = load_settings({"model_store": str(tmp_path)}, {}, tmp_path)
 
     with pytest.raises(ConfigError, match=r"broken.mar cannot be loaded: .*SyntaxError"):
-        replay_exactly([asked(1, b"1", "a", 1, "broken")], loaded)
+        replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "text"),
     [
         (["--exact", "--speed", "2"], "--speed has no effect with --exact"),
         (["--to", "http://127.0.0.1:9", "--models", "a.mar"], "--models has no effect with --to"),
     ],
 )
-def test_flags_of_the_other_way(flags, said, capsys) -> None:
+def test_flag_without_effect_is_refused(flags, text, capsys) -> None:
     """A flag without effect is refused."""
     assert main(["traffic.msr", *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
+
+
+PREDICT = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+_Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+_Inferred = message("inference.ModelInferResponse")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Settings with a store that has ``fields`` and ``mirror``."""
+    for name in ("fields", "mirror"):
+        build_archive(ArchiveConfig(name, str(MODEL_CODE / f"{name}.py"), "1.0", export_path=tmp_path))
+    return load_settings({"model_store": str(tmp_path)}, {}, tmp_path)
+
+
+def predict(model, **data):
+    """The message of a prediction."""
+    request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(model_name=model, input=data)
+    return request.SerializeToString()
+
+
+def test_calls_of_each_method(settings, make_call) -> None:
+    """Each with its answer, or its failure; a message that cannot be read is one."""
+    tensors = message("inference.ModelInferRequest")(model_name="mirror", raw_input_contents=[bytes(8)])
+    tensors.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    request = [
+        ("mirror", f"{PREDICT}Predictions", predict("mirror", data=b"x")),
+        ("mirror", INFER, tensors.SerializeToString()),
+        ("mirror", f"{PREDICT}Predictions", b"\xff"),
+        ("fields", f"{PREDICT}StreamPredictions", predict("fields", parts=b"2")),
+        ("fields", f"{PREDICT}StreamPredictions", predict("fields", parts=b"1", fail=b"")),
+    ]
+    calls = [
+        make_call(
+            number=number, method=b"gRPC", target=target, model=model, body=body, headers=[],
+            lines=b"x-batch-id: %d\r\nx-batch-size: 1" % number,
+        )
+        for number, (model, target, body) in enumerate(request)
+    ]  # fmt: skip
+    replayed = replay_exactly(calls, settings)
+    answers = [answer for batch in replayed.batches for answer in batch.answers]
+    predicted, inferred, unread, stream, broken = answers
+
+    assert [_Predicted.FromString(each).prediction for each in messages_of(predicted.body)] == [b"x"]
+    assert [_Inferred.FromString(each).outputs[0].shape for each in messages_of(inferred.body)] == [[1, 2]]
+    assert [len(list(messages_of(each.body))) for each in (predicted, inferred, stream)] == [1, 1, 3]
+    assert [code_of(each.lines) for each in answers] == [0, 0, 13, 0, 14]
+    assert (unread.status, broken.status) == (500, 0)
+    assert [not batch.difference for batch in replayed.batches] == [True, True, False, True, True]

@@ -93,7 +93,7 @@ def test_a_device_stays_as_it_is(serve, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "message"),
     [
         (405, b'{"message": "not allowed"}', "allow_recording=true"),
         (404, b'{"message": "Requested resource is not found"}', "allow_recording=true"),
@@ -101,15 +101,15 @@ def test_a_device_stays_as_it_is(serve, capsys) -> None:
         (409, b"busy", "(409): busy"),
     ],
 )
-def test_refusals(serve, tmp_path, capsys, status, body, said) -> None:
+def test_refusal_is_reported_with_hint(serve, tmp_path, capsys, status, body, message) -> None:
     """Are told with what helps, and leave no file."""
     assert main(["--out", str(tmp_path / "a.msr"), "--management", serve(status, body)]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "a.msr").exists()
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--sample", "0"), "sample=0: a share above 0, at most 1, is needed."),
         (("--seconds", "nan"), "seconds=nan: a positive number is needed."),
@@ -119,12 +119,12 @@ def test_refusals(serve, tmp_path, capsys, status, body, said) -> None:
         (("--out", "nodir/x"), "--out=nodir/x: there is no folder nodir"),
     ],
 )
-def test_bad_command_lines(tmp_path, capsys, flags, said) -> None:
+def test_bad_command_lines_are_refused(tmp_path, capsys, flags, message) -> None:
     """Are refused before a server is asked."""
     out = tmp_path / "a.msr"
 
     assert main(["--out", str(out), "--management", "http://127.0.0.1:9", *flags]) == 2
-    assert capsys.readouterr().err == f"{said}\n"
+    assert capsys.readouterr().err == f"{message}\n"
     assert not out.exists()
 
 

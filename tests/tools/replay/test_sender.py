@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from tests.odd_servers import answering, listening
 
 from modelserver.errors import ConfigError
-from modelserver.tools.replay.sender import Place, send
+from modelserver.ext.grpc.client import messages_of
+from modelserver.ext.recording.entries import code_of
+from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.tools.replay.sender import Destination, send, send_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelserver.surface.http.client import TimedResponse
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Batch-Id: b\r\nx-batch-size: 3\r\nother: 1\r\n\r\nok"
 
@@ -23,43 +37,170 @@ async def test_requests_are_sent_when_they_are_due(make_call) -> None:
             writer.write(OK)
 
     async with listening(slow) as port:
-        place = Place("127.0.0.1", port)
+        destination = Destination("127.0.0.1", port)
         calls = [make_call(body=b"")] * 3
-        many = await send(place, calls, [0.0, 0.05, 0.1], connections=10, patience=5.0)
-        one = await send(place, calls[:2], [0.0, 0.0], connections=1, patience=5.0)
+        many = await send(destination, calls, [0.0, 0.05, 0.1], connections=10, patience=5.0)
+        one = await send(destination, calls[:2], [0.0, 0.0], connections=1, patience=5.0)
 
     assert [round(answer.sent, 2) for answer in many] == pytest.approx([0.0, 0.05, 0.1], abs=0.03)
     assert one[1].seconds > one[0].seconds + 0.15
 
 
-async def test_what_gets_no_answer_is_told(make_call) -> None:
+async def test_request_without_answer_has_a_fault(make_call) -> None:
     """With the time that it was waited for."""
     async with listening(answering(b"", b"")) as port:
-        place = Place("127.0.0.1", port)
-        answers = await send(place, [make_call(body=b"")] * 3, None, connections=2, patience=0.3)
+        destination = Destination("127.0.0.1", port)
+        answers = await send(destination, [make_call(body=b"")] * 3, None, connections=2, patience=0.3)
         await asyncio.sleep(0)
 
     assert "no answer within 0.3 s" in {answer.fault for answer in answers}
 
 
-def test_the_bytes_of_a_request(make_call) -> None:
+def test_request_has_recorded_and_added_headers(make_call) -> None:
     """Recorded headers come first, those given next; length and host are those of now."""
-    place = Place.of("http://[::1]:80/prefix/", [("authorization", "Bearer x")], None)
+    destination = Destination.of("http://[::1]:80/prefix/", [("authorization", "Bearer x")], None)
 
-    assert place.request(make_call(target="/p?q=1", body=b"abc")) == (
+    assert destination.request(make_call(target="/p?q=1", body=b"abc")) == (
         b"POST /prefix/p?q=1 HTTP/1.1\r\nhost: [::1]:80\r\ncontent-type: text/plain\r\n"
         b"authorization: Bearer x\r\ncontent-length: 3\r\n\r\nabc"
     )
 
 
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://x:99999", "http://x?y=1", "http://"])
-def test_unusable_urls(url) -> None:
+def test_unusable_url_is_refused(url) -> None:
     """Are refused."""
     with pytest.raises(ConfigError, match="--to="):
-        Place.of(url, [], None)
+        Destination.of(url, [], None)
 
 
-def test_unusable_authorities(tmp_path) -> None:
+def test_file_without_certificates_is_refused(tmp_path) -> None:
     """A file without certificates is refused."""
     with pytest.raises(ConfigError, match="--ca-file="):
-        Place.of("https://x", [], str(tmp_path / "none.pem"))
+        Destination.of("https://x", [], str(tmp_path / "none.pem"))
+
+
+class Mirror(grpc.GenericRpcHandler):
+    """Gives back what it gets after a while, or refuses; keeps the metadata."""
+
+    def __init__(self) -> None:
+        self.metadata: list[dict[str, Any]] = []
+
+    def service(self, details: Any) -> grpc.RpcMethodHandler:
+        def answer(sent: bytes, context: grpc.ServicerContext) -> bytes:
+            self.metadata.append(dict(context.invocation_metadata()))
+            if details.method == "/refuse":
+                context.abort(grpc.StatusCode.NOT_FOUND, "nothing h\u00e9re")
+            time.sleep(0.2)
+            return sent
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@contextlib.contextmanager
+def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[tuple[Mirror, int]]:
+    """The library's server on a port of its own."""
+    mirror = Mirror()
+    server = grpc.server(ThreadPoolExecutor(4), [mirror])
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield mirror, port
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def call(make_call):
+    """A call of a method."""
+    return lambda method="/mirror", **more: make_call(method=b"gRPC", target=method, **more)
+
+
+async def test_calls_are_sent_when_they_are_due(call) -> None:
+    """A call that waits for an answer does not hold up the next; latency counts from the due time."""
+    with served() as (_, port):
+        destination = Destination.of_grpc(f"http://127.0.0.1:{port}", [], None)
+        many = await send_grpc(destination, [call()] * 3, [0.0, 0.05, 0.1], connections=10, patience=10.0)
+        one = await send_grpc(destination, [call()] * 2, [0.0, 0.0], connections=1, patience=10.0)
+
+    assert [list(messages_of(answer.body)) for answer in many] == [[b"question"]] * 3
+    assert [(answer.status, code_of(answer.lines)) for answer in many] == [(200, 0)] * 3
+    assert [round(answer.sent, 2) for answer in many] == pytest.approx([0.0, 0.05, 0.1], abs=0.03)
+    assert one[1].seconds > one[0].seconds + 0.15
+
+
+async def test_metadata_are_sent_and_failures_have_code_and_text(call) -> None:
+    """Recorded metadata, also binary ones, and those that are added; a failure has its code and text."""
+    with served() as (mirror, port):
+        destination = Destination.of_grpc(f"http://localhost:{port}", [("Authorization", "Bearer x")], None)
+        calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
+        (answer,) = await send_grpc(destination, calls, None, connections=1, patience=10.0)
+
+    (metadata,) = mirror.metadata
+    assert (metadata["x-mark"], metadata["x-trace-bin"], metadata["authorization"]) == (
+        "1",
+        b"\0\xff",
+        "Bearer x",
+    )
+    assert (answer.status, code_of(answer.lines), answer.body) == (404, 5, "nothing h\u00e9re".encode())
+
+
+async def test_tls_server_needs_trusted_certificate(call, tmp_path) -> None:
+    """With the authorities that are given; another certificate is refused."""
+    made = make_certificate(["localhost"])
+    with served(grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
+        file = tmp_path / "ca.pem"
+        file.write_bytes(made.chain)
+        url = f"https://localhost:{port}"
+        destination = Destination.of_grpc(url, [], str(file))
+        (good,) = await send_grpc(destination, [call()], None, connections=1, patience=10.0)
+        (bad,) = await send_grpc(
+            Destination.of_grpc(url, [], None), [call()], None, connections=1, patience=10.0
+        )
+
+    assert (good.status, good.fault) == (200, "")
+    assert "CERTIFICATE_VERIFY_FAILED" in bad.fault
+
+
+async def test_grpc_call_without_answer_has_a_fault(call) -> None:
+    """Nobody listens, a server that says nothing, one that hangs up, and one that speaks something else."""
+
+    async def ask(port: int) -> TimedResponse:
+        destination = Destination("127.0.0.1", port)
+        (answer,) = await send_grpc(destination, [call()], None, connections=1, patience=0.3)
+        return answer
+
+    async def talk(message: bytes) -> TimedResponse:
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(message)
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await ask(server.sockets[0].getsockname()[1])
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waited = await ask(silent.getsockname()[1])
+    refused, cut, odd = await ask(1), await talk(b""), await talk(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    assert refused.fault == "cannot connect: Connection refused"
+    assert waited.fault == "no answer within 0.3 s"
+    assert cut.fault == "the connection was closed before the end of the answer"
+    assert odd.fault
+    assert [answer.status for answer in (refused, waited, cut, odd)] == [0] * 4
+
+
+async def test_an_interruption_ends_all(call) -> None:
+    """Threads that wait for an answer do not hold it up."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        destination = Destination("127.0.0.1", silent.getsockname()[1])
+        sending = asyncio.ensure_future(
+            send_grpc(destination, [call()] * 3, None, connections=2, patience=30.0)
+        )
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await asyncio.to_thread(lambda: None)
+
+    assert time.monotonic() - began < 5

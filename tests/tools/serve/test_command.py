@@ -19,7 +19,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "SOURCE: absent.py does not exist\n"
 
 
-def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_bad_setting_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """The configuration that was named counts, with its mistakes."""
     (tmp_path / "handler.py").write_text("")
     (tmp_path / "mine.properties").write_text("job_queue_size=many\n")
@@ -31,8 +31,8 @@ def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -
 
 def test_a_port_in_use() -> None:
     """The message names it, and how to choose another; other problems stay as they are."""
-    said = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
+    message = "Cannot listen on management_address=http://127.0.0.1:8081: Address already in use"
 
-    assert advised(said).startswith("Port 8081, for management, is in use by another program")
-    assert "--port" in advised(said)
+    assert advised(message).startswith("Port 8081, for management, is in use by another program")
+    assert "--port" in advised(message)
     assert advised("other") == "other"

@@ -14,14 +14,9 @@ from modelserver.tools.serve.console import RED, Lines, Style
 
 @pytest.mark.parametrize(
     ("terminal", "environ", "coloured"),
-    [
-        (True, {}, True),
-        (False, {}, False),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-    ],
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
 )
-def test_colours(
+def test_colours_need_a_terminal(
     terminal: bool, environ: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only on a terminal that has and wants them."""
@@ -30,7 +25,7 @@ def test_colours(
     assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
 
 
-def test_lines_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_lines_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
     """They begin with its name; copies of the script's folder are shown as the folder, and control
     characters are not passed on.
     """
@@ -48,7 +43,7 @@ def test_lines_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed[2] == "said"
 
 
-def test_lines_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_lines_have_a_level(capsys: pytest.CaptureFixture[str]) -> None:
     """Warnings and errors are shown; what is told as an outcome, and requests, are not told twice."""
     lines = Lines()
     logging.getLogger("modelserver.server").info("detail")

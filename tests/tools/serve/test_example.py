@@ -65,7 +65,7 @@ class Point(msgspec.Struct):
         ),
     ],
 )
-def test_bodies(served: Any, body: str) -> None:
+def test_body_fits_the_input(served: Any, body: str) -> None:
     """The body is one that the handler takes, as far as it is known."""
     text = command(served, _URL, "")
 
@@ -74,7 +74,7 @@ def test_bodies(served: Any, body: str) -> None:
     assert text.endswith(_URL)
 
 
-def test_a_large_tensor() -> None:
+def test_large_tensor_is_written_by_python() -> None:
     """It is made when the command runs, and is JSON of its shape."""
     text = command(model("base_handler", None, TensorSpec("a", "FP32", (-1, 3, -1, 32))), _URL, "")
     made = subprocess.run(
@@ -87,7 +87,7 @@ def test_a_large_tensor() -> None:
     assert (len(values), len(values[0]), len(values[0][0])) == (3, 1, 32)
 
 
-def test_a_picture() -> None:
+def test_picture_is_piped_to_curl() -> None:
     """A handler of pictures gets a small one, which is part of the command."""
     text = command(model("image_classifier"), _URL, "")
 
@@ -95,7 +95,7 @@ def test_a_picture() -> None:
     assert Image.open(io.BytesIO(b64decode(_PIXEL))).convert("RGB").size == (1, 1)
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_file_is_sent_with_its_type(tmp_path: Path) -> None:
     """With a file of the user's own, that is the body."""
     text = command(model(), _URL, "", (tmp_path / "my file.jpg", "image/jpeg"))
 
@@ -127,7 +127,7 @@ def test_examples_fit_their_schema(schema: dict[str, Any], value: Any) -> None:
     assert example_of(schema, {}) == value
 
 
-def test_a_type_within_itself() -> None:
+def test_recursive_schema_ends() -> None:
     """An example of it ends."""
     schemas = {"T": {"type": "object", "required": ["t"], "properties": {"t": {"$ref": "#/x/T"}}}}
 
@@ -139,16 +139,16 @@ def test_names_in_urls() -> None:
     assert url_of(model(name="a b"), Settings()).endswith("/predictions/a%20b")
 
 
-def test_tokens(tmp_path: Path) -> None:
+def test_token_is_read_by_the_shell(tmp_path: Path) -> None:
     """Where a token is needed, the command reads it, and shows none."""
     always = Settings(token_authorization="always")
     (tmp_path / "key_file.json").write_text(json.dumps({"inference": {"key": "secret-key"}}))
     read = shell_token(always, {}, tmp_path)
-    told = subprocess.run(["bash", "-c", f"echo {read}"], capture_output=True, text=True, check=True)
+    lines = subprocess.run(["bash", "-c", f"echo {read}"], capture_output=True, text=True, check=True)
 
     assert shell_token(Settings(), {}, tmp_path) == ""
-    assert told.stdout == "secret-key\n"
+    assert lines.stdout == "secret-key\n"
     assert "secret-key" not in read
-    given = {"MODELSERVER_INFERENCE_TOKEN": "other-key"}
-    assert shell_token(Settings(), given, tmp_path) == "$MODELSERVER_INFERENCE_TOKEN"
+    arguments = {"MODELSERVER_INFERENCE_TOKEN": "other-key"}
+    assert shell_token(Settings(), arguments, tmp_path) == "$MODELSERVER_INFERENCE_TOKEN"
     assert '-H "Authorization: Bearer $X"' in command(model(), _URL, "$X")

@@ -43,7 +43,7 @@ def test_the_command_is_run(commands: list[list[str]]) -> None:
         *("--batch-size", "8", "--workers", "2", "--port", "9000", "--reload"),
     ]
     assert commands[1][4:] == [
-        *(f"{__file__}:handle", "--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt"),
+        *(f"{__file__}:handle", "--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt")
     ]
 
 
@@ -62,13 +62,13 @@ def test_what_workers_cannot_import(commands: list[list[str]], tmp_path: Path) -
         pass
 
     typed = type("Typed", (modelserver.Handler,), {"__module__": "__no_such_module__"})
-    for handler, said in (
+    for handler, message in (
         (Local, "defined inside of another .*: define it at the top level"),
         (typed, "not in a file"),
         (Doubler(), r"neither a class nor a function: pass the class itself, without \(\)"),
         ("handler.py", "a file is served by `modelserver serve FILE`"),
         (None, "neither a class nor a function"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             modelserver.serve(handler)  # type: ignore[arg-type]
     assert commands == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.tools.serve.session import shown
+from modelserver.tools.serve.session import display
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from modelserver.tools.serve.session import shown
 )
 def test_answers(content: bytes, kind: str | None, text: str) -> None:
     """JSON on one line, the beginning of a long text, and of other bytes their number."""
-    assert shown(content, kind) == text
+    assert display(content, kind) == text

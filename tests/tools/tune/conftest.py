@@ -9,17 +9,17 @@ from tests.tools.tune.tune_samples import FakeBench, Notes
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.goal import parse_goal
-from modelserver.tools.tune.sweep import Bounds
-from modelserver.tools.tune.tuner import Result, Tuner
+from modelserver.tools.tune.sweep import SearchBounds
+from modelserver.tools.tune.tuner import Tuner, TuningResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> TuningResult:
     """Of a handler of 20 + 2n ms under a limit of 70 ms."""
-    return Tuner(FakeBench(), parse_goal("p99<=70ms"), Bounds(), 300.0, Notes()).run()
+    return Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, Notes()).run()
 
 
 A_MS, B_MS, LIMIT_MS = 15, 5, 100

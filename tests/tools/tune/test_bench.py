@@ -12,8 +12,8 @@ import uvloop
 
 from modelserver.tools.tune import bench as bench_module
 from modelserver.tools.tune.bench import Input, LocalBench
-from modelserver.tools.tune.errors import Refused, TuningError
-from modelserver.tools.tune.setting import Setting
+from modelserver.tools.tune.errors import SettingRefused, TuningError
+from modelserver.tools.tune.goal import ModelSetting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,13 +24,13 @@ class Server:
 
     made: list[Server]
 
-    def __init__(self, folder: Path, store: Path, **given: Any) -> None:
+    def __init__(self, folder: Path, store: Path, **values: Any) -> None:
         self.folder = folder
-        self.given = given
+        self.values = values
         self.stopped = False
         Server.made.append(self)
 
-    def register(self, url: str, setting: Setting) -> dict[str, Any]:
+    def register(self, url: str, setting: ModelSetting) -> dict[str, Any]:
         if url == "gone":
             raise ConnectionRefusedError("nobody there")
         return {"jobQueueStatus": {"remainingCapacity": 100}, "url": url}
@@ -54,7 +54,7 @@ def make(folder: Path, *bodies: bytes, url: str = "m") -> LocalBench:
     return LocalBench(source, [Input(f"input {body!r}", body, "text/plain") for body in bodies], folder, None)
 
 
-SETTING = Setting(batch_size=4, workers=1)
+SETTING = ModelSetting(batch_size=4, workers=1)
 
 
 def test_one_server_serves_all_settings(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_one_server_serves_all_settings(tmp_path: Path) -> None:
 
     assert (rooms, bench.description["url"]) == ([100, 100, 100], "m")
     assert [server.folder.name for server in Server.made] == ["server"]
-    assert [server.given["largest_body"] for server in Server.made] == [4]
+    assert [server.values["largest_body"] for server in Server.made] == [4]
     assert all(server.stopped for server in Server.made)
 
 
 def test_inputs_that_are_answered_with_an_error_are_refused(tmp_path: Path) -> None:
     """The reason names the input, the status and what the server said."""
-    with pytest.raises(Refused, match="input b'503' was answered 503: no"):
+    with pytest.raises(SettingRefused, match="input b'503' was answered 503: no"):
         make(tmp_path, b"a", b"503").serve(SETTING)
 
 

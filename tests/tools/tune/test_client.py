@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.tools.tune.client import Load, at_rate, closed_loop, post
+from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.figure import summed_up
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ async def answering(kind: type[Answering] = Answering, **attributes: object) -> 
         await asyncio.gather(*server.tasks)
 
 
-def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0) -> Load:
+def load(server: Answering, *bodies: bytes, least: int = 1, longest: float = 0.0) -> LoadSpec:
     requests = [post("/predictions/m", body, "text/plain") for body in bodies or (b"hello",)]
-    return Load(requests, server.port, seconds=0.2, settle=0.05, least=least, longest=longest)
+    return LoadSpec(requests, server.port, seconds=0.2, settle=0.05, least=least, longest=longest)
 
 
 async def test_a_closed_loop_has_as_many_requests_at_once_as_clients() -> None:

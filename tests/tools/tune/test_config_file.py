@@ -12,7 +12,7 @@ from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.tools.tune.config_file import FIRST_LINE, config_text
 
 if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import Result
+    from modelserver.tools.tune.tuner import TuningResult
 
 FACTS = {"processor": "Fast\nOne", "Python": "3.11"}
 
@@ -28,7 +28,7 @@ def comment_above(text: str, key: str) -> str:
     return " ".join(above)
 
 
-def test_the_server_reads_it_without_a_warning(result: Result) -> None:
+def test_the_server_reads_it_without_a_warning(result: TuningResult) -> None:
     """All keys are the server's, with the values of the choice."""
     config, warnings = parse_model_config(config_text(None, result, FACTS))
     setting = result.choice.setting
@@ -38,7 +38,7 @@ def test_the_server_reads_it_without_a_warning(result: Result) -> None:
     assert (config.min_workers, config.max_workers) == (setting.workers, setting.workers)
 
 
-def test_keys_have_their_reasons(result: Result) -> None:
+def test_keys_have_their_reasons(result: TuningResult) -> None:
     """The fit and the figures stand above the keys, the machine at the top."""
     text = config_text(None, result, FACTS)
 
@@ -50,7 +50,7 @@ def test_keys_have_their_reasons(result: Result) -> None:
     assert "processor Fast One, Python 3.11" in text.replace("\n# ", " ")
 
 
-def test_what_the_archive_says_besides_is_kept(result: Result) -> None:
+def test_what_the_archive_says_besides_is_kept(result: TuningResult) -> None:
     """With its comments, in its order; what the result replaces goes with its comment."""
     original = (
         "# about workers\nminWorkers: 7\nmaxWorkers: 9\n# seconds\nresponseTimeout: 33  # really\n\n"
@@ -77,7 +77,7 @@ def test_what_the_archive_says_besides_is_kept(result: Result) -> None:
         "'minWorkers': 2\nhandler:\n  a: 1\n",
     ],
 )
-def test_any_yaml_keeps_its_meaning(original: str, result: Result) -> None:
+def test_any_yaml_keeps_its_meaning(original: str, result: TuningResult) -> None:
     """Where lines cannot be taken out, the values are written anew."""
     before = yaml.safe_load(original)
     after = yaml.safe_load(config_text(original, result, FACTS))
@@ -87,7 +87,7 @@ def test_any_yaml_keeps_its_meaning(original: str, result: Result) -> None:
     assert after.get("other") == before.get("other")
 
 
-def test_a_batcher_block_stays_one(result: Result) -> None:
+def test_a_batcher_block_stays_one(result: TuningResult) -> None:
     """It means more than its numbers: only these change, and the server reads them from there."""
     config, warnings = parse_model_config(
         config_text("batcher:\n  maxBatchSize: 3\n  timeout: 9\n", result, FACTS)
@@ -99,21 +99,21 @@ def test_a_batcher_block_stays_one(result: Result) -> None:
     assert config.batch_size is None
 
 
-def test_a_tuned_file_can_be_tuned_again(result: Result) -> None:
+def test_a_tuned_file_can_be_tuned_again(result: TuningResult) -> None:
     """The words of the first tuning go with it."""
     once = config_text("handler:\n  a: 1\n", result, FACTS)
 
     assert config_text(once, result, FACTS) == once
 
 
-def test_a_missed_goal_is_said(result: Result) -> None:
+def test_a_missed_goal_is_said(result: TuningResult) -> None:
     """At the top."""
     result.met = False
 
     assert "NOT MET" in config_text(None, result, FACTS).partition("minWorkers")[0]
 
 
-def test_threads_of_ones_own_are_the_models(result: Result) -> None:
+def test_threads_of_ones_own_are_the_models(result: TuningResult) -> None:
     """A key says how many each worker has, if not an equal share; what an archive said before goes."""
     assert "workerThreads" not in yaml.safe_load(config_text("workerThreads: 9\n", result, FACTS))
     point = result.choice
@@ -125,7 +125,7 @@ def test_threads_of_ones_own_are_the_models(result: Result) -> None:
     assert "with an equal share of the cores" in comment_above(text, "workerThreads").replace(" # ", " ")
 
 
-def test_the_queue_grows_with_the_clients(result: Result) -> None:
+def test_the_queue_grows_with_the_clients(result: TuningResult) -> None:
     """More requests at once than the queue takes by default need a larger one; a larger one stays."""
     point = result.choice
     result.chosen = replace(point, figure=replace(point.figure, clients=300))

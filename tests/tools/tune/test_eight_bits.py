@@ -14,10 +14,10 @@ from tests.tools.tune.tune_samples import figure
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver.tools.tune.bench import Input, LocalBench
 from modelserver.tools.tune.eight_bits import FOLDER, ROWS, int8_config, try_int8, with_calibration
-from modelserver.tools.tune.errors import Refused
+from modelserver.tools.tune.errors import SettingRefused
 from modelserver.tools.tune.figure import Figure, void
-from modelserver.tools.tune.setting import Setting
-from modelserver.tools.tune.source import Source, open_source
+from modelserver.tools.tune.goal import ModelSetting
+from modelserver.tools.tune.source import ModelSource, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class OneBench:
 
     rate: float
     precision: dict[str, str] | None = None
-    served: list[Setting] = field(default_factory=list)
+    served: list[ModelSetting] = field(default_factory=list)
     is_closed: bool = False
 
     @property
@@ -41,11 +41,11 @@ class OneBench:
         """With the precision alone."""
         return {"precision": self.precision}
 
-    def serve(self, setting: Setting) -> int:
+    def serve(self, setting: ModelSetting) -> int:
         """As told."""
         self.served.append(setting)
         if not self.rate:
-            raise Refused("no memory")
+            raise SettingRefused("no memory")
         return 100
 
     def closed(self, clients: int, *_times: float) -> Figure:
@@ -57,13 +57,13 @@ class OneBench:
         self.is_closed = True
 
 
-def benches(source: Source, own: OneBench, other: OneBench) -> Callable[[Source], Any]:
+def benches(source: ModelSource, own: OneBench, other: OneBench) -> Callable[[ModelSource], Any]:
     """``own`` measures the source, ``other`` the one with int8."""
-    return lambda asked: own if asked is source else other
+    return lambda candidate: own if candidate is source else other
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "used", "said"),
+    ("own", "other", "used", "message"),
     [
         (
             OneBench(100),
@@ -84,15 +84,15 @@ def benches(source: Source, own: OneBench, other: OneBench) -> Callable[[Source]
     ],
 )
 def test_int8_is_used_if_it_is_faster_and_good_enough(
-    work: Path, own: OneBench, other: OneBench, used: bool, said: str
+    work: Path, own: OneBench, other: OneBench, used: bool, message: str
 ) -> None:
     """Both are measured with the same setting, and why one is taken is told; servers do not stay."""
     source = open_source("sleeper.mar", None, work / "unpacked")
     trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
     assert (trial.source is not source) is used
-    assert said in trial.said
-    assert all(served == [Setting(ROWS, threads=2)] for served in (own.served, other.served) if served)
+    assert message in trial.outcome
+    assert all(served == [ModelSetting(ROWS, threads=2)] for served in (own.served, other.served) if served)
     assert all(bench.is_closed for bench in (own, other) if bench.served)
 
 
@@ -100,7 +100,7 @@ def test_a_model_that_cannot_be_served_is_told(work: Path) -> None:
     """As without int8."""
     source = open_source("sleeper.mar", None, work / "unpacked")
 
-    with pytest.raises(Refused, match="no memory"):
+    with pytest.raises(SettingRefused, match="no memory"):
         try_int8(source, INPUTS, work / "int8", benches(source, OneBench(0), OneBench(1, IN_INT8)))
 
 
@@ -114,7 +114,7 @@ def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
         str(other.pack(work / "out" / "model-config.yaml", work / "out")), None, work / "again"
     )
 
-    assert (other.asked, other.name) == (source.asked, source.name)
+    assert (other.label, other.name) == (source.label, source.name)
     for packed in (other, again):
         folder = packed.store / packed.url
         files = {path.name: path.read_bytes() for path in (folder / FOLDER).iterdir()}
@@ -126,10 +126,9 @@ def test_the_archive_gets_the_inputs_and_the_keys(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "original",
-    [None, "", "batchSize: 3", "{batchSize: 3}", "handler: {topk: 3}", "handler:\nbatchSize: 3\n"],
+    "original", [None, "", "batchSize: 3", "{batchSize: 3}", "handler: {topk: 3}", "handler:\nbatchSize: 3\n"]
 )
-def test_the_configuration(original: str | None) -> None:
+def test_configuration_gets_int8_keys(original: str | None) -> None:
     """Our keys are added under ``handler``, and the others stay."""
     before = yaml.safe_load(original or "{}") or {}
     after = yaml.safe_load(int8_config(original))
@@ -166,7 +165,7 @@ def test_a_real_network_is_served_in_int8(tmp_path: Path) -> None:
     source = open_source(str(tmp_path / "digits.mar"), None, tmp_path / "unpacked")
     bench = LocalBench(with_calibration(source, inputs, tmp_path / "int8"), inputs, tmp_path / "bench", None)
     try:
-        bench.serve(Setting(ROWS))
+        bench.serve(ModelSetting(ROWS))
         precision = bench.description["precision"]
     finally:
         bench.close()

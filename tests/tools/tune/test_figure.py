@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from modelserver.engine.simulation.figures import percentile
-from modelserver.tools.tune.figure import Answer, Run, batch_costs, summed_up
+from modelserver.tools.tune.figure import LoadRun, TimedAnswer, batch_costs, fit_line, summed_up
 
 
-def answers(*latencies: float, batch: str = "b", size: int = 1, inference_ms: float = 5.0) -> list[Answer]:
+def answers(
+    *latencies: float, batch: str = "b", size: int = 1, inference_ms: float = 5.0
+) -> list[TimedAnswer]:
     return [
-        Answer(float(i), s, 1.0, inference_ms, f"{batch}{i // size}", size) for i, s in enumerate(latencies)
+        TimedAnswer(float(i), s, 1.0, inference_ms, f"{batch}{i // size}", size)
+        for i, s in enumerate(latencies)
     ]
 
 
@@ -25,7 +32,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def test_a_run_in_numbers() -> None:
     """Throughput is per second, latencies in ms, the batch is the mean over batches."""
-    figure = summed_up(Run(answers(0.010, 0.020, 0.030, 0.040, size=2), 2.0), clients=3)
+    figure = summed_up(LoadRun(answers(0.010, 0.020, 0.030, 0.040, size=2), 2.0), clients=3)
 
     assert (figure.requests, figure.rate, figure.p50_ms, figure.p99_ms) == (4, 2.0, 20.0, 40.0)
     assert (figure.queue_ms, figure.inference_ms, figure.mean_batch) == (1.0, 5.0, 2.0)
@@ -34,7 +41,7 @@ def test_a_run_in_numbers() -> None:
 
 def test_one_failure_voids_a_run() -> None:
     """Its reason is kept."""
-    figure = summed_up(Run(answers(0.01), 1.0, {"status 503": 2}))
+    figure = summed_up(LoadRun(answers(0.01), 1.0, {"status 503": 2}))
 
     assert figure.void
     assert figure.reason() == "2 x status 503"
@@ -42,7 +49,7 @@ def test_one_failure_voids_a_run() -> None:
 
 def test_nothing_answered_is_void() -> None:
     """And says so."""
-    figure = summed_up(Run([], 0.0))
+    figure = summed_up(LoadRun([], 0.0))
 
     assert figure.void
     assert figure.reason() == "nothing answered"
@@ -55,3 +62,67 @@ def test_a_batch_counts_once_for_the_cost_of_its_size() -> None:
 
     assert batch_costs([*many, *rare]) == {2: 8.0}
     assert batch_costs([*answers(0.1, inference_ms=3.0), *many[:2]]) == {1: 3.0, 2: 8.0}
+
+
+@given(
+    a=st.floats(0, 1000), b=st.floats(0.01, 100), sizes=st.sets(st.integers(1, 256), min_size=2, max_size=9)
+)
+def test_a_line_is_found_again(a: float, b: float, sizes: set[int]) -> None:
+    """Of points on a line, a and b are those of the line, and the fit is perfect."""
+    line = fit_line({n: a + b * n for n in sizes})
+
+    assert line is not None
+    assert line.a_ms == pytest.approx(a, abs=1e-5)
+    assert line.b_ms == pytest.approx(b, rel=1e-5, abs=1e-7)
+    assert line.r2 == pytest.approx(1.0, abs=1e-6)
+    assert line.trusted
+
+
+def test_the_squares_of_what_is_left_are_least() -> None:
+    """Worked by hand: the line through (1, 1), (2, 3), (3, 2) is 1 + 0.5n with R^2 0.25."""
+    line = fit_line({1: 1.0, 2: 3.0, 3: 2.0})
+
+    assert line is not None
+    assert (line.a_ms, line.b_ms, line.r2) == pytest.approx((1.0, 0.5, 0.25))
+    assert not line.trusted
+
+
+@pytest.mark.parametrize("costs", [{}, {4: 10.0}])
+def test_one_size_makes_no_line(costs: dict[int, float]) -> None:
+    """Two points are the least."""
+    assert fit_line(costs) is None
+
+
+def test_equal_costs_are_a_line_that_allows_no_conclusion() -> None:
+    """Larger batches cost nothing more: how large they may be cannot be computed."""
+    line = fit_line({1: 5.0, 2: 5.0})
+
+    assert line is not None
+    assert (line.a_ms, line.b_ms, line.r2) == (5.0, 0.0, 1.0)
+    assert not line.trusted
+
+
+def test_the_largest_batch_within_a_limit() -> None:
+    """The limit itself is allowed; a limit below a leaves no batch."""
+    line = fit_line({n: 20.0 + 2.0 * n for n in (1, 2, 4)})
+
+    assert line is not None
+    assert [line.largest_within(limit) for limit in (70.0, 69.9, 20.0, 5.0)] == [25, 24, 0, 0]
+    assert line.at(25) == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "text"),
+    [
+        ({1: 22.0, 2: 24.0}, False),
+        ({1: 22.0, 2: 24.0, 4: 28.0}, True),
+        ({1: 5.0, 2: 9.0, 4: 5.0}, False),
+        ({1: 5.0, 2: 5.0, 4: 5.0}, False),
+    ],
+)
+def test_what_is_told_to_people(costs: dict[int, float], text: bool) -> None:
+    """A line through at least three sizes that explains them; through two points there always is one."""
+    line = fit_line(costs)
+
+    assert line is not None
+    assert line.worth_telling is text

@@ -29,6 +29,6 @@ def test_others_are_told_of_where_they_disturb() -> None:
 
 def test_the_device_is_the_workers() -> None:
     """A GPU only if they use one."""
-    found = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
+    result = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
 
-    assert [*found, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]
+    assert [*result, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]

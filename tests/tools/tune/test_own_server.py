@@ -13,22 +13,22 @@ from modelserver.tools.tune.own_server import free_ports, message_of, own_enviro
 
 def test_the_servers_environment_is_its_own() -> None:
     """What configures another server is left out."""
-    given = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
+    values = {"TS_CONFIG_FILE": "x", "LOG_LOCATION": "y", "HOME": "/h", "OMP_NUM_THREADS": "7"}
 
-    assert own_environment(given) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
+    assert own_environment(values) == {"HOME": "/h", "OMP_NUM_THREADS": "7"}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b'{"code": 500, "message": "two\\nlines"}', "two lines"),
         (b"[1]", "[1]"),
         (b"\xff plain", "\ufffd plain"),
     ],
 )
-def test_an_errors_message_is_one_line(body: bytes, said: str) -> None:
+def test_an_errors_message_is_one_line(body: bytes, message: str) -> None:
     """Of JSON as the server writes it, or of anything else."""
-    assert message_of(body) == said
+    assert message_of(body) == message
 
 
 def test_free_ports_differ() -> None:

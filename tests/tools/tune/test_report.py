@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelserver.tools.tune.choice import Point
 from modelserver.tools.tune.figure import void
+from modelserver.tools.tune.goal import ModelSetting, Point
 from modelserver.tools.tune.machine import USED_BY_OTHERS
 from modelserver.tools.tune.report import curve_png, html_report, results_json
-from modelserver.tools.tune.setting import Setting
 
 if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import Result
+    from modelserver.tools.tune.tuner import TuningResult
 
 EVIL = '<script>alert("x")</script>&'
 
@@ -34,13 +33,13 @@ class Tags(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def page(result: Result, title: str = "model") -> str:
+def page(result: TuningResult, title: str = "model") -> str:
     return html_report(title, result, {"processor": EVIL}, f"# {EVIL}\n", f"use {EVIL}")
 
 
-def test_names_from_outside_are_escaped(result: Result) -> None:
+def test_names_from_outside_are_escaped(result: TuningResult) -> None:
     """Names of models, machines and reasons are text, whatever they contain."""
-    result.points.append(Point(Setting(2), void(EVIL)))
+    result.points.append(Point(ModelSetting(2), void(EVIL)))
     result.remarks.append(EVIL)
     html = page(result, EVIL)
     tags = Tags()
@@ -51,7 +50,7 @@ def test_names_from_outside_are_escaped(result: Result) -> None:
     assert html.count("&lt;script&gt;") >= 5
 
 
-def test_the_page_needs_nothing_else(result: Result) -> None:
+def test_the_page_needs_nothing_else(result: TuningResult) -> None:
     """No address leads out of it, and the curve is drawn in it."""
     tags = Tags()
     tags.feed(page(result))
@@ -60,16 +59,16 @@ def test_the_page_needs_nothing_else(result: Result) -> None:
     assert tags.names.count("svg") == 2
 
 
-def test_the_page_says_whether_the_goal_is_kept(result: Result) -> None:
+def test_the_page_says_whether_the_goal_is_kept(result: TuningResult) -> None:
     """In so many words."""
     assert ">p99&lt;=70ms</strong>: kept." in page(result)
     result.met = False
     assert "not met" in page(result)
 
 
-def test_the_results_are_json(result: Result) -> None:
+def test_the_results_are_json(result: TuningResult) -> None:
     """With every figure; what is no number is null."""
-    result.points.append(Point(Setting(2), void("status 503")))
+    result.points.append(Point(ModelSetting(2), void("status 503")))
     document = json.loads(results_json("model", result, {"cores": "2"}))
 
     assert document["met"] is True
@@ -80,12 +79,12 @@ def test_the_results_are_json(result: Result) -> None:
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_the_curve_is_a_picture_where_matplotlib_is(result: Result) -> None:
+def test_the_curve_is_a_picture_where_matplotlib_is(result: TuningResult) -> None:
     """A PNG."""
     assert (curve_png(result) or b"").startswith(b"\x89PNG")
 
 
-def test_a_busy_machine_is_said_first(result: Result) -> None:
+def test_a_busy_machine_is_said_first(result: TuningResult) -> None:
     """The warning stands directly below the title, and only where there is something to warn of."""
     busy = html_report("model", result, {USED_BY_OTHERS: "40 %"}, "", "")
 
@@ -93,7 +92,7 @@ def test_a_busy_machine_is_said_first(result: Result) -> None:
     assert "Other programs" not in page(result)
 
 
-def test_a_line_through_two_points_is_not_drawn(result: Result) -> None:
+def test_a_line_through_two_points_is_not_drawn(result: TuningResult) -> None:
     """Neither in the chart nor in the results."""
     result.costs.handler_ms = {1: 22.0, 2: 24.0}
     document = json.loads(results_json("model", result, {}))

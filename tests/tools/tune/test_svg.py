@@ -12,10 +12,10 @@ from modelserver.tools.tune.report import curve_chart
 from modelserver.tools.tune.svg import Chart, Series, draw, ticks
 
 if TYPE_CHECKING:
-    from modelserver.tools.tune.tuner import Result
+    from modelserver.tools.tune.tuner import TuningResult
 
 
-def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
+def test_the_chart_is_well_formed_and_shows_the_limit(result: TuningResult) -> None:
     """It has the curve, the other settings and a line where the limit is."""
     root = ET.fromstring(draw(curve_chart(result)))
     kinds = [element.tag for element in root]
@@ -25,7 +25,7 @@ def test_the_chart_is_well_formed_and_shows_the_limit(result: Result) -> None:
     assert kinds.count("circle") > len(result.curve)
 
 
-def test_the_chart_says_what_it_shows(result: Result) -> None:
+def test_the_chart_says_what_it_shows(result: TuningResult) -> None:
     """Each series is in the legend, and each point of the curve has its number of clients."""
     chart = curve_chart(result)
     texts = [element for element in ET.fromstring(draw(chart)) if element.tag == "text"]
@@ -48,8 +48,8 @@ def test_a_chart_without_points_can_be_drawn() -> None:
 @pytest.mark.parametrize("largest", [0.003, 0.7, 1.0, 6.0, 99.0, 100.0, 12345.0])
 def test_ticks_are_few_and_reach_the_largest(largest: float) -> None:
     """They begin at 0 and are equally far from each other."""
-    found = ticks(largest)
+    matches = ticks(largest)
 
-    assert found[0] == 0.0
-    assert found[-1] >= largest * (1 - 1e-9)
-    assert 3 <= len(found) <= 8
+    assert matches[0] == 0.0
+    assert matches[-1] >= largest * (1 - 1e-9)
+    assert 3 <= len(matches) <= 8

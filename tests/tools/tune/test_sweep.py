@@ -6,13 +6,12 @@ import pytest
 
 from modelserver.tools.tune import sweep
 from modelserver.tools.tune.figure import Figure
-from modelserver.tools.tune.goal import parse_goal
-from modelserver.tools.tune.setting import Policy, Setting
-from modelserver.tools.tune.sweep import Bounds, Costs
+from modelserver.tools.tune.goal import ModelSetting, Policy, parse_goal
+from modelserver.tools.tune.sweep import Costs, SearchBounds
 
 LIMIT = parse_goal("p99<=70ms")
 FAST = parse_goal("max-throughput")
-BOUNDS = Bounds()
+BOUNDS = SearchBounds()
 
 
 def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
@@ -25,7 +24,7 @@ def costs(a: float, b: float, *sizes: int, beside: float = 1.0) -> Costs:
     return known
 
 
-def test_sizes_double_up_to_the_largest() -> None:
+def test_sizes_are_doubled_up_to_the_largest() -> None:
     """Which is among them, whatever it is."""
     assert sweep.sizes(1) == [1]
     assert sweep.sizes(16) == [1, 2, 4, 8, 16]
@@ -49,7 +48,7 @@ def test_without_a_limit_only_what_brings_nothing_is_pruned() -> None:
 
 def test_batches_that_the_clients_cannot_fill_are_pruned() -> None:
     """Where the number of clients is given."""
-    few = Bounds(clients=3)
+    few = SearchBounds(clients=3)
 
     assert sweep.pruned(FAST, few, 4, costs(20, 2, 1, 2)) is None
     assert "3 clients" in (sweep.pruned(FAST, few, 8, costs(20, 2, 1, 2, 4)) or "")
@@ -66,7 +65,7 @@ def test_the_line_suggests_a_size_between_those_measured() -> None:
 
 def test_no_size_above_the_largest_allowed_is_tried() -> None:
     """Whatever the line suggests."""
-    assert sweep.promising(LIMIT, Bounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
+    assert sweep.promising(LIMIT, SearchBounds(max_batch=16), costs(20, 2, 1, 2, 4, 8, 16)) == [1, 16, 8]
 
 
 def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
@@ -78,12 +77,12 @@ def test_the_line_suggests_nothing_far_from_what_was_measured() -> None:
 
 def test_loads_fill_batches() -> None:
     """One per worker and two, as far as the queue goes; two are enough where only throughput counts."""
-    setting = Setting(8, workers=2)
+    setting = ModelSetting(8, workers=2)
 
     assert sweep.loads(LIMIT, BOUNDS, setting, 1000) == [16, 32]
     assert sweep.loads(FAST, BOUNDS, setting, 1000) == [32]
     assert sweep.loads(LIMIT, BOUNDS, setting, 20) == [16, 20]
-    assert sweep.loads(LIMIT, Bounds(clients=5), setting, 1000) == [5]
+    assert sweep.loads(LIMIT, SearchBounds(clients=5), setting, 1000) == [5]
 
 
 def test_a_limit_is_tried_with_a_window_at_once() -> None:
@@ -93,7 +92,7 @@ def test_a_limit_is_tried_with_a_window_at_once() -> None:
     assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 4, known)] == ["adaptive", "window"]
     assert [s.policy for s in sweep.of_size(LIMIT, BOUNDS, 1, known)] == ["adaptive"]
     assert [s.policy for s in sweep.of_size(FAST, BOUNDS, 4, known)] == ["adaptive"]
-    assert sweep.window(Setting(4), known).delay_ms == 14
+    assert sweep.window(ModelSetting(4), known).delay_ms == 14
 
 
 @pytest.mark.parametrize(
@@ -101,26 +100,29 @@ def test_a_limit_is_tried_with_a_window_at_once() -> None:
 )
 def test_other_policies_include_those_not_chosen(policy: Policy, others: set[str]) -> None:
     """All three are tried in the end."""
-    tried = sweep.other_policies(FAST, Setting(4, policy), costs(20, 2, 1, 2, 4))
+    tried = sweep.other_policies(FAST, ModelSetting(4, policy), costs(20, 2, 1, 2, 4))
 
     assert others <= {setting.policy for setting in tried}
-    assert sweep.other_policies(FAST, Setting(1), Costs()) == []
+    assert sweep.other_policies(FAST, ModelSetting(1), Costs()) == []
 
 
 def test_threads_are_halved_and_doubled() -> None:
     """Within the cores, around the server's own share; never where the user said how many."""
     of = sweep.other_threads
 
-    assert [s.threads for s in of(Bounds(cores=8), Setting(4, workers=2))] == [2, 8]
-    assert [s.threads for s in of(Bounds(cores=8), Setting(4))] == [4]
-    assert of(Bounds(cores=1), Setting(4)) == []
-    assert of(Bounds(cores=8, threads_free=False), Setting(4)) == []
+    assert [s.threads for s in of(SearchBounds(cores=8), ModelSetting(4, workers=2))] == [2, 8]
+    assert [s.threads for s in of(SearchBounds(cores=8), ModelSetting(4))] == [4]
+    assert of(SearchBounds(cores=1), ModelSetting(4)) == []
+    assert of(SearchBounds(cores=8, threads_free=False), ModelSetting(4)) == []
 
 
 def test_more_workers_are_tried_with_smaller_batches_under_a_limit() -> None:
     """Each has fewer cores and is slower."""
-    assert sweep.more_workers(FAST, Setting(8), 2) == [Setting(8, workers=2)]
-    assert sweep.more_workers(LIMIT, Setting(8), 2) == [Setting(8, workers=2), Setting(4, workers=2)]
+    assert sweep.more_workers(FAST, ModelSetting(8), 2) == [ModelSetting(8, workers=2)]
+    assert sweep.more_workers(LIMIT, ModelSetting(8), 2) == [
+        ModelSetting(8, workers=2),
+        ModelSetting(4, workers=2),
+    ]
 
 
 def test_the_curve_goes_from_one_client_to_twice_the_choice() -> None:

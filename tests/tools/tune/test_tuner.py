@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.tools.tune.tune_samples import FakeBench, Notes, figure
 
-from modelserver.tools.tune.choice import Point
 from modelserver.tools.tune.errors import TuningError
 from modelserver.tools.tune.figure import void
-from modelserver.tools.tune.goal import parse_goal
-from modelserver.tools.tune.setting import Setting
-from modelserver.tools.tune.sweep import Bounds, Costs
-from modelserver.tools.tune.tuner import Result, Tuner
+from modelserver.tools.tune.goal import ModelSetting, Point, parse_goal
+from modelserver.tools.tune.sweep import Costs, SearchBounds
+from modelserver.tools.tune.tuner import Tuner, TuningResult
 
 if TYPE_CHECKING:
     from modelserver.tools.tune.figure import Figure
 
 
 def tuned(
-    goal: str, bench: FakeBench | None = None, bounds: Bounds | None = None, budget: float = 300.0
-) -> Result:
-    return Tuner(bench or FakeBench(), parse_goal(goal), bounds or Bounds(), budget, Notes()).run()
+    goal: str, bench: FakeBench | None = None, bounds: SearchBounds | None = None, budget: float = 300.0
+) -> TuningResult:
+    return Tuner(bench or FakeBench(), parse_goal(goal), bounds or SearchBounds(), budget, Notes()).run()
 
 
 def test_under_a_limit_the_largest_batch_that_keeps_to_it_is_chosen() -> None:
@@ -46,7 +44,7 @@ def test_without_a_limit_the_batch_grows_as_long_as_that_pays() -> None:
 def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
     """No batch size above 1 is even tried."""
     bench = FakeBench()
-    result = tuned("min-latency", bench, Bounds(clients=1))
+    result = tuned("min-latency", bench, SearchBounds(clients=1))
 
     assert result.choice.setting.batch_size == 1
     assert result.choice.figure.p50_ms == pytest.approx(22.0)
@@ -55,14 +53,16 @@ def test_the_least_latency_is_that_of_a_lone_client_without_batches() -> None:
 
 def test_workers_are_added_as_long_as_that_pays() -> None:
     """Four cores carry four workers and no more."""
-    result = tuned("max-throughput", FakeBench(cores=4), Bounds(max_batch=8, max_workers=16, cores=4), 600.0)
+    result = tuned(
+        "max-throughput", FakeBench(cores=4), SearchBounds(max_batch=8, max_workers=16, cores=4), 600.0
+    )
 
     assert result.choice.setting.workers == 4
 
 
 def test_a_setting_that_cannot_be_started_is_left_out() -> None:
     """Others are chosen, and the refusal is among what was measured."""
-    result = tuned("max-throughput", FakeBench(cores=4, refused=frozenset({2})), Bounds(max_workers=4))
+    result = tuned("max-throughput", FakeBench(cores=4, refused=frozenset({2})), SearchBounds(max_workers=4))
 
     assert result.met
     assert result.choice.setting.workers == 1
@@ -134,7 +134,7 @@ def test_the_result_has_a_curve_and_a_baseline() -> None:
 def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
     """No more than a proof and its curve may come on top."""
     bench = FakeBench(cores=8)
-    result = tuned("p99<=70ms", bench, Bounds(max_workers=8, cores=8), budget)
+    result = tuned("p99<=70ms", bench, SearchBounds(max_workers=8, cores=8), budget)
 
     assert result.seconds == bench.clock
     assert result.seconds < 2 * budget
@@ -143,25 +143,25 @@ def test_the_budget_is_kept_to_in_the_main(budget: float) -> None:
 def test_a_machine_that_is_not_steady_is_told() -> None:
     """A setting answers far fewer requests at no lower a load, or a lone client waits longer than many."""
 
-    def unsteady(*measured: tuple[Setting, int, float]) -> str:
-        result = Result(parse_goal("max-throughput"), Bounds(), Costs())
+    def unsteady(*measured: tuple[ModelSetting, int, float]) -> str:
+        result = TuningResult(parse_goal("max-throughput"), SearchBounds(), Costs())
         result.points = [Point(each, figure(rate=rate, clients=clients)) for each, clients, rate in measured]
-        result.proofs = [Point(Setting(8), void("status 503"))]
+        result.proofs = [Point(ModelSetting(8), void("status 503"))]
         return result.unsteady
 
-    eight, two = Setting(8), Setting(1, workers=2)
+    eight, two = ModelSetting(8), ModelSetting(1, workers=2)
     assert unsteady((eight, 8, 60.0), (eight, 16, 120.0), (eight, 16, 90.0)) == ""
-    assert unsteady((Setting(1), 1, 50.0), (two, 2, 100.0), (eight, 8, 350.0)) == ""
-    assert unsteady((Setting(8, "window", 100), 1, 5.0), (eight, 8, 350.0)) == ""
+    assert unsteady((ModelSetting(1), 1, 50.0), (two, 2, 100.0), (eight, 8, 350.0)) == ""
+    assert unsteady((ModelSetting(8, "window", 100), 1, 5.0), (eight, 8, 350.0)) == ""
     assert "120 requests/s of 8 clients, and" in unsteady((eight, 8, 120.0), (eight, 16, 50.0))
     assert "only 2 of 16 clients" in unsteady((eight, 16, 2.0), (eight, 16, 100.0))
-    assert "184 requests/s of 2 clients, and" in unsteady((Setting(1), 1, 1.3), (two, 2, 184.0))
+    assert "184 requests/s of 2 clients, and" in unsteady((ModelSetting(1), 1, 1.3), (two, 2, 184.0))
 
 
-def test_the_listener_hears_of_every_stage() -> None:
+def test_listener_receives_every_stage() -> None:
     """And its share of the time only grows."""
     notes = Notes()
-    Tuner(FakeBench(), parse_goal("p99<=70ms"), Bounds(), 300.0, notes).run()
+    Tuner(FakeBench(), parse_goal("p99<=70ms"), SearchBounds(), 300.0, notes).run()
 
     assert [line for line in notes.lines if line in {"what batches cost", "settings", "proof"}] == [
         "what batches cost",

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from modelserver.tools.tune.errors import Refused
+from modelserver.tools.tune.errors import SettingRefused
 from modelserver.tools.tune.figure import Figure, void
 
 if TYPE_CHECKING:
-    from modelserver.tools.tune.setting import Setting
+    from modelserver.tools.tune.goal import ModelSetting
 
 
 def figure(
@@ -35,15 +35,15 @@ class FakeBench:
     broken: int = 10**9
     spoilt: dict[int, float] = field(default_factory=dict)
     clock: float = 0.0
-    served: list[Setting] = field(default_factory=list)
+    served: list[ModelSetting] = field(default_factory=list)
 
     def now(self) -> float:
         return self.clock
 
-    def serve(self, setting: Setting) -> int:
+    def serve(self, setting: ModelSetting) -> int:
         self.clock += 1.0
         if setting.workers in self.refused:
-            raise Refused("no memory")
+            raise SettingRefused("no memory")
         self.served.append(setting)
         return 1000
 

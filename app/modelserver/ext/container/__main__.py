@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.errors import ConfigError
-from modelserver.ext.container.kserve import HTTP_PORT, Ports, configuration, find_layout
+from modelserver.ext.container.kserve import HTTP_PORT, PodPorts, configuration, find_layout
 from modelserver.models.settings.sources import BENEATH
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ WRITTEN: Final = "modelserver-kserve.properties"
 _ALWAYS = ("--foreground",)
 _WORDS = ("modelserver", "serve", "torchserve")
 _COMMANDS = ("check", "migrate", "record", "replay", "serve", "tune")
-_NOT_FOUND = 127  # as shells have it
+_NO_SUCH_COMMAND = 127  # as shells have it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def become(command: Sequence[str]) -> int:
     except OSError as error:
         reason = f"{command[0]} cannot be run: {error.strerror}"
     print(reason, flush=True)
-    return _NOT_FOUND
+    return _NO_SUCH_COMMAND
 
 
 def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -83,7 +83,7 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     """
     words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
     if words and words[0] in _COMMANDS:
-        # Here, ``serve`` is not TorchServe's: a server for one script.
+        # After `modelserver`, `serve` is the command that serves one script, not TorchServe's word.
         return words, dict(environ)
     # Other flags are passed on to the server.
     pod, rest = _parser().parse_known_args(words)
@@ -95,9 +95,9 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     layout = find_layout(
         folder, pod.model_name, store=pod.model_store, config=Path(config) if config else None
     )
-    written = _write(configuration(layout, Ports(pod.http_port, pod.grpc_port)))
-    found = ["--ncs", "--ts-config", str(written), "--model-store", str(layout.store)]
-    return [*_ALWAYS, *found, *rest], {k: v for k, v in environ.items() if k != "TS_CONFIG_FILE"}
+    written = _write(configuration(layout, PodPorts(pod.http_port, pod.grpc_port)))
+    flags = ["--ncs", "--ts-config", str(written), "--model-store", str(layout.store)]
+    return [*_ALWAYS, *flags, *rest], {k: v for k, v in environ.items() if k != "TS_CONFIG_FILE"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model-name", "--model_name")
     add("--http-port", "--http_port", type=int, default=HTTP_PORT)
     add("--grpc-port", "--grpc_port", type=int)
-    # The server's flags whose values are needed here.
+    # Flags of the server whose values are needed here.
     add("--model-store", type=Path)
     add("--ts-config")
     return parser

@@ -37,14 +37,14 @@ def main() -> int:
     return 0 if answered == "ready" else 1
 
 
-def ask(told: Mapping[str, Any]) -> str:
+def ask(addresses: Mapping[str, Any]) -> str:
     """``ready``, or what is wrong with the server that told this of itself.
 
     Raises OSError if there is no answer, KeyError and ValueError if this is no address.
     """
-    scheme, place = told["inference"].split(":", 1)
+    scheme, place = addresses["inference"].split(":", 1)
     with connect(scheme, place) as connection:
-        if scheme == "https" and told["asks_for_certificates"]:
+        if scheme == "https" and addresses["asks_for_certificates"]:
             return "ready"
         request = f"GET {ROUTE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode("ascii"))

@@ -43,7 +43,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class PodPorts:
     """The ports of the pod; without one for gRPC, that of the configuration is used, or else 7070."""
 
     http: int = HTTP_PORT
@@ -81,7 +81,7 @@ def find_layout(
     return Layout(store, ",".join(archives), config)
 
 
-def configuration(layout: Layout, ports: Ports) -> bytes:
+def configuration(layout: Layout, ports: PodPorts) -> bytes:
     """The configuration for the server: the model's, followed by what differs in a pod.
 
     Environment variables are always read, as an InferenceService sets everything by them. Unlike in
@@ -92,10 +92,10 @@ def configuration(layout: Layout, ports: Ports) -> bytes:
         own = b"" if layout.config is None else layout.config.read_bytes()
     except OSError as error:
         raise ConfigError(f"--ts-config file cannot be read: {layout.config} ({error.strerror})") from None
-    given = parse(own)
+    original = parse(own)
     here = {
         "enable_envvars_config": "true",
-        "inference_address": f"{_scheme(given)}://0.0.0.0:{ports.http}",
+        "inference_address": f"{_scheme(original)}://0.0.0.0:{ports.http}",
         "management_address": f"http://127.0.0.1:{MANAGEMENT_PORT}",
         "metrics_address": f"http://0.0.0.0:{METRICS_PORT}",
         "grpc_inference_address": "0.0.0.0",  # noqa: S104 - a pod is reached by its own address
@@ -103,16 +103,16 @@ def configuration(layout: Layout, ports: Ports) -> bytes:
     }
     if ports.grpc is not None:
         here["grpc_inference_port"] = str(ports.grpc)
-    here |= {key: "false" for key in _PRINTED if key not in given}
-    if not any(given.get(key, "").strip() for key in _ANY_MODELS):
+    here |= {key: "false" for key in _PRINTED if key not in original}
+    if not any(original.get(key, "").strip() for key in _ANY_MODELS):
         here["load_models"] = layout.load
     # The last of repeated keys takes effect; the empty line ends a line that a backslash would continue.
     return own + b"\n\n" + dump(here).encode("ascii")
 
 
-def _scheme(given: Mapping[str, str]) -> str:
+def _scheme(original: Mapping[str, str]) -> str:
     """The scheme of the file's address: TLS stays TLS."""
-    return "https" if given.get("inference_address", "").strip().lower().startswith("https:") else "http"
+    return "https" if original.get("inference_address", "").strip().lower().startswith("https:") else "http"
 
 
 def _archives(store: Path) -> list[str]:

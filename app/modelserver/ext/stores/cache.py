@@ -29,7 +29,7 @@ from modelserver.models.environments import environment_store as store
 if TYPE_CHECKING:
     from modelserver.ext.stores.stores import Item, Store
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Gets the bytes that have arrived, and all."""
 
 _RANGE: Final = 4 << 20  # bytes of a request
@@ -50,7 +50,7 @@ class Cache:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def hold(
-        self, opened: Store, items: list[Item], url: str, tell: Tell, waits: Callable[[], None]
+        self, opened: Store, items: list[Item], url: str, progress: Progress, waits: Callable[[], None]
     ) -> tuple[Path, store.Use]:
         """The archive of these objects, which stays until its use ends; people read the ``url`` in its mark.
 
@@ -58,18 +58,18 @@ class Cache:
         """
         size = sum(item.size for item in items)
         versions = [(item.name, item.path, item.version, item.size) for item in items]
-        told = json.dumps([type(opened).__name__, opened.endpoint, versions]).encode()
-        identity = hashlib.sha256(told).hexdigest()
+        description = json.dumps([type(opened).__name__, opened.endpoint, versions]).encode()
+        identity = hashlib.sha256(description).hexdigest()
         known = self._root / f"object-{identity}"
-        if (found := self._found(known)) is not None:
-            return found
+        if (held := self._held(known)) is not None:
+            return held
         async with store.locked(part := self._root / f"files-{identity}", waits):
-            if (found := self._found(known)) is not None:
-                return found
+            if (held := self._held(known)) is not None:
+                return held
             part.mkdir(mode=0o700, exist_ok=True)
             self._make_room(part, size, packed=len(items) > 1)
             try:
-                complete = _fetch_all(opened, items, part, tell)
+                complete = _fetch_all(opened, items, part, progress)
                 _check_unchanged(opened, items)
             except (Changed, DownloadFailed):
                 shutil.rmtree(part)
@@ -81,7 +81,7 @@ class Cache:
         self._prune()
         return self._root / f"archive-{digest}" / _FILE, use
 
-    def _found(self, known: Path) -> tuple[Path, store.Use] | None:
+    def _held(self, known: Path) -> tuple[Path, store.Use] | None:
         """The archive of a version of an object, if it is there."""
         try:
             place = self._root / f"archive-{known.read_text('ascii')}"
@@ -149,14 +149,14 @@ def _move(complete: Path, target: Path, origin: str) -> None:
     store.complete(target, origin, size)
 
 
-def _fetch_all(opened: Store, items: list[Item], part: Path, tell: Tell) -> Path:
+def _fetch_all(opened: Store, items: list[Item], part: Path, progress: Progress) -> Path:
     """The archive: the only object, or a zip file of all those of a folder."""
     total, before = sum(item.size for item in items), 0
     for number, item in enumerate(items):
         _check_name(item.name)
         file = part / str(number)
         start = before
-        _fetch(opened, item, file, lambda got, start=start: tell(start + got, total))  # type: ignore[misc]
+        _fetch(opened, item, file, lambda got, start=start: progress(start + got, total))  # type: ignore[misc]
         before += item.size
     if not items[0].name:
         return (part / "0").rename(part / _FILE)
@@ -184,7 +184,7 @@ def _check_name(name: str) -> None:
         raise DownloadFailed(f"the name of {name[:200]!r} leads elsewhere")
 
 
-def _fetch(opened: Store, item: Item, file: Path, tell: Callable[[int], None]) -> None:
+def _fetch(opened: Store, item: Item, file: Path, progress: Callable[[int], None]) -> None:
     """Completes the file, and verifies it. Raises ``DownloadFailed``."""
     with file.open("ab") as into, ThreadPoolExecutor(_AT_ONCE) as threads:
         if into.tell() > item.size:
@@ -203,13 +203,13 @@ def _fetch(opened: Store, item: Item, file: Path, tell: Callable[[int], None]) -
                 raise
             into.write(data)
             done += len(data)
-            tell(done)
+            progress(done)
     algorithm, expected = item.checksum
     if not algorithm:
         return
-    found = _digest(file, algorithm, item.size)
-    if found != expected and opened.vouches_for(item):
-        raise DownloadFailed(f"its checksum is wrong: {algorithm} {found} instead of {expected}")
+    digest = _digest(file, algorithm, item.size)
+    if digest != expected and opened.vouches_for(item):
+        raise DownloadFailed(f"its checksum is wrong: {algorithm} {digest} instead of {expected}")
 
 
 def _read(opened: Store, item: Item, start: int, end: int) -> bytes:
@@ -238,14 +238,14 @@ class _Crc32c:
 
 
 def _digest(path: Path, algorithm: str, size: int = 0) -> str:
-    """In hexadecimal; ``git`` is the id of a blob of ``size`` bytes."""
+    """The digest of a file in hexadecimal; ``git`` is the id of a blob of ``size`` bytes."""
     if algorithm == "crc32c":
-        found: Any = _Crc32c()
+        hasher: Any = _Crc32c()
     elif algorithm == "git":
-        found = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        hasher = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
     else:
-        found = hashlib.new(algorithm, usedforsecurity=False)
+        hasher = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         while data := file.read(_PIECE):
-            found.update(data)
-    return str(found.hexdigest())
+            hasher.update(data)
+    return str(hasher.hexdigest())

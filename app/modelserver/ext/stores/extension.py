@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelserver.ext.stores.calling import Listing
+    from modelserver.ext.stores.client import Listing
     from modelserver.extension import Host
     from modelserver.models.archives.incoming import Transfer
     from modelserver.models.environments.environment_store import Use
@@ -31,20 +31,20 @@ class Stores:
         self._listings: dict[str, Listing] = {}
 
     async def fetch(self, url: str, source: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use]:
-        from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above
-        from modelserver.ext.stores.place import parse_place  # noqa: PLC0415
+        from modelserver.ext.stores.address import parse_address  # noqa: PLC0415
+        from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
-        return await fetch(url, parse_place(source), workdir, transfer)
+        return await fetch(url, parse_address(source), workdir, transfer)
 
     async def fetch_signed(self, url: str, workdir: Path, transfer: Transfer) -> tuple[Path, Use, str]:
-        from modelserver.ext.stores.calling import fetch  # noqa: PLC0415 - see above
-        from modelserver.ext.stores.place import signed_place  # noqa: PLC0415
+        from modelserver.ext.stores.address import signed_address  # noqa: PLC0415
+        from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 
-        place = signed_place(url, os.environ)
-        path, use = await fetch(url, place, workdir, transfer)
-        return path, use, place.name
+        address = signed_address(url, os.environ)
+        path, use = await fetch(url, address, workdir, transfer)
+        return path, use, address.name
 
     async def names(self, url: str) -> list[str]:
-        from modelserver.ext.stores.calling import Listing  # noqa: PLC0415 - see above
+        from modelserver.ext.stores.client import Listing  # noqa: PLC0415 - see above
 
         return await self._listings.setdefault(url, Listing(url)).names()

@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound, ModelServerError
+from modelserver.ext.stores.address import StoreAddress  # noqa: TC001 - msgspec reads annotations at run time
 from modelserver.ext.stores.cache import Cache
-from modelserver.ext.stores.place import Place  # noqa: TC001 - msgspec reads annotations at run time
-from modelserver.ext.stores.stores import Item, is_missing, not_found, open_store, reason_of
+from modelserver.ext.stores.stores import Item, is_missing, missing_error, open_store, reason_of
 
 if TYPE_CHECKING:
     from modelserver.models.environments.environment_store import Use
@@ -38,7 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    place: Place
+    address: StoreAddress
     lists: bool
     folder: str
     cache: str
@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
 
 
-class _Told:
+class _MessageWriter:
     """Writes the messages."""
 
     def __init__(self, out: IO[bytes]) -> None:
@@ -81,29 +81,29 @@ class _Told:
         self(Message(waits=True))
 
 
-async def perform(task: Task, told: _Told) -> tuple[Message, Use | None]:
+async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | None]:
     """The last message, and what is held as long as the server needs it."""
     try:
-        opened = open_store(task.place)
+        opened = open_store(task.address)
         if task.lists:
             names = [f"{name}/" if is_folder else name for name, is_folder in opened.names()]
             return Message(names=names), None
         items = opened.items()
         _check(items, task)
         cache = Cache(Path(task.cache), task.cache_size)
-        path, use = await cache.hold(opened, items, task.url, told.progress, told.waits)
+        path, use = await cache.hold(opened, items, task.url, writer.progress, writer.waits)
         return Message(path=str(path)), use
     except ModelServerError as error:
         final = error
     except Exception as error:  # noqa: BLE001 - libraries raise anything
-        final = not_found(task.url) if is_missing(error) else DownloadFailed(reason_of(error))
+        final = missing_error(task.url) if is_missing(error) else DownloadFailed(reason_of(error))
     return Message(error=type(final).__name__, text=_named(task.url, final)), None
 
 
 def _check(items: list[Item], task: Task) -> None:
     """Raises ``ModelNotFound`` and ``DownloadFailed``."""
     if not items:
-        raise not_found(task.url)
+        raise missing_error(task.url)
     if sum(item.size for item in items) > task.max_bytes:
         raise DownloadFailed(f"it is larger than {task.max_bytes} bytes")
 
@@ -125,8 +125,8 @@ def main() -> None:
     """The process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    # What libraries print is not a message.
-    told = _Told(os.fdopen(os.dup(1), "wb"))
+    # Standard output is for messages only: what libraries print goes to standard error.
+    writer = _MessageWriter(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     logging.disable()
     warnings.simplefilter("ignore")
@@ -134,8 +134,8 @@ def main() -> None:
     task = msgspec.json.decode(server.readline(), type=Task)
     os.chdir(task.folder)
     threading.Thread(target=_end_with, args=(server,), daemon=True).start()
-    message, held = asyncio.run(perform(task, told))
-    told(message)
+    message, held = asyncio.run(perform(task, writer))
+    writer(message)
     if held is not None:
         threading.Event().wait()
     os._exit(0)

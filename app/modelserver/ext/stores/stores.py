@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
-from modelserver.ext.stores.place import PACKAGES, Place
+from modelserver.ext.stores.address import PACKAGES, StoreAddress
 
 _MD5: Final = re.compile("[0-9a-f]{32}")
 _MOST_FILES: Final = 10_000
@@ -51,14 +51,14 @@ class Store(ABC):
     Methods raise whatever the libraries raise, and :class:`Changed`; see :func:`reason_of`.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = address
         self._files = self._open()
 
     def _open(self) -> Any:
         import fsspec  # noqa: PLC0415
 
-        return fsspec.filesystem(self._place.scheme, skip_instance_cache=True, **self._options())
+        return fsspec.filesystem(self._address.scheme, skip_instance_cache=True, **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {}
@@ -104,14 +104,14 @@ class Store(ABC):
         info = self._files.info(path)
         if info["type"] == "file":
             return [self._item("", info)]
-        found = self._files.find(path, detail=True)
-        if len(found) > _MOST_FILES:
-            raise DownloadFailed(f"there are {len(found)} files in it, {_MOST_FILES} are possible")
+        files = self._files.find(path, detail=True)
+        if len(files) > _MOST_FILES:
+            raise DownloadFailed(f"there are {len(files)} files in it, {_MOST_FILES} are possible")
         start = path.rstrip("/") + "/"
         return sorted(
             (
                 self._item(str(info["name"]).removeprefix(start), info)
-                for info in found.values()
+                for info in files.values()
                 if not str(info["name"]).endswith("/")
             ),
             key=lambda item: item.name,
@@ -119,18 +119,17 @@ class Store(ABC):
 
     def names(self) -> list[tuple[str, bool]]:
         """What is directly in the folder: each name, and whether it is a folder."""
-        found = self._files.ls(self._root(), detail=True)
-        return [
-            (str(info["name"]).rstrip("/").rpartition("/")[2], info["type"] == "directory") for info in found
-        ]
+        entries = self._files.ls(self._root(), detail=True)
+        kinds = {str(entry["name"]).rstrip("/"): entry["type"] for entry in entries}
+        return [(name.rpartition("/")[2], kind == "directory") for name, kind in kinds.items()]
 
     def _root(self) -> str:
-        return self._place.path
+        return self._address.path
 
 
 class _S3(Store):
     def _options(self) -> dict[str, Any]:
-        return {"client_kwargs": {"region_name": self._place.region}} if self._place.region else {}
+        return {"client_kwargs": {"region_name": self._address.region}} if self._address.region else {}
 
     @property
     def endpoint(self) -> str:
@@ -221,10 +220,10 @@ class _Hub(Store):
     """A revision is a branch, which moves: everything is read from the commit that it is now."""
 
     def _root(self) -> str:
-        place = self._place
-        repository, _, revision = place.bucket.partition("@")
+        address = self._address
+        repository, _, revision = address.bucket.partition("@")
         commit = self._files._api.repo_info(repository, revision=revision or None).sha
-        return f"{repository}@{commit}" + (f"/{place.key}" if place.key else "")
+        return f"{repository}@{commit}" + (f"/{address.key}" if address.key else "")
 
     @property
     def endpoint(self) -> str:
@@ -248,19 +247,19 @@ class _Hub(Store):
 _STORES: Final[dict[str, type[Store]]] = {"s3": _S3, "gs": _Google, "az": _Azure, "hf": _Hub}
 
 
-def open_store(place: Place) -> Store:
+def open_store(address: StoreAddress) -> Store:
     """Raises ``InternalError`` if a package is missing, and what the library raises."""
-    package = PACKAGES[place.scheme]
+    package = PACKAGES[address.scheme]
     try:
         import_module("fsspec")
         import_module(package)
     except ImportError as error:
         missing = (error.name or package).partition(".")[0]
         raise InternalError(
-            f"{place.scheme}:// needs {missing}, which is not installed: pip install 'modelserver[sources]', "
-            f"or pip install fsspec {package}"
+            f"{address.scheme}:// needs {missing}, which is not installed: "
+            f"pip install 'modelserver[sources]', or pip install fsspec {package}"
         ) from error
-    return _STORES[place.scheme](place)
+    return _STORES[address.scheme](address)
 
 
 def reason_of(error: BaseException) -> str:
@@ -277,7 +276,7 @@ def reason_of(error: BaseException) -> str:
     return f"the store could not be read: {', caused by '.join(dict.fromkeys(chain))}"
 
 
-def not_found(url: str) -> ModelNotFound:
+def missing_error(url: str) -> ModelNotFound:
     """The error if there is neither an object nor a folder."""
     return ModelNotFound(f"Model not found at: {url}")
 
@@ -289,8 +288,8 @@ def is_missing(error: BaseException) -> bool:
 
 def _code_of(error: BaseException) -> str:
     """Amazon's name of an error, such as ``NoSuchBucket``."""
-    for told in (error, error.__cause__):
-        answer = getattr(told, "response", None)
+    for cause in (error, error.__cause__):
+        answer = getattr(cause, "response", None)
         if isinstance(answer, Mapping):
             return re.sub(r"[^\w.-]", "", str(answer.get("Error", {}).get("Code", "")))[:60]
     return ""
@@ -298,9 +297,9 @@ def _code_of(error: BaseException) -> str:
 
 def _status_of(error: BaseException) -> int:
     """The HTTP status, 0 if it is none."""
-    for told in (error, getattr(error, "response", None)):
+    for source in (error, getattr(error, "response", None)):
         for name in ("status_code", "code", "status"):
-            found = getattr(told, name, None)
-            if isinstance(found, int):
-                return found
+            status = getattr(source, name, None)
+            if isinstance(status, int):
+                return status
     return 0

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from modelserver.models.archives.urls import UrlPolicy
 
 MANIFEST_PATH: Final = "WAR-INF/MANIFEST.json"
-# Bytes of the manifest, of the specification and of the file of functions.
+# The most bytes of the manifest, the specification and the file of functions.
 _LARGEST: Final = 4 << 20
-# Of the helper that reads archives: bytes of address space, and seconds of CPU time.
+# Limits of the helper that reads archives: bytes of address space, and seconds of CPU time.
 _MEMORY: Final = 1 << 30
 _SECONDS: Final = 60.0
 
@@ -40,7 +40,7 @@ class _Manifest(msgspec.Struct, frozen=True):
     workflow: _Named = _Named()
 
 
-class Contents(msgspec.Struct, frozen=True):
+class ArchiveContents(msgspec.Struct, frozen=True):
     """What an archive says. ``name`` and ``handler`` are empty where the manifest has none."""
 
     name: str
@@ -54,7 +54,7 @@ class WorkflowArchive:
 
     url: str
     folder: Path
-    contents: Contents
+    contents: ArchiveContents
     downloaded: Path | None = None
 
     def remove(self) -> None:
@@ -114,7 +114,7 @@ async def find_archive(url: str, store: Path | None, policy: UrlPolicy, workdir:
     raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
 
 
-def read_archive(path: str, folder: str) -> Contents:
+def read_archive(path: str, folder: str) -> ArchiveContents:
     """Runs in a helper: unpacks an archive into ``folder``, and reads it.
 
     Raises InvalidWorkflow, InvalidDag, and InternalError if it cannot be stored.
@@ -133,7 +133,7 @@ def read_archive(path: str, folder: str) -> Contents:
     text = _text(target, manifest.spec_file, "specFile")
     functions = _text(target, manifest.handler, "handler") if manifest.handler else None
     specification = parse_specification(text, manifest.spec_file, functions)
-    return Contents(manifest.workflow_name or "", manifest.handler or "", specification)
+    return ArchiveContents(manifest.workflow_name or "", manifest.handler or "", specification)
 
 
 def _manifest(folder: Path) -> _Named:

@@ -38,7 +38,7 @@ class Extension:
             return
 
         async def settle(grace: float) -> None:
-            # Between two of its nodes, a request waits at none of them.
+            # A request that is between two nodes is not in any pool, so it is awaited here.
             await workflows.settle(grace)
             workflows.close()
 

@@ -71,9 +71,9 @@ class WorkflowDescription(TypedDict):
     nodes: list[WorkflowNode]
 
 
-# The workers are waited for in any case, as in TorchServe.
+# `synchronous` has no effect: workers are always awaited, as in TorchServe.
 _KNOWN = (*WorkflowRequest.model_fields, "synchronous")
-# What TorchServe tells of a node without a batch size or delay.
+# TorchServe's values for a node without a batch size or delay.
 _BATCH_SIZE, _BATCH_DELAY = 1, 50
 
 

@@ -43,7 +43,7 @@ _log = logging.getLogger("modelserver.workflows")
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Run:
+class WorkflowRun:
     """A request and its answer.
 
     Nodes start as soon as all before them have answered, so branches run at once. A node that fails for good
@@ -59,27 +59,6 @@ class Run:
         on_end: called once, when no node has the request any more.
     """
 
-    __slots__ = (
-        "_attempts",
-        "_deadline",
-        "_exchange",
-        "_given",
-        "_graph",
-        "_left",
-        "_live",
-        "_loop",
-        "_max_given",
-        "_max_reply",
-        "_missing",
-        "_off_loop",
-        "_on_end",
-        "_outputs",
-        "_packed",
-        "_registry",
-        "_replied",
-        "_workflow",
-    )  # fmt: skip
-
     def __init__(
         self,
         exchange: Exchange,
@@ -88,25 +67,25 @@ class Run:
         off_loop: OffLoop,
         settings: Settings,
         *,
-        on_end: Callable[[Run], None],
+        on_end: Callable[[WorkflowRun], None],
     ) -> None:
         self._exchange = exchange
         self._workflow = workflow
         self._registry = registry
         self._off_loop = off_loop
-        self._on_end: Callable[[Run], None] | None = on_end
+        self._on_end: Callable[[WorkflowRun], None] | None = on_end
         self._loop = asyncio.get_running_loop()
         self._packed = exchange.packed_headers()
         limit = exchange.deadline_ms / 1000.0 if exchange.deadline_ms else math.inf
         self._deadline = monotonic() + limit
         graph = self._graph = workflow.specification.graph
         self._missing = {name: len(before) for name, before in graph.before.items()}
-        # Of each node, how many after it still need its output.
+        # For each node, the number of later nodes that still need its output.
         self._left = {name: len(after) for name, after in graph.after.items()}
-        # Bytes so far: of what each node is given, and of the answer.
-        self._given = dict.fromkeys(graph.after, 0)
+        # Bytes so far: of each node's input, and of the answer.
+        self._received = dict.fromkeys(graph.after, 0)
         self._replied = 0
-        self._max_given, self._max_reply = settings.max_request_size, settings.max_response_size
+        self._max_received, self._max_reply = settings.max_request_size, settings.max_response_size
         self._outputs: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
         self._live: dict[str, tuple[ModelVersion, Request]] = {}
@@ -141,8 +120,8 @@ class Run:
         try:
             model = self._registry.version_for(self._workflow.model_name(node), None, self._exchange)
             traffic = model.traffic
-            asked = self._input(node)
-            request = make_request(asked, model, self._exchange.request_id, self._packed, now, left, False)
+            parsed = self._input(node)
+            request = make_request(parsed, model, self._exchange.request_id, self._packed, now, left, False)
             request.on_done = partial(self._answered, node, model)
             if self._exchange.watcher is not None:
                 self._exchange.watcher.queued(request, model)
@@ -191,7 +170,11 @@ class Run:
             return
         _log.warning(
             "Request %s: attempt %d at node %s of workflow %s failed: %s",
-            *(self._exchange.request_id, self._attempts[node], node, self._workflow.name, failure),
+            self._exchange.request_id,
+            self._attempts[node],
+            node,
+            self._workflow.name,
+            failure,
         )
         self._ask(node)
 
@@ -207,9 +190,9 @@ class Run:
                 del self._outputs[source]
         ready = []
         for target in graph.after[node]:
-            self._given[target] += len(content)
-            if self._given[target] > self._max_given:
-                self._fail(target, too_large(self._max_given))
+            self._received[target] += len(content)
+            if self._received[target] > self._max_received:
+                self._fail(target, too_large(self._max_received))
                 return
             self._missing[target] -= 1
             if not self._missing[target]:
@@ -219,8 +202,8 @@ class Run:
         elif not graph.after[node]:
             self._replied += len(content)
             if self._replied > self._max_reply:
-                told = f"The answer has {self._replied} bytes, max_response_size allows {self._max_reply}."
-                self._fail_whole(InternalError(told))
+                message = f"The answer has {self._replied} bytes, max_response_size allows {self._max_reply}."
+                self._fail_whole(InternalError(message))
             elif all(end in self._outputs for end in graph.ends):
                 self._finish([self._outputs[end] for end in graph.ends])
 
@@ -237,7 +220,7 @@ class Run:
         elif (size := sum(map(len, contents))) <= LIGHT_BYTES:
             self._reply(join_ends(ends, contents))
         else:
-            stop = self._off_loop.start(size, self._join_aside(contents), self._fail_whole)
+            stop = self._off_loop.start(size, self._join_off_loop(contents), self._fail_whole)
 
             def leave() -> None:
                 stop()
@@ -245,7 +228,7 @@ class Run:
 
             self._exchange.on_disconnect = leave
 
-    async def _join_aside(self, contents: list[bytes]) -> None:
+    async def _join_off_loop(self, contents: list[bytes]) -> None:
         self._reply(await self._off_loop.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
 
     def _reply(self, content: bytes) -> None:
@@ -256,21 +239,24 @@ class Run:
         """Ends the request with the node's name. Clients see why where the model's errors are shown."""
         _log.warning(
             "Request %s: node %s of workflow %s failed: %s",
-            *(self._exchange.request_id, node, self._workflow.name, error),
+            self._exchange.request_id,
+            node,
+            self._workflow.name,
+            error,
         )
         text = f"Error executing {node}"
         if isinstance(error, ServiceUnavailable):
-            told: ModelServerError = ServiceUnavailable(f"{text}: {error.message}")
+            failure: ModelServerError = ServiceUnavailable(f"{text}: {error.message}")
         elif isinstance(error, PayloadTooLarge):
-            told = PayloadTooLarge(f"{text}: {error.message}")
+            failure = PayloadTooLarge(f"{text}: {error.message}")
         elif isinstance(error, DeadlineExceeded) and monotonic() >= self._deadline:
-            told = DeadlineExceeded(f"{text}: {error.message}")
+            failure = DeadlineExceeded(f"{text}: {error.message}")
         elif model is not None and model.exposes_errors:
-            told = InternalError(f"{text}: {error.message}")
-            told.request_id = self._exchange.request_id if isinstance(error, HandlerError) else None
+            failure = InternalError(f"{text}: {error.message}")
+            failure.request_id = self._exchange.request_id if isinstance(error, HandlerError) else None
         else:
-            told = InternalError(text)
-        self._fail_whole(told)
+            failure = InternalError(text)
+        self._fail_whole(failure)
 
     def _fail_whole(self, error: ModelServerError) -> None:
         self._exchange.fail(error)

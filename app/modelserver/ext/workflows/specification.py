@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence  # noqa: TC003 - helpers read annotations at run time
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from modelserver.errors import InvalidDag, InvalidModel, InvalidWorkflow
-from modelserver.ext.workflows.graph import Graph, make_graph
 from modelserver.models.options.values import excerpt
 from modelserver.models.settings.key import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Each has workers of its own.
+# The number is limited because each node has its own workers.
 MAX_NODES = 256
 _SECTIONS = ("models", "dag")
-# Warnings in a refusal.
-_TOLD = 3
+# The most warnings in a refusal.
+_MOST_WARNINGS = 3
 
 
-class Options(msgspec.Struct, frozen=True):
+class NodeOptions(msgspec.Struct, frozen=True):
     """How a node is served. ``batch_size`` and ``max_batch_delay`` (ms) are None where nothing was said.
 
     A failed attempt is repeated ``retry_attempts`` times; ``timeout_ms`` bounds each attempt.
@@ -37,11 +38,11 @@ class Options(msgspec.Struct, frozen=True):
     timeout_ms: int = 10_000
 
 
-class Node(msgspec.Struct, frozen=True):
+class NodeSpec(msgspec.Struct, frozen=True):
     """A model, with the ``url`` of its archive, or a function of the handler's file, without one."""
 
     name: str
-    options: Options
+    options: NodeOptions
     url: str = ""
 
 
@@ -51,14 +52,14 @@ class Specification(msgspec.Struct, frozen=True):
     ``dag`` is the text that describes the graph in TorchServe's form.
     """
 
-    nodes: dict[str, Node]
+    nodes: dict[str, NodeSpec]
     graph: Graph
-    common: Options
+    common: NodeOptions
     dag: str
     warnings: tuple[str, ...] = ()
 
 
-# Smallest values.
+# The options of a node, with their smallest values.
 _KEYS = {
     "min-workers": 0,
     "max-workers": 0,
@@ -87,18 +88,18 @@ def parse_specification(text: str, file: str, functions: str | None) -> Specific
         return _specification(document, file, functions, warnings)
     except (InvalidDag, InvalidWorkflow) as error:
         # An unknown section explains nothing where all known ones are there.
-        told = warnings[0 if set(_SECTIONS) - document.keys() else len(odd) :]
-        if not told:
+        relevant = warnings[0 if set(_SECTIONS) - document.keys() else len(odd) :]
+        if not relevant:
             raise
-        raise type(error)(". ".join([error.message.removesuffix("."), *told[:_TOLD]])) from None
+        raise type(error)(". ".join([error.message.removesuffix("."), *relevant[:_MOST_WARNINGS]])) from None
 
 
 def _specification(
     document: Mapping[str, Any], file: str, functions: str | None, warnings: list[str]
 ) -> Specification:
     models, dag = (_mapping(document, section, file) for section in _SECTIONS)
-    common = _options(models, Options(), f"{file}: models")
-    urls: dict[str, tuple[str, Options]] = {}
+    common = _options(models, NodeOptions(), f"{file}: models")
+    urls: dict[str, tuple[str, NodeOptions]] = {}
     for name, model in models.items():
         if name in _KEYS:
             continue
@@ -114,19 +115,23 @@ def _specification(
     if len(graph.after) > MAX_NODES:
         raise InvalidDag(f"The graph has {len(graph.after)} nodes, {MAX_NODES} are allowed.")
     known = None if functions is None else _functions(functions)
-    alone = Options(retry_attempts=common.retry_attempts, timeout_ms=common.timeout_ms)
+    alone = NodeOptions(retry_attempts=common.retry_attempts, timeout_ms=common.timeout_ms)
     nodes = {name: _node(name, urls, alone, known, file) for name in graph.after}
     return Specification(nodes, graph, common, _dag_text(dag), tuple(warnings))
 
 
 def _node(
-    name: str, urls: Mapping[str, tuple[str, Options]], alone: Options, known: set[str] | None, file: str
-) -> Node:
+    name: str,
+    urls: Mapping[str, tuple[str, NodeOptions]],
+    alone: NodeOptions,
+    known: set[str] | None,
+    file: str,
+) -> NodeSpec:
     if name in urls:
         url, options = urls[name]
         if not url:
             raise InvalidWorkflow(f"{file}: models.{excerpt(name)}: a url is needed")
-        return Node(name, options, url)
+        return NodeSpec(name, options, url)
     if known is None:
         raise InvalidDag(f"Unknown node {name!r}: it is not among the models, and there is no handler file.")
     if not name.isidentifier() or ("*" not in known and name not in known):
@@ -134,14 +139,14 @@ def _node(
             f"Unknown node {name!r}: it is neither among the models nor a function of the handler file."
         )
     # As in TorchServe, only retries and timeout of the common options are for functions.
-    return Node(name, alone)
+    return NodeSpec(name, alone)
 
 
-def _options(given: Mapping[str, Any], common: Options, place: str) -> Options:
+def _options(section: Mapping[str, Any], common: NodeOptions, place: str) -> NodeOptions:
     values = {
-        key.replace("-", "_"): _number(given[key], smallest, f"{place}.{key}")
+        key.replace("-", "_"): _number(section[key], smallest, f"{place}.{key}")
         for key, smallest in _KEYS.items()
-        if given.get(key) is not None
+        if section.get(key) is not None
     }
     options = msgspec.structs.replace(common, **values)
     if options.max_workers < options.min_workers:
@@ -159,12 +164,12 @@ def _number(value: object, smallest: int, place: str) -> int:
 
 
 def _mapping(document: Mapping[str, Any], section: str, file: str) -> dict[Any, Any]:
-    found = document.get(section)
-    if found is None:
+    mapping = document.get(section)
+    if mapping is None:
         return {}
-    if not isinstance(found, dict):
-        raise InvalidWorkflow(f"{file}: {section}={excerpt(found)}: a mapping (key: value lines) is needed")
-    return found
+    if not isinstance(mapping, dict):
+        raise InvalidWorkflow(f"{file}: {section}={excerpt(mapping)}: a mapping (key: value lines) is needed")
+    return mapping
 
 
 def _targets(name: object, targets: object, file: str) -> list[str]:
@@ -194,17 +199,58 @@ def _functions(source: str) -> set[str]:
 
 
 def _dag_text(dag: Mapping[Any, Any]) -> str:
-    """As Java prints a map of lists."""
+    """The graph in the form in which Java prints a map of lists."""
 
-    def told(value: object) -> str:
+    def text_of(value: object) -> str:
         if isinstance(value, list):
-            return f"[{', '.join(map(told, value))}]"
+            return f"[{', '.join(map(text_of, value))}]"
         return "null" if value is None else str(value)
 
-    return "{" + ", ".join(f"{told(name)}={told(targets)}" for name, targets in dag.items()) + "}"
+    return "{" + ", ".join(f"{text_of(name)}={text_of(targets)}" for name, targets in dag.items()) + "}"
 
 
 def _unknown(place: str, key: object, known: tuple[str, ...]) -> str:
     close = get_close_matches(str(key).lower(), known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"{place}: {excerpt(key)} is not known and is ignored{meant}"
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The nodes in the order in which they were named. ``after`` and ``before`` have an entry for each.
+
+    ``ends`` are the nodes with nothing after them; their answers are the workflow's.
+    """
+
+    start: str
+    ends: tuple[str, ...]
+    after: dict[str, tuple[str, ...]]
+    before: dict[str, tuple[str, ...]]
+
+
+def make_graph(edges: Mapping[str, Sequence[str]]) -> Graph:
+    """The graph of the edges from each node to those after it, named once even if they are repeated.
+
+    Raises InvalidDag, beginning with TorchServe's words: no node, a cycle, not exactly one start.
+    """
+    names = list(dict.fromkeys([*edges, *(name for targets in edges.values() for name in targets)]))
+    after = {name: tuple(dict.fromkeys(edges.get(name, ()))) for name in names}
+    before: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+    for name, targets in after.items():
+        for target in targets:
+            before[target] = (*before[target], name)
+    _check_cycles(after, before)
+    starts = [name for name in names if not before[name]]
+    if len(starts) != 1:
+        problem = f"nothing comes before {' and '.join(map(repr, starts))}" if starts else "there is no node"
+        raise InvalidDag(f"DAG should have only one start node: {problem}")
+    return Graph(starts[0], tuple(name for name in names if not after[name]), after, before)
+
+
+def _check_cycles(after: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]) -> None:
+    for name, targets in after.items():
+        if name in targets:
+            raise InvalidDag(f"Self loop exception: {name!r} follows itself")
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        raise InvalidDag(f"Not a valid DAG: there is a cycle, {' -> '.join(error.args[1])}") from None

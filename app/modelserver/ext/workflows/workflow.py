@@ -11,10 +11,10 @@ from modelserver.models.options.resolve import Registration
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.archive import WorkflowArchive
-    from modelserver.ext.workflows.specification import Node, Specification
+    from modelserver.ext.workflows.specification import NodeSpec, Specification
     from modelserver.models.version import SavedWorkflow
 
-# TorchServe's, in ms, for a node that batches and says nothing else.
+# TorchServe's default delay in ms for a node with a batch size.
 _BATCH_DELAY = 50
 
 
@@ -29,7 +29,7 @@ class Workflow:
 
     @property
     def url(self) -> str:
-        """As registered."""
+        """The URL that the workflow was registered with."""
         return self.archive.url
 
     @property
@@ -41,7 +41,7 @@ class Workflow:
         """The name of a node's model."""
         return f"{self.name}__{node}"
 
-    def registration(self, node: Node, asked: SavedWorkflow) -> Registration:
+    def registration(self, node: NodeSpec, request: SavedWorkflow) -> Registration:
         """How a node is registered. What neither specification nor request says is up to the model's archive.
 
         A function's archive is the folder of this one, and its handler the function.
@@ -58,19 +58,19 @@ class Workflow:
             max_workers=options.max_workers,
             batch_size=options.batch_size,
             max_batch_delay=delay,
-            response_timeout=asked.response_timeout,
-            startup_timeout=asked.startup_timeout,
+            response_timeout=request.response_timeout,
+            startup_timeout=request.startup_timeout,
             trusted=function,
             workflow=self.name,
         )
 
-    def begun(self, run: object) -> None:
-        """It answers another request."""
+    def add_run(self, run: object) -> None:
+        """Adds a request that is being answered."""
         self.runs.add(run)
         self._quiet.clear()
 
-    def ended(self, run: object) -> None:
-        """A request has ended."""
+    def remove_run(self, run: object) -> None:
+        """Removes a request that has ended."""
         self.runs.discard(run)
         if not self.runs:
             self._quiet.set()

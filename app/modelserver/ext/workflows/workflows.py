@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive
-    from modelserver.ext.workflows.run import Run
-    from modelserver.ext.workflows.specification import Node
+    from modelserver.ext.workflows.run import WorkflowRun
+    from modelserver.ext.workflows.specification import NodeSpec
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import SavedWorkflow
@@ -60,37 +60,37 @@ class Workflows:
         policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._reads = settings.workflow_store, policy, workdir / "workflows"
         self._reader: ArchiveReader | None = None
-        self._run_of: type[Run]
+        self._run_of: type[WorkflowRun]
         self._workflows: dict[str, Workflow] = {}
         self._failures: dict[str, str] = {}
-        # Names of those being registered or unregistered.
+        # Names of workflows that are being registered or unregistered.
         self._busy: set[str] = set()
 
     def get(self, name: str) -> Workflow:
         """Raises WorkflowNotFound, and ServiceUnavailable for one that could not be restored."""
-        found = self._workflows.get(name)
-        if found is not None:
-            return found
+        workflow = self._workflows.get(name)
+        if workflow is not None:
+            return workflow
         if name in self._failures:
             raise ServiceUnavailable(f"Workflow {name} could not be restored: {self._failures[name]}")
         raise WorkflowNotFound.named(name)
 
     def urls(self) -> dict[str, str]:
         """The URLs by name, of those that could not be restored too."""
-        found = {name: workflow.url for name, workflow in self._workflows.items()}
-        return {**{name: saved.url for name, saved in self._registry.workflows.items()}, **found}
+        registered = {name: workflow.url for name, workflow in self._workflows.items()}
+        return {**{name: saved.url for name, saved in self._registry.workflows.items()}, **registered}
 
     # -- changing
 
-    async def register(self, asked: SavedWorkflow, name: str | None = None) -> Workflow:
+    async def register(self, request: SavedWorkflow, name: str | None = None) -> Workflow:
         """Registers a workflow with all its models, and waits for their workers.
 
         Raises WorkflowNotFound, InvalidWorkflow, InvalidDag, Conflict, WorkflowFailed for models that cannot
         be registered, and the errors of a download; nothing is left behind then.
         """
-        archive = await (await self._opened()).open(asked.url)
+        archive = await (await self._opened()).open(request.url)
         try:
-            return await self._register(archive, name, asked)
+            return await self._register(archive, name, request)
         except BaseException:
             await asyncio.to_thread(archive.remove)
             raise
@@ -100,20 +100,20 @@ class Workflows:
         if self._reader is None:
             archives = await asyncio.to_thread(import_module, "modelserver.ext.workflows.archive")
             runs = await asyncio.to_thread(import_module, "modelserver.ext.workflows.run")
-            self._run_of = runs.Run
+            self._run_of = runs.WorkflowRun
             self._reader = archives.ArchiveReader(*self._reads)
         return self._reader
 
-    async def _register(self, archive: WorkflowArchive, name: str | None, asked: SavedWorkflow) -> Workflow:
+    async def _register(self, archive: WorkflowArchive, name: str | None, request: SavedWorkflow) -> Workflow:
         workflow = Workflow(name or archive.contents.name, archive)
         name = workflow.name
-        self._check_names(workflow, asked)
+        self._check_names(workflow, request)
         for warning in workflow.specification.warnings:
             _log.warning("Workflow %s: %s", name, warning)
         self._busy.add(name)
         try:
             registering = [
-                self._register_node(workflow, node, asked) for node in workflow.specification.nodes.values()
+                self._register_node(workflow, node, request) for node in workflow.specification.nodes.values()
             ]
             await self._all(workflow, registering)
         finally:
@@ -121,12 +121,14 @@ class Workflows:
         self._workflows[name] = workflow
         self._failures.pop(name, None)
         downloaded = archive.downloaded
-        self._registry.workflows[name] = asked if downloaded is None else asked._replace(url=downloaded.name)
+        self._registry.workflows[name] = (
+            request if downloaded is None else request._replace(url=downloaded.name)
+        )
         _log.info("Workflow %s registered: %s", name, workflow.specification.dag)
         await self._registry.changed()
         return workflow
 
-    def _check_names(self, workflow: Workflow, asked: SavedWorkflow) -> None:
+    def _check_names(self, workflow: Workflow, request: SavedWorkflow) -> None:
         """Raises InvalidWorkflow, or Conflict where names are taken, but by other versions of a node."""
         name = workflow.name
         if not name:
@@ -143,13 +145,13 @@ class Workflows:
                 check_name(model)
         except InvalidModel as error:
             raise InvalidWorkflow(error.message) from None
-        taken = set(self._registry.names()) - asked.nodes.keys()
+        taken = set(self._registry.names()) - request.nodes.keys()
         for model in models:
             if model in taken:
                 raise Conflict(f"Workflow {name} needs the name {model}, which a model already has.")
 
-    async def _register_node(self, workflow: Workflow, node: Node, asked: SavedWorkflow) -> None:
-        registration = workflow.registration(node, asked)
+    async def _register_node(self, workflow: Workflow, node: NodeSpec, request: SavedWorkflow) -> None:
+        registration = workflow.registration(node, request)
         try:
             model = await self._registry.register(registration)
         except ModelServerError as error:
@@ -157,7 +159,7 @@ class Workflows:
             reason = f"Workflow Node {name} failed to register. Details: {error.message}"
             raise WorkflowFailed(reason) from error
         if registration.trusted:
-            # Not where it was unpacked.
+            # Descriptions show the archive's URL, not the unpacked folder.
             model.url, model.archive = workflow.url, replace(model.archive, url=workflow.url)
         await self._registry.wait_loaded(model)
 
@@ -179,8 +181,8 @@ class Workflows:
         for error in failures:
             if not isinstance(error, ModelServerError):
                 raise error
-        told = ", ".join(str(error) for error in failures)
-        raise WorkflowFailed(f"Workflow {workflow.name} has failed to register. Failures: [{told}]")
+        reasons = ", ".join(str(error) for error in failures)
+        raise WorkflowFailed(f"Workflow {workflow.name} has failed to register. Failures: [{reasons}]")
 
     async def unregister(self, name: str) -> None:
         """Unregisters a workflow and its models; requests being answered have the usual grace.
@@ -221,10 +223,10 @@ class Workflows:
         """The versions of a node's model, the default one last; empty if somebody unregistered it."""
         name = workflow.model_name(node)
         try:
-            found = self._registry.versions(name)
+            versions = self._registry.versions(name)
         except ModelNotFound:
             return []
-        return [(name, model.version) for model in sorted(found, key=self._registry.is_default)]
+        return [(name, model.version) for model in sorted(versions, key=self._registry.is_default)]
 
     # -- asking
 
@@ -249,9 +251,9 @@ class Workflows:
 
     def _run(self, exchange: Exchange, workflow: Workflow) -> None:
         run = self._run_of(
-            exchange, workflow, self._registry, self._off_loop, self._settings, on_end=workflow.ended
+            exchange, workflow, self._registry, self._off_loop, self._settings, on_end=workflow.remove_run
         )
-        workflow.begun(run)
+        workflow.add_run(run)
         run.start()
 
     # -- start and end

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError, ModelServerError
 from modelserver.tools.commands import check_least, exit_status
-from modelserver.tools.doctor.compare import TOLERANCE
-from modelserver.tools.doctor.doctor import CALLS, LARGEST, Wish, examine
+from modelserver.tools.doctor.answer_checks import TOLERANCE
+from modelserver.tools.doctor.doctor import CALLS, LARGEST, CheckOptions, examine
 from modelserver.tools.doctor.report import as_json, as_text
 from modelserver.tools.doctor.samples import read_samples
 from modelserver.tools.serve.console import Style
-from modelserver.tools.serve.wanted import locate_source
+from modelserver.tools.serve.options import locate_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def check(options: argparse.Namespace) -> int:
     check_least(options, 1, "batch_size")
     check_least(options, 0, "calls", "tolerance")
     _, file, _ = locate_source(options.source, options.model_file)
-    wish = Wish(
+    wish = CheckOptions(
         options.source,
         options.model_file,
         read_samples(options.input, options.content_type),

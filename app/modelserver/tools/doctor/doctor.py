@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.engine.pools.output import without_quote
 from modelserver.errors import StartFailed
-from modelserver.tools.doctor.answering import (
+from modelserver.tools.doctor.answer_checks import (
     GIVE_SOME,
+    TOLERANCE,
     check_alone,
     check_bad_row,
     check_batches,
     check_empty,
     check_workers,
 )
-from modelserver.tools.doctor.chart import Chart
-from modelserver.tools.doctor.compare import TOLERANCE
-from modelserver.tools.doctor.costing import check_cost
-from modelserver.tools.doctor.enduring import check_calls, check_endurance
-from modelserver.tools.doctor.loading import check_imports, check_requirements, check_training
+from modelserver.tools.doctor.cost import check_cost
+from modelserver.tools.doctor.endurance import check_calls, check_endurance
+from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.load_checks import check_imports, check_requirements, check_training
 from modelserver.tools.doctor.patient import Patient, WorkerGone, place_in
 from modelserver.tools.doctor.samples import made_samples
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from modelserver.testing.answer import Answer
-    from modelserver.tools.doctor.samples import Sample
+    from modelserver.tools.doctor.samples import InputRow
 
 LARGEST: Final = 8
 """The size of the largest batch, unless the model has a larger one or the user says otherwise."""
@@ -35,13 +35,13 @@ CALLS: Final = 200
 """How many calls the check of memory makes."""
 
 _NO_INPUT: Final = f"nothing is known about its inputs: {GIVE_SOME}"
-# With these there is nothing more to learn from batches.
+# After these findings, further checks of batches learn nothing.
 _NO_BATCHES: Final = ("batch-failed", "wrong-count")
 _ONE_INPUT: Final = "there is one input only: with two, mixed up answers could be seen"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CheckOptions:
     """What to check, and how.
 
     Without ``samples`` some are made; without ``batch_size`` it is 8, or the model's if that is larger.
@@ -50,32 +50,32 @@ class Wish:
 
     source: str
     model_file: str | None = None
-    samples: Sequence[Sample] = ()
+    samples: Sequence[InputRow] = ()
     batch_size: int | None = None
     tolerance: float = TOLERANCE
     calls: int = CALLS
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def examine(wish: Wish) -> Chart:
+def examine(wish: CheckOptions) -> CheckReport:
     """Loads the model and checks it. Raises ModelServerError and ConfigError for what is no model."""
-    chart = Chart()
+    chart = CheckReport()
     options = {} if wish.batch_size is None else {"batch_size": wish.batch_size}
     try:
         patient = Patient(wish.source, model_file=wish.model_file, settings={**wish.settings, **options})
         with patient:
             _examine(chart, patient, wish)
     except StartFailed as failure:
-        said = without_quote(failure.message.partition("': ")[2] or failure.message)
-        chart.found("load-failed", said, place_in(said))
+        message = without_quote(failure.message.partition("': ")[2] or failure.message)
+        chart.add("load-failed", message, place_in(message))
     except WorkerGone as gone:
         chart.left_out["further checks"] = "the worker ended, and no other one could load the model"
-        chart.found("worker-ended", without_quote(str(gone)) or "The worker ended.")
+        chart.add("worker-ended", without_quote(str(gone)) or "The worker ended.")
     chart.findings.sort(key=lambda each: ("error", "warning", "advice").index(each.level))
     return chart
 
 
-def _examine(chart: Chart, patient: Patient, wish: Wish) -> None:
+def _examine(chart: CheckReport, patient: Patient, wish: CheckOptions) -> None:
     model, loaded = patient.client.model, patient.loaded
     folder, configured = model.archive.model_dir, model.options.batch_size
     chart.methods = dict(loaded.methods)
@@ -86,10 +86,13 @@ def _examine(chart: Chart, patient: Patient, wish: Wish) -> None:
     largest = wish.batch_size or patient.grow(max(configured, LARGEST))
     samples = list(wish.samples) or made_samples(model, loaded.base)
     made = not wish.samples
-    alone = check_alone(chart, patient, samples, wish.tolerance, made=made) if samples else {}
+    alone = check_alone(chart, patient, samples, wish.tolerance, generated=made) if samples else {}
     samples = [sample for sample in samples if sample.name in alone]
     if samples:
-        _ask_much(chart, patient, samples, alone, wish, _Sizes(configured, largest))
+        measurable = _check_batches(chart, patient, samples, alone, wish, largest)
+        check_endurance(chart, patient, samples, wish.calls)
+        if measurable:
+            check_cost(chart, patient, samples, largest, configured)
     else:
         why = "no input was answered" if wish.samples else chart.left_out.get("answers", _NO_INPUT)
         chart.unanswered = why
@@ -101,22 +104,15 @@ def _examine(chart: Chart, patient: Patient, wish: Wish) -> None:
         check_workers(chart, patient, samples, alone, wish.tolerance)
 
 
-class _Sizes(NamedTuple):
-    """The batch size that the model asks for, and the largest one to check."""
-
-    configured: int
-    largest: int
-
-
-def _ask_much(  # noqa: PLR0917 - what is asked, and how
-    chart: Chart,
+def _check_batches(  # noqa: PLR0917 - what is checked, and with what
+    chart: CheckReport,
     patient: Patient,
-    samples: Sequence[Sample],
+    samples: Sequence[InputRow],
     alone: dict[str, Answer],
-    wish: Wish,
-    batch: _Sizes,
-) -> None:
-    options, largest = patient.client.model.options, batch.largest
+    wish: CheckOptions,
+    largest: int,
+) -> bool:
+    """Whether the cost of batches can be measured."""
     if len(samples) == 1:
         chart.left_out["order"] = _ONE_INPUT
     sizes = sorted({min(2, largest), largest} - {1})
@@ -126,8 +122,8 @@ def _ask_much(  # noqa: PLR0917 - what is asked, and how
             check_bad_row(chart, patient, samples, alone, wish.tolerance)
     else:
         chart.left_out["answers in batches"] = "the batch size is 1"
-    check_endurance(chart, patient, samples, wish.calls)
+    options = patient.client.model.options
     if options.continuous_batching or options.async_communication:
         chart.left_out["cost of batches"] = "requests join and leave one by one"
-    elif sizes and not chart.has(*_NO_BATCHES):
-        check_cost(chart, patient, samples, largest, batch.configured)
+        return False
+    return bool(sizes) and not chart.has(*_NO_BATCHES)

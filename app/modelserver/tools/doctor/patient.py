@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import re
+import socket
+import subprocess
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 
+from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.output import without_quote
-from modelserver.engine.wire.probing import SourceLine
+from modelserver.engine.wire.probing import PROBE, Called, Report, Reported, SourceLine
 from modelserver.errors import ModelServerError
 from modelserver.testing.local import Client
-from modelserver.tools.doctor.spawning import ObservedWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +27,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from modelserver.engine.wire.probing import Called, Reported
+    from modelserver.engine.pools.spec import WorkerSpec
+    from modelserver.engine.wire.probing import Called
     from modelserver.testing.answer import Answer
-    from modelserver.tools.doctor.samples import Sample
+    from modelserver.tools.doctor.samples import InputRow
 
 # Seconds for a worker that has ended to be seen as such, and for another to take its place.
 _SOON = 0.3
@@ -39,7 +45,7 @@ class WorkerGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchOutcome:
     """The answers to requests that arrived together, the handler's calls for them, and how the worker ended.
 
     ``ended`` is empty if it lives.
@@ -101,7 +107,7 @@ class Patient:
                 self.client.change(batch_size=batch_size)
         return self.client.model.options.batch_size
 
-    def rows(self, samples: Sequence[Sample], count: int) -> list[Sample]:
+    def rows(self, samples: Sequence[InputRow], count: int) -> list[InputRow]:
         """So many rows, the samples in turn; each is the first of a sequence of its own, if there are any."""
         rows = [samples[number % len(samples)] for number in range(count)]
         names = self.client.model.sequence_headers
@@ -112,7 +118,7 @@ class Patient:
             for number, row in enumerate(rows)
         ]
 
-    def ask(self, rows: Sequence[Sample]) -> Outcome:
+    def ask(self, rows: Sequence[InputRow]) -> BatchOutcome:
         """Sends the rows together. Raises WorkerGone if the worker ends and none replaces it."""
         before, known = self._pid(), len(self._observed.calls)
         path = f"/predictions/{self.client.name}"
@@ -122,7 +128,7 @@ class Patient:
             answers = [replace(each, body=_NUMBERED.sub(b"", each.body)) for each in answers]
         ended = self._ended(before) if any(answer.status >= 500 for answer in answers) else ""
         self._observed.read()
-        return Outcome(answers, self._observed.calls[known:], ended)
+        return BatchOutcome(answers, self._observed.calls[known:], ended)
 
     def renew(self) -> None:
         """Has another process take the worker's place. Raises WorkerGone if it does not load the model."""
@@ -150,13 +156,13 @@ class Patient:
         (worker,) = self.client.model.pool.workers
         return 0 if worker.process is None else worker.process.pid
 
-    def _ended(self, before: int) -> str:
+    def _ended(self, pid: int) -> str:
         """How the process ended, once another has loaded the model; empty if it has not ended."""
         pool = self.client.model.pool
         deadline = time.monotonic() + _SOON
-        while (self._pid() == before and pool.ready) and time.monotonic() < deadline:
+        while (self._pid() == pid and pool.ready) and time.monotonic() < deadline:
             time.sleep(0.01)
-        if self._pid() == before and pool.ready:
+        if self._pid() == pid and pool.ready:
             return ""
         reason = without_quote(pool.failure).partition("\n")[0]
         deadline = time.monotonic() + _PATIENCE
@@ -169,8 +175,8 @@ class Patient:
 
 def place_in(text: str) -> SourceLine | None:
     """The line of the model's own code that an error names."""
-    found = _PLACE.search(text)
-    return None if found is None else SourceLine(found["file"], int(found["line"]), found["name"] or "")
+    match = _PLACE.search(text)
+    return None if match is None else SourceLine(match["file"], int(match["line"]), match["name"] or "")
 
 
 def message_of(answer: Answer) -> str:
@@ -178,3 +184,62 @@ def message_of(answer: Answer) -> str:
     with contextlib.suppress(ValueError, TypeError, LookupError):
         return " ".join(str(answer.json()["message"]).split())
     return " ".join(answer.text.split())[:200]
+
+
+_MODULE = "modelserver.tools.doctor.worker"
+_LARGEST = 1 << 20  # bytes of a report
+_decode = msgspec.msgpack.Decoder(Report).decode
+
+
+class ObservedWorkers:
+    """What a pool uses instead of its spawner. ``loads`` and ``calls`` are the reports so far, in order."""
+
+    def __init__(self) -> None:
+        self.loads: list[Reported] = []
+        self.calls: list[Called] = []
+        self._sockets: list[socket.socket] = []
+
+    async def spawn(
+        self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
+    ) -> asyncio.subprocess.Process:
+        """Starts an observed worker as the pool starts others. Raises OSError."""
+        own_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with worker_end:
+            own_end.setblocking(False)
+            own_end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LARGEST)
+            worker_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+            self._sockets.append(own_end)
+            return await asyncio.create_subprocess_exec(
+                *worker_command(spec.python, _MODULE),
+                str(connection),
+                str(os.getpid()),
+                cwd="/",
+                env={**environment, PROBE: str(worker_end.fileno())},
+                stdin=subprocess.DEVNULL,
+                stdout=outputs[0],
+                stderr=outputs[1],
+                pass_fds=[connection, worker_end.fileno()],
+                start_new_session=True,
+            )
+
+    def read(self) -> None:
+        """Receives what has been reported; what belongs to an answer was sent before the answer."""
+        for each in self._sockets:
+            while (report := _receive(each)) is not None:
+                if isinstance(report, Reported):
+                    self.loads.append(report)
+                else:
+                    self.calls.append(report)
+
+    def close(self) -> None:
+        """No more is received."""
+        for each in self._sockets:
+            each.close()
+
+
+def _receive(reports: socket.socket) -> Report | None:
+    try:
+        data = reports.recv(_LARGEST)
+    except OSError:
+        return None
+    return _decode(data) if data else None

@@ -12,19 +12,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.engine.wire.probing import SourceLine
-    from modelserver.tools.doctor.chart import Chart
-    from modelserver.tools.doctor.finding import Finding
+    from modelserver.tools.doctor.findings import CheckReport, Finding
 
 _COLOURS: Final = {"error": RED, "warning": YELLOW, "advice": GREEN}
 _WIDTH: Final = 100
 _INDENT: Final = 10
 
 
-def as_text(source: str, chart: Chart, file: Path | None, style: Style) -> str:
+def as_text(source: str, chart: CheckReport, file: Path | None, style: Style) -> str:
     """The report; ``file`` is the script that is checked, if it is one."""
     lines = [f"{style(from_here(source), BOLD)}: {verdict(chart)}", ""]
     for finding in chart.findings:
-        lines += [*_told(finding, file, style), ""]
+        lines += [*_finding_lines(finding, file, style), ""]
     lines += [f"{style(name, DIM)} {text}" for name, text in _figures(chart.figures)]
     lines += _list("checked", chart.checked, style)
     reasons: dict[str, list[str]] = {}
@@ -34,7 +33,7 @@ def as_text(source: str, chart: Chart, file: Path | None, style: Style) -> str:
     return "\n".join(lines)
 
 
-def as_json(source: str, chart: Chart, file: Path | None, *, ok: bool) -> dict[str, Any]:
+def as_json(source: str, chart: CheckReport, file: Path | None, *, ok: bool) -> dict[str, Any]:
     """The report as the flag ``--json`` prints it."""
     return {
         "source": source,
@@ -48,7 +47,7 @@ def as_json(source: str, chart: Chart, file: Path | None, *, ok: bool) -> dict[s
                 "seen": finding.seen,
                 "why": finding.kind.why,
                 "instead": finding.instead,
-                "file": None if finding.place is None else shown_file(finding.place, file),
+                "file": None if finding.place is None else display_path(finding.place, file),
                 "line": None if finding.place is None else finding.place.line,
                 "function": None if finding.place is None else finding.place.function or None,
             }
@@ -60,16 +59,16 @@ def as_json(source: str, chart: Chart, file: Path | None, *, ok: bool) -> dict[s
     }
 
 
-def verdict(chart: Chart) -> str:
+def verdict(chart: CheckReport) -> str:
     """Whether answers were checked, and how many findings of each level there are."""
     counts = ((chart.count("error"), "error"), (chart.count("warning"), "warning"))
-    told = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
+    parts = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
     if chart.unanswered:
-        told.insert(0, f"no answer was checked ({chart.unanswered})")
-    return ", ".join(told) or "nothing is wrong"
+        parts.insert(0, f"no answer was checked ({chart.unanswered})")
+    return ", ".join(parts) or "nothing is wrong"
 
 
-def shown_file(place: SourceLine, file: Path | None) -> str:
+def display_path(place: SourceLine, file: Path | None) -> str:
     """A file of the model: of a script by its path from here, of an archive by its name there."""
     if file is None or file.suffix != ".py":
         return place.file
@@ -77,13 +76,13 @@ def shown_file(place: SourceLine, file: Path | None) -> str:
     return from_here(str(original if original.exists() else file))
 
 
-def _told(finding: Finding, file: Path | None, style: Style) -> Iterator[str]:
+def _finding_lines(finding: Finding, file: Path | None, style: Style) -> Iterator[str]:
     place = finding.place
     where = ""
     if place is not None:
-        # Not for the names of what has none, such as <module>.
+        # Code without a name, such as <module>, is not shown as a function.
         inside = f", in {place.function}" if place.function[:1].isidentifier() else ""
-        where = f"  {shown_file(place, file)}:{place.line}{inside}"
+        where = f"  {display_path(place, file)}:{place.line}{inside}"
     level = style(f"{finding.level:<{_INDENT - 1}}", _COLOURS[finding.level])
     yield f"{level} {style(finding.id, BOLD)}{where}"
     yield from _wrapped(finding.seen)

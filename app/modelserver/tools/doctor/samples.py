@@ -37,7 +37,7 @@ COUNT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class InputRow:
     """One row: a body, its content type (empty for none) and headers; ``name`` is for people."""
 
     name: str
@@ -57,12 +57,12 @@ class Sample:
         return self.content_type.partition(";")[0].strip() == JSON
 
 
-def read_samples(paths: Sequence[Path], content_type: str | None) -> list[Sample]:
+def read_samples(paths: Sequence[Path], content_type: str | None) -> list[InputRow]:
     """The files; of a folder, its files in the order of their names. Raises ConfigError."""
-    return [Sample(str(path), body, kind) for path, body, kind in read_inputs(paths, content_type)]
+    return [InputRow(str(path), body, kind) for path, body, kind in read_inputs(paths, content_type)]
 
 
-def made_samples(model: ModelVersion, base: str) -> list[Sample]:
+def made_samples(model: ModelVersion, base: str) -> list[InputRow]:
     """Inputs for a model, none if it is not known what it takes; ``base`` is its built-in handler."""
     annotations = model.annotations
     if annotations is not None and annotations.inputs.media:
@@ -72,7 +72,7 @@ def made_samples(model: ModelVersion, base: str) -> list[Sample]:
         first = example_of(side.schema, side.schemas)
         return [_in_json(number, _varied(first, number)) for number in range(COUNT)]
     if base in _PICTURES:
-        return [Sample(f"picture {number + 1}", _picture(number), "image/png") for number in range(COUNT)]
+        return [InputRow(f"picture {number + 1}", _picture(number), "image/png") for number in range(COUNT)]
     if base in _TEXTS:
         return _texts(TEXT)
     if model.signature.inputs:
@@ -80,23 +80,23 @@ def made_samples(model: ModelVersion, base: str) -> list[Sample]:
     return []
 
 
-def bad_samples(good: Sample) -> list[Sample]:
+def bad_samples(good: InputRow) -> list[InputRow]:
     """Rows that a handler of such rows can hardly take."""
     if not good.is_json:
-        return [Sample("bytes that are no such file", b"\x00\xff\xfe not one of these", good.content_type)]
+        return [InputRow("bytes that are no such file", b"\x00\xff\xfe not one of these", good.content_type)]
     other: Any = "a bad row" if good.body.lstrip()[:1] != b'"' else {"a bad": "row"}
     return [
-        Sample("a JSON value of another type", json.dumps(other).encode(), JSON),
-        Sample("JSON null", b"null", JSON),
+        InputRow("a JSON value of another type", json.dumps(other).encode(), JSON),
+        InputRow("JSON null", b"null", JSON),
     ]
 
 
-def _texts(media: str) -> list[Sample]:
-    return [Sample(f"text {number + 1}", text.encode(), media) for number, text in enumerate(_SENTENCES)]
+def _texts(media: str) -> list[InputRow]:
+    return [InputRow(f"text {number + 1}", text.encode(), media) for number, text in enumerate(_SENTENCES)]
 
 
-def _in_json(number: int, value: Any) -> Sample:
-    return Sample(f"row {number + 1}", json.dumps(value).encode(), JSON)
+def _in_json(number: int, value: Any) -> InputRow:
+    return InputRow(f"row {number + 1}", json.dumps(value).encode(), JSON)
 
 
 def _varied(value: Any, number: int) -> Any:

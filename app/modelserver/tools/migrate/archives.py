@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError
 from modelserver.tools.tune.errors import TuningError
 from modelserver.tools.tune.source import open_source
 

@@ -18,8 +18,8 @@ PATIENCE = 60.0  # seconds until an answer is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request; ``name`` is unique in its chapter."""
+class Probe:
+    """One request that is sent to both servers; ``name`` is unique in its chapter."""
 
     name: str
     port: Port
@@ -29,7 +29,7 @@ class Call:
     body: bytes = b""
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a recording."""
+        """The JSON form that recordings have."""
         return {
             "port": self.port,
             "method": self.method,
@@ -40,8 +40,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. ``headers`` by name in lower case; ``body`` None where it is not compared."""
+class Response:
+    """The response of a server. ``headers`` by name in lower case; ``body`` None where it is not compared."""
 
     status: int
     reason: str
@@ -49,7 +49,7 @@ class Answer:
     body: bytes | None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a recording."""
+        """The JSON form that recordings have."""
         return {
             "status": self.status,
             "reason": self.reason,
@@ -57,11 +57,11 @@ class Answer:
             "body": None if self.body is None else readable(self.body),
         }
 
-    def but(self, **changes: Any) -> Answer:
+    def but(self, **changes: Any) -> Response:
         """A copy with changes; ``headers`` are added to those there are, None takes one out."""
         headers = {**self.headers, **changes.pop("headers", {})}
-        kept = {name: value for name, value in headers.items() if value is not None}
-        return replace(self, headers=kept, **changes)
+        present = {name: value for name, value in headers.items() if value is not None}
+        return replace(self, headers=present, **changes)
 
 
 def readable(data: bytes) -> Any:
@@ -77,7 +77,7 @@ def digest(data: bytes) -> dict[str, Any]:
     return {"length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def send(call: Call, address: tuple[str, int]) -> Answer:
+def send(call: Probe, address: tuple[str, int]) -> Response:
     """Sends exactly what the call says, over a connection of its own."""
     connection = http.client.HTTPConnection(*address, timeout=PATIENCE)
     try:
@@ -86,7 +86,7 @@ def send(call: Call, address: tuple[str, int]) -> Answer:
             connection.putheader(name, value)
         if call.body or call.method in {"POST", "PUT", "PATCH"}:
             connection.putheader("Content-Length", str(len(call.body)))
-        # Refused before the body was read: the answer is there.
+        # A server that refuses early closes before it has read the body; its answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.endheaders(call.body or None)
         response = connection.getresponse()
@@ -98,8 +98,12 @@ def send(call: Call, address: tuple[str, int]) -> Answer:
         for name, value in response.getheaders():
             lower = name.lower()
             headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
-        return Answer(response.status, response.reason, headers, body)
+        return Response(response.status, response.reason, headers, body)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Answer(0, type(error).__name__, {}, b"")
+        return Response(0, type(error).__name__, {}, b"")
     finally:
         connection.close()
+
+
+class MigrationError(Exception):
+    """The two servers cannot be compared; the message says why, for the user."""

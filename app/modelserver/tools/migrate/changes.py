@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelserver.tools.migrate.calls import Answer, Call
+from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.comparison import unmasked
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 BETTER, OTHER, MISSING = "better", "other", "not yet"
-Change: TypeAlias = Callable[[Call, Answer, Answer], Answer]
-Explains: TypeAlias = Callable[[Call, Answer, Answer], bool]
+Change: TypeAlias = Callable[[Probe, Response, Response], Response]
+Explains: TypeAlias = Callable[[Probe, Response, Response], bool]
 
 PHRASES = {
     **http.client.responses,
@@ -61,8 +61,8 @@ class Rules(list[Rule]):
         """Adds a rule that takes over ours as a whole, if the function says so."""
 
         def add(explains: Explains) -> Rule:
-            def change(call: Call, theirs: Answer, ours: Answer) -> Answer:
-                return ours if explains(call, theirs, ours) else theirs
+            def change(call: Probe, reference: Response, ours: Response) -> Response:
+                return ours if explains(call, reference, ours) else reference
 
             change.__doc__ = explains.__doc__
             return self.changing(name, verdict)(change)
@@ -71,7 +71,7 @@ class Rules(list[Rule]):
 
 
 def pretty(value: object) -> bytes:
-    """As both servers print JSON."""
+    """The JSON of a value, formatted as both servers do it."""
     return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
@@ -84,35 +84,35 @@ def parsed(body: bytes | None) -> Any:
         return None
 
 
-def message_of(answer: Answer) -> str:
-    """Of an error."""
-    said = parsed(answer.body) if answer.status >= 400 else None
-    return str(said.get("message", "")) if isinstance(said, dict) else ""
+def message_of(answer: Response) -> str:
+    """The message of an error, empty for a success."""
+    document = parsed(answer.body) if answer.status >= 400 else None
+    return str(document.get("message", "")) if isinstance(document, dict) else ""
 
 
-def failed(answer: Answer) -> bool:
+def failed(answer: Response) -> bool:
     """Whether a handler failed."""
     return answer.status in (500, 503) and message_of(answer).startswith(FAILED)
 
 
-def good(answer: Answer) -> bool:
+def good(answer: Response) -> bool:
     """Whether it is a success."""
     return 200 <= answer.status < 300
 
 
-def registers(call: Call) -> bool:
+def registers(call: Probe) -> bool:
     """Whether it registers a model."""
     return call.method == "POST" and call.path.partition("?")[0] == "/models"
 
 
-def header_of(call: Call, name: str) -> str:
-    """Of a request; empty if it is not there."""
+def header_of(call: Probe, name: str) -> str:
+    """The value of a request header, empty if it is missing."""
     return next((value for key, value in call.headers if key.lower() == name), "")
 
 
-def _only_at(theirs: Answer, ours: Answer, keys: Collection[str]) -> bool:
+def _only_at(reference: Response, ours: Response, keys: Collection[str]) -> bool:
     """Whether the bodies are JSON that differs at these keys only."""
-    a, b = parsed(theirs.body), parsed(ours.body)
+    a, b = parsed(reference.body), parsed(ours.body)
     return a is not None and a != b and _without(a, keys) == _without(b, keys)
 
 
@@ -124,10 +124,14 @@ def _without(value: Any, keys: Collection[str]) -> Any:
 
 def body_at(*keys: str) -> Change:
     """Our body, where it differs at these keys only."""
-    return lambda _call, theirs, ours: theirs.but(body=ours.body) if _only_at(theirs, ours, keys) else theirs
+    return lambda _call, reference, ours: (
+        reference.but(body=ours.body) if _only_at(reference, ours, keys) else reference
+    )
 
 
 def described_at(*keys: str) -> Change:
-    """The same for descriptions only."""
+    """Our body of a description, where it differs at these keys only."""
     change = body_at(*keys)
-    return lambda call, theirs, ours: change(call, theirs, ours) if call.port == "management" else theirs
+    return lambda call, reference, ours: (
+        change(call, reference, ours) if call.port == "management" else reference
+    )

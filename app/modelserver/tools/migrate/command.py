@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE
 from modelserver.tools.commands import exit_status, termination_is_interruption
-from modelserver.tools.migrate.calls import Call, Port
-from modelserver.tools.migrate.errors import MigrationError
-from modelserver.tools.migrate.installation import launch_ours, launch_theirs, read_installation
-from modelserver.tools.migrate.proof import UNKNOWN, Plan, Proof, prove
+from modelserver.tools.migrate.calls import MigrationError, Port, Probe
+from modelserver.tools.migrate.installation import launch_modelserver, launch_torchserve, read_installation
+from modelserver.tools.migrate.proof import UNKNOWN, Proof, ProofPlan, prove
 from modelserver.tools.migrate.report import as_html, as_json, summary
 from modelserver.tools.migrate.requests import BUILT_IN, requests_of
-from modelserver.tools.migrate.servers import Server, found_running, started
+from modelserver.tools.migrate.servers import ComparedServer, running_server, started
 from modelserver.tools.tune.machine import machine_facts, others_percent
 from modelserver.tools.tune.progress import progressing
 
@@ -118,15 +117,15 @@ def migrate(options: argparse.Namespace, folder: Path) -> int:
     with progressing() as listener, contextlib.ExitStack() as stack:
         listener.stage("starting")
         listener.trying("TorchServe", 0.0)
-        theirs = stack.enter_context(_theirs(options, installation, folder, running=running))
+        reference = stack.enter_context(_reference_server(options, installation, folder, running=running))
         listener.trying("modelserver", 0.5)
         ours = stack.enter_context(
-            started(launch_ours(installation, folder / "modelserver", follows=running))
+            started(launch_modelserver(installation, folder / "modelserver", follows=running))
         )
         workdir = folder / "archives"
-        plan = Plan(installation, theirs, ours, options.requests, seconds, running, workdir)
+        plan = ProofPlan(installation, reference, ours, options.requests, seconds, running, workdir)
         proof = prove(plan, listener)
-        facts = _facts(proof, theirs, others)
+        facts = _facts(proof, reference, others)
     for path in write(options.out, proof, facts, str(installation.config)):
         print(f"wrote {path}")
     print("\n".join(summary(proof)))
@@ -143,11 +142,11 @@ def _check_out(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _theirs(
+def _reference_server(
     options: argparse.Namespace, installation: Installation, folder: Path, *, running: bool
-) -> Iterator[Server]:
+) -> Iterator[ComparedServer]:
     if not running:
-        with started(launch_theirs(installation, folder / "torchserve")) as server:
+        with started(launch_torchserve(installation, folder / "torchserve")) as server:
             yield server
         return
     inference = _address(options.torchserve, "--torchserve")
@@ -157,7 +156,7 @@ def _theirs(
             addresses[port] = _address(url, _flag(port))
         elif not port.startswith("grpc_"):
             addresses[port] = installation.address(port, inference[0])
-    yield found_running("TorchServe", addresses, _tokens(options.key_file))
+    yield running_server("TorchServe", addresses, _tokens(options.key_file))
 
 
 def _flag(port: Port) -> str:
@@ -176,7 +175,7 @@ def _address(url: str, flag: str) -> Address:
 
 
 def _tokens(path: Path | None) -> dict[str, str]:
-    """By the ports that they are for. Raises MigrationError."""
+    """The tokens in a key file, by port. Raises MigrationError."""
     if path is None:
         return {}
     try:
@@ -189,10 +188,10 @@ def _tokens(path: Path | None) -> dict[str, str]:
         ) from error
 
 
-def _facts(proof: Proof, theirs: Server, others: float) -> dict[str, str]:
-    """Of the machine, and TorchServe's version where it tells it."""
+def _facts(proof: Proof, reference: ComparedServer, others: float) -> dict[str, str]:
+    """Facts about the machine, and TorchServe's version if it reports one."""
     described = {"workers": [{"gpu": any(each.version.gpu for each in proof.subjects)}]}
-    answer = theirs.ask(Call("", "management", "OPTIONS", "/"))
+    answer = reference.ask(Probe("", "management", "OPTIONS", "/"))
     try:
         info = str(json.loads(answer.body or b"")["info"]["version"])
     except (ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modelserver.tools.migrate.calls import Answer
+    from modelserver.tools.migrate.calls import Response
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MASKS = (
@@ -19,37 +19,44 @@ _MASKS = (
     (rb'("pid": )-?\d+', rb"\1<pid>"),
     (rb'("memoryUsage": )\d+', rb"\1<bytes>"),
     (rb'("id": )"\d+"', rb'\1"<id>"'),
-    # The answers are of this machine, which may have a GPU.
+    # These depend on the machine, which may have a GPU.
     (rb'("deviceType": )"(cpu|gpu)"', rb'\1"<device>"'),
     (rb'("gpu": )(true|false)', rb"\1<gpu>"),
     (rb'("gpuUsage": )"[^"]*"', rb'\1"<gpu>"'),
-    # Long, and of the machine: that there is a cause is compared.
+    # Causes are long and depend on the machine: only their presence is compared.
     (rb'("Failed to start workers for model \S+ version: [\w.]*?\w)\. [^\n]*"', rb'\1. <cause>"'),
     (rb'("(?:[^"\s]+: )?model-config\.yaml: )[^\n]*"', rb'\1<reason>"'),
 )
 _MASKS_OF_HANDLERS = (
-    # Probabilities to five digits: others differ between machines.
+    # Probabilities are compared to five digits: further digits differ between machines.
     (rb"(\d\.\d{5})\d{4,}", rb"\1"),
-    # Whole documents of their own are not compared.
+    # OpenAPI documents are each server's own.
     (rb'(?s)^\{\n  "openapi": .*$', b'{\n  "openapi": "<document>"\n}\n'),
-    # Where a server keeps what it unpacked.
+    # Folders of unpacked archives differ.
     (rb"/[^\s\"']*/(models/[0-9a-f]{32}|[0-9a-f]{32})", b"<folder>"),
     (rb"/tmp/[^\s\"':]*", b"<path>"),
 )
-# Implied by the body, or of the moment.
+# These headers follow from the body or the time.
 _UNCOMPARED = frozenset({"content-length", "date", "server"})
 
-# Names that Python 3.13 has for statuses.
+# Python 3.13 renamed these phrases.
 _NEWER_PHRASES = {
     "Content Too Large": "Request Entity Too Large",
     "Unprocessable Content": "Unprocessable Entity",
 }
 
 ADDED_FIELDS = frozenset(
-    {
-        *("batching", "errors", "failedLoads", "failure", "largestBatch", "lastEnd", "nextTry", "nodes"),
+    [
+        "batching",
+        "errors",
+        "failedLoads",
+        "failure",
+        "largestBatch",
+        "lastEnd",
+        "nextTry",
+        "nodes",
         "sequences",
-    }
+    ]
 )
 """Descriptions have these besides."""
 ADDED_HEADERS = frozenset(
@@ -58,7 +65,7 @@ ADDED_HEADERS = frozenset(
 """Answers may have these besides: no client of TorchServe looks for them."""
 
 
-def masked(answer: Answer, *, by_handler: bool = False) -> Answer:
+def masked(answer: Response, *, by_handler: bool = False) -> Response:
     """The answer as it is compared and recorded.
 
     ``by_handler``: its body is what a model computed, where an id is not one of the server's, but for the id
@@ -84,14 +91,14 @@ def masked(answer: Answer, *, by_handler: bool = False) -> Answer:
 def without_additions(body: bytes) -> bytes:
     """A description without the fields that TorchServe's do not have, a status without its warnings."""
     if body.startswith(b'{\n  "status": ') and b'\n  "warnings": [' in body:
-        said = json.loads(body)
-        del said["warnings"]
-        return json.dumps(said, indent=2, ensure_ascii=False).encode() + b"\n"
+        document = json.loads(body)
+        del document["warnings"]
+        return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
     if not body.startswith((b'[\n  {\n    "modelName"', b'[\n  {\n    "workflowName"')):
         return body
-    kept = [{k: v for k, v in model.items() if k not in ADDED_FIELDS} for model in unmasked(body)]
+    models = [{k: v for k, v in model.items() if k not in ADDED_FIELDS} for model in unmasked(body)]
     end = b"\n" if body.endswith(b"\n") else b""  # over gRPC there is none
-    text = json.dumps(kept, indent=2, ensure_ascii=False).encode() + end
+    text = json.dumps(models, indent=2, ensure_ascii=False).encode() + end
     return re.sub(rb'("(?:pid|memoryUsage|gpu)": )"(<\w+>)"', rb"\1\2", text)
 
 
@@ -101,24 +108,24 @@ def unmasked(body: bytes) -> Any:
 
 
 def _difference(expected: bytes, ours: bytes) -> str:
-    theirs, mine = (body.decode("utf-8", "backslashreplace").splitlines() for body in (expected, ours))
-    if max(len(theirs), len(mine)) < 8:
+    reference, mine = (body.decode("utf-8", "backslashreplace").splitlines() for body in (expected, ours))
+    if max(len(reference), len(mine)) < 8:
         return f"TorchServe {expected!r},\n      modelserver {ours!r}"
-    return "\n    ".join(difflib.unified_diff(theirs, mine, "TorchServe", "modelserver", lineterm="", n=1))
+    return "\n    ".join(difflib.unified_diff(reference, mine, "TorchServe", "modelserver", lineterm="", n=1))
 
 
-def mismatches(expected: Answer, ours: Answer) -> list[str]:
+def mismatches(expected: Response, ours: Response) -> list[str]:
     """What is not the same, each in a line; both are masked."""
-    found = []
+    lines = []
     if (expected.status, expected.reason) != (ours.status, ours.reason):
         statuses = (
             f"TorchServe {expected.status} {expected.reason!r}, modelserver {ours.status} {ours.reason!r}"
         )
-        found.append(f"status: {statuses}")
+        lines.append(f"status: {statuses}")
     if expected.body is not None and expected.body != (body := without_additions(ours.body or b"")):
-        found.append("body: " + _difference(expected.body, body))
+        lines.append("body: " + _difference(expected.body, body))
     for name in sorted({*expected.headers, *ours.headers} - ADDED_HEADERS):
-        theirs, mine = expected.headers.get(name), ours.headers.get(name)
-        if theirs != mine:
-            found.append(f"header {name}: TorchServe {theirs!r}, modelserver {mine!r}")
-    return found
+        reference, mine = expected.headers.get(name), ours.headers.get(name)
+        if reference != mine:
+            lines.append(f"header {name}: TorchServe {reference!r}, modelserver {mine!r}")
+    return lines

@@ -20,7 +20,7 @@ from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.statuses import http_class
 from modelserver.surface.watching import message_framed
-from modelserver.tools.migrate.calls import PATIENCE, Answer, Call, Port
+from modelserver.tools.migrate.calls import PATIENCE, Port, Probe, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ MANAGEMENT: Final = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 _STREAMS: Final = "send_intermediate_predict_response"
 
 
-def general(nobody: str) -> Iterator[Call]:
+def general(nobody: str) -> Iterator[Probe]:
     """What is asked whatever is served; no model is named ``nobody``."""
     yield _inference("Ping")
     yield _inference("Predictions", b"x", model_name=nobody)
@@ -45,7 +45,7 @@ def general(nobody: str) -> Iterator[Call]:
     yield _management("DescribeModel", model_name=nobody)
 
 
-def about(name: str, number: str, archive: Archive | None, bodies: Iterable[bytes]) -> Iterator[Call]:
+def about(name: str, number: str, archive: Archive | None, bodies: Iterable[bytes]) -> Iterator[Probe]:
     """What is asked of version ``number`` of a model.
 
     ``StreamPredictions`` if its handler sends parts, otherwise ``Predictions``: each method breaks
@@ -62,20 +62,20 @@ def about(name: str, number: str, archive: Archive | None, bodies: Iterable[byte
     yield _inference(method, bodies[0], **absent)
 
 
-def _inference(method: str, body: bytes = b"", **fields: object) -> Call:
+def _inference(method: str, body: bytes = b"", **fields: object) -> Probe:
     return _call("grpc_inference", INFERENCE, method, body, fields)
 
 
-def _management(method: str, **fields: object) -> Call:
+def _management(method: str, **fields: object) -> Probe:
     return _call("grpc_management", MANAGEMENT, method, b"", fields)
 
 
-def _call(port: Port, of: str, method: str, body: bytes, fields: dict[str, object]) -> Call:
+def _call(port: Port, of: str, method: str, body: bytes, fields: dict[str, object]) -> Probe:
     query = f"?{urlencode(fields)}" if fields else ""
-    return Call(f"{method}{query} (gRPC)", port, METHOD, f"/{of}/{method}{query}", (), body)
+    return Probe(f"{method}{query} (gRPC)", port, METHOD, f"/{of}/{method}{query}", (), body)
 
 
-def of_message(path: str, headers: tuple[tuple[str, str], ...], message: bytes) -> Call:
+def of_message(path: str, headers: tuple[tuple[str, str], ...], message: bytes) -> Probe:
     """A recorded call; the message stays whole unless its fields and its input ``data`` are all of it."""
     method = method_of(path)
     made = message_class(method.input_type).FromString(message)
@@ -84,31 +84,31 @@ def of_message(path: str, headers: tuple[tuple[str, str], ...], message: bytes) 
     }
     body = made.input["data"] if "input" in method.input_type.fields_by_name else b""
     if message_class(method.input_type).FromString(message_of(method, urlencode(fields), body)) == made:
-        found = _call("grpc_inference", method.containing_service.full_name, method.name, body, fields)
-        return replace(found, headers=headers)
-    return Call(f"{method.name} (gRPC)", "grpc_inference", METHOD, path, (*headers, MESSAGE), message)
+        call = _call("grpc_inference", method.containing_service.full_name, method.name, body, fields)
+        return replace(call, headers=headers)
+    return Probe(f"{method.name} (gRPC)", "grpc_inference", METHOD, path, (*headers, MESSAGE), message)
 
 
-def send(call: Call, address: tuple[str, int]) -> Answer:
+def send(call: Probe, address: tuple[str, int]) -> Response:
     """Its answer; status 0 if there was none. A stream's messages are joined and counted."""
     path, _, query = call.path.partition("?")
     headers = [(name.lower().encode(), value.encode()) for name, value in call.headers if name != MESSAGE[0]]
     try:
         method = method_of(path)
-        asked = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
+        message = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
         with socket.create_connection(address, PATIENCE) as connection:
             url = "http://{}:{}{}".format(*address, path)
-            code, said, content = ask(connection, url, headers, message_framed(asked), PATIENCE)
+            code, text, content = ask(connection, url, headers, message_framed(message), PATIENCE)
         messages = [_content(method, each) for each in messages_of(content)]
     except (OSError, Broken, LookupError, ValueError, DecodeError) as error:
-        return Answer(0, type(error).__name__, {}, b"")
-    body = said if code is not StatusCode.OK and not messages else b"".join(messages)
+        return Response(0, type(error).__name__, {}, b"")
+    body = text if code is not StatusCode.OK and not messages else b"".join(messages)
     headers_back = {"grpc-messages": str(len(messages))} if method.server_streaming else {}
-    return Answer(http_class(code), code.name, headers_back, body)
+    return Response(http_class(code), code.name, headers_back, body)
 
 
 def method_of(path: str) -> MethodDescriptor:
-    """By its path. Raises KeyError."""
+    """The method that a path names. Raises KeyError."""
     of, _, name = path.removeprefix("/").partition("/")
     return service(of).methods_by_name[name]
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import LoadedSettings, load_settings, set_properties
 from modelserver.run.daemon import STARTED_LINE
-from modelserver.tools.migrate.calls import Port
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError, Port
 from modelserver.tools.migrate.servers import Launch
 from modelserver.tools.migrate.tables import FLAGS, SHORT_FLAGS
 from modelserver.tools.tune.client import HOST
@@ -82,9 +81,9 @@ def read_installation(
         raise MigrationError(f"--torchserve={command}: {error}") from error
     if command is not None and not words:
         raise MigrationError("--torchserve: a URL or a command is needed")
-    given = _flags_of(words)
+    settings = _flags_of(words)
     variables = {name: value for name, value in environ.items() if name != "TS_CONFIG_FILE"}
-    loaded = load_settings({**given, **flags, "ts_config": str(config)}, variables, Path.cwd())
+    loaded = load_settings({**settings, **flags, "ts_config": str(config)}, variables, Path.cwd())
     if loaded.settings.local_store is None:
         raise ConfigError(f"{config} has no model_store on this machine: --model-store is needed")
     return Installation(config.absolute(), loaded, words)
@@ -102,7 +101,7 @@ def _flags_of(words: Sequence[str]) -> dict[str, object]:
     }
 
 
-def launch_ours(installation: Installation, folder: Path, *, follows: bool = False) -> Launch:
+def launch_modelserver(installation: Installation, folder: Path, *, follows: bool = False) -> Launch:
     """modelserver with the same configuration, on ports and in a folder of its own.
 
     ``follows``: it will be told what a running TorchServe was told since its start.
@@ -124,7 +123,7 @@ def launch_ours(installation: Installation, folder: Path, *, follows: bool = Fal
     return Launch("modelserver", command, addresses, folder, environment, folder / "output", STARTED_LINE)
 
 
-def launch_theirs(installation: Installation, folder: Path) -> Launch:
+def launch_torchserve(installation: Installation, folder: Path) -> Launch:
     """TorchServe by its command, with a changed copy of the configuration.
 
     The workers find the Python that lies beside the program, as in an activated environment. Raises
@@ -183,6 +182,6 @@ def _configuration(
     }
     text = "".join(f"{key}={value}\n" for key, value in lines.items())
     config = folder / "config.properties"
-    given = installation.loaded.config_file
-    config.write_bytes((given.read_bytes() + b"\n" if given is not None else b"") + text.encode())
+    original = installation.loaded.config_file
+    config.write_bytes((original.read_bytes() + b"\n" if original is not None else b"") + text.encode())
     return config

@@ -11,14 +11,15 @@ from urllib.parse import parse_qs, quote, urlencode
 from modelserver.engine.telemetry.text import shortened
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive, read_archive
-from modelserver.tools.migrate.calls import Answer, Call
+from modelserver.tools.migrate.calls import MigrationError, Probe, Response
 from modelserver.tools.migrate.comparison import masked, mismatches
-from modelserver.tools.migrate.errors import MigrationError
-from modelserver.tools.migrate.measuring import Measured, measure
 from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
 from modelserver.tools.migrate.rules import VARIES, explain
 from modelserver.tools.migrate.servers import wait_settled
 from modelserver.tools.migrate.usage import Advice, Usage, advice_on, usage_of
+from modelserver.tools.tune.bench import run_load
+from modelserver.tools.tune.client import LoadSpec, closed_loop
+from modelserver.tools.tune.figure import Figure, summed_up
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from modelserver.tools.migrate.changes import Rule
     from modelserver.tools.migrate.installation import Installation
-    from modelserver.tools.migrate.servers import Server, Version
-    from modelserver.tools.tune.tuner import Listener
+    from modelserver.tools.migrate.servers import ComparedServer, ServedVersion
+    from modelserver.tools.tune.progress import Progressing
 
 SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"
 _LONGEST_LINE = 200
@@ -43,9 +44,9 @@ class Compared:
     if each would do. ``milliseconds`` are TorchServe's and ours.
     """
 
-    call: Call
-    theirs: Answer
-    ours: Answer
+    call: Probe
+    reference: Response
+    ours: Response
     milliseconds: tuple[float, float]
     what: Sequence[str] = ()
     reasons: Sequence[tuple[Rule, ...]] = ()
@@ -68,7 +69,7 @@ class Compared:
 class Missing:
     """A model version that one of the servers does not serve, and why if it is known."""
 
-    version: Version
+    version: ServedVersion
     server: str
     why: str
 
@@ -83,7 +84,7 @@ class Proof:
     left_out: int = 0
     usage: Usage = field(default_factory=lambda: Usage((), (), (), (), ()))
     advice: Sequence[Advice] = ()
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[LoadFigures] = field(default_factory=list)
     memory: tuple[int | None, int | None] = (None, None)
     start: tuple[float | None, float | None] = (None, None)
     remarks: list[str] = field(default_factory=list)
@@ -101,7 +102,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProofPlan:
     """What is asked of whom.
 
     ``seconds`` of load on each model and server, 0 for none; ``only_read``: the TorchServe is somebody's
@@ -109,26 +110,26 @@ class Plan:
     """
 
     installation: Installation
-    theirs: Server
-    ours: Server
+    reference: ComparedServer
+    ours: ComparedServer
     source: str
     seconds: float
     only_read: bool
     workdir: Path
 
 
-def prove(plan: Plan, listener: Listener) -> Proof:
+def prove(plan: ProofPlan, listener: Progressing) -> Proof:
     """Asks, compares and measures. Raises MigrationError if the requests cannot be read."""
-    proof = Proof(start=(plan.theirs.seconds, plan.ours.seconds))
+    proof = Proof(start=(plan.reference.seconds, plan.ours.seconds))
     archives = _subjects(plan, proof, bring_in_line(plan))
     envelope = plan.installation.loaded.settings.service_envelope
     calls = requests_of(plan.source, proof.subjects, envelope, proof.remarks.append)
     allowed = [call for call in calls if not (plan.only_read and changes_state(call))]
     proof.left_out = len(calls) - len(allowed)
-    if not plan.theirs.ask(Call("", "metrics", "GET", "/metrics")).status:
+    if not plan.reference.ask(Probe("", "metrics", "GET", "/metrics")).status:
         proof.remarks.append("TorchServe's metrics address does not answer: metrics were not compared.")
         allowed = [call for call in allowed if call.port != "metrics"]
-    if any(call.method == grpc_calls.METHOD for call in allowed) and not _answers_grpc(plan.theirs):
+    if any(call.method == grpc_calls.METHOD for call in allowed) and not _answers_grpc(plan.reference):
         proof.remarks.append("TorchServe's gRPC does not answer, or wants TLS: gRPC was not compared.")
         allowed = [call for call in allowed if call.method != grpc_calls.METHOD]
     listener.stage(f"asking both servers {len(allowed)} requests")
@@ -144,15 +145,15 @@ def prove(plan: Plan, listener: Listener) -> Proof:
     proof.advice = advice_on(plan.installation, proof.usage, archives)
     if plan.seconds:
         _measure(plan, proof, listener)
-    proof.memory = (plan.theirs.memory(), plan.ours.memory())
+    proof.memory = (plan.reference.memory(), plan.ours.memory())
     return proof
 
 
-def _answers_grpc(server: Server) -> bool:
+def _answers_grpc(server: ComparedServer) -> bool:
     return "grpc_inference" in server.addresses and bool(server.ask(next(grpc_calls.general(""))).status)
 
 
-def bring_in_line(plan: Plan) -> dict[tuple[str, str], str]:
+def bring_in_line(plan: ProofPlan) -> dict[tuple[str, str], str]:
     """Does with modelserver what TorchServe was told since its start: versions, workers, defaults.
 
     Returns why versions could not be registered, by name and version.
@@ -162,25 +163,25 @@ def bring_in_line(plan: Plan) -> dict[tuple[str, str], str]:
     first = {version.name: version for version in reversed(versions)}
     refused: dict[tuple[str, str], str] = {}
     chosen: set[str] = set()
-    for theirs in plan.theirs.versions():
-        ours = here.get((theirs.name, theirs.version))
-        path = f"/models/{quote(theirs.name, safe='')}/{quote(theirs.version, safe='')}"
-        workers = {"min_worker": theirs.min_workers, "max_worker": theirs.max_workers}
+    for reference in plan.reference.versions():
+        ours = here.get((reference.name, reference.version))
+        path = f"/models/{quote(reference.name, safe='')}/{quote(reference.version, safe='')}"
+        workers = {"min_worker": reference.min_workers, "max_worker": reference.max_workers}
         if ours is None:
-            answer = _manage(plan, "POST", f"/models?{urlencode(_registration(theirs))}")
+            answer = _manage(plan, "POST", f"/models?{urlencode(_registration(reference))}")
             if not 200 <= answer.status < 300:
-                refused[theirs.name, theirs.version] = message_of(answer.body or b"")
-        elif plan.only_read and ours.workers != theirs.workers:
+                refused[reference.name, reference.version] = message_of(answer.body or b"")
+        elif plan.only_read and ours.workers != reference.workers:
             _manage(plan, "PUT", f"{path}?{urlencode(workers)}")
-        default = first.get(theirs.name, theirs)
-        if theirs.name not in chosen and default.version != theirs.version:
+        default = first.get(reference.name, reference)
+        if reference.name not in chosen and default.version != reference.version:
             _manage(plan, "PUT", f"{path}/set-default")
-        chosen.add(theirs.name)
+        chosen.add(reference.name)
     wait_settled(plan.ours)
     return refused
 
 
-def _registration(version: Version) -> dict[str, object]:
+def _registration(version: ServedVersion) -> dict[str, object]:
     return {
         "url": version.url,
         "model_name": version.name,
@@ -191,44 +192,46 @@ def _registration(version: Version) -> dict[str, object]:
     }
 
 
-def _manage(plan: Plan, method: str, path: str) -> Answer:
-    return plan.ours.ask(Call("", "management", method, path))
+def _manage(plan: ProofPlan, method: str, path: str) -> Response:
+    return plan.ours.ask(Probe("", "management", method, path))
 
 
-def _subjects(plan: Plan, proof: Proof, refused: Mapping[tuple[str, str], str]) -> list[Archive]:
+def _subjects(plan: ProofPlan, proof: Proof, refused: Mapping[tuple[str, str], str]) -> list[Archive]:
     """Sets what both serve and what only one does; returns the archives that could be read."""
-    theirs, ours = plan.theirs.versions(), plan.ours.versions()
-    here, there = {_key(version): version for version in ours}, set(map(_key, theirs))
+    reference, ours = plan.reference.versions(), plan.ours.versions()
+    here, there = {_key(version): version for version in ours}, set(map(_key, reference))
     archives: dict[str, Archive | None] = {}
-    for version in (*theirs, *ours):
+    for version in (*reference, *ours):
         if version.url not in archives:
             archives[version.url] = _archive(plan, proof, version.url)
     proof.missing = [
         missing
-        for version in theirs
+        for version in reference
         if (missing := _missing(version, here.get(_key(version)), refused)) is not None
     ] + [Missing(version, "TorchServe", _ABSENT) for version in ours if _key(version) not in there]
     lacking = {_key(each.version) for each in proof.missing}
-    proof.subjects = [Subject(v, archives[v.url]) for v in theirs if _key(v) not in lacking]
+    proof.subjects = [Subject(v, archives[v.url]) for v in reference if _key(v) not in lacking]
     return [archive for archive in archives.values() if archive is not None]
 
 
-def _key(version: Version) -> tuple[str, str]:
+def _key(version: ServedVersion) -> tuple[str, str]:
     return version.name, version.version
 
 
-def _missing(theirs: Version, ours: Version | None, refused: Mapping[tuple[str, str], str]) -> Missing | None:
+def _missing(
+    reference: ServedVersion, ours: ServedVersion | None, refused: Mapping[tuple[str, str], str]
+) -> Missing | None:
     """Set if only one of the servers has the version, or a worker of it that is ready."""
     if ours is None:
-        return Missing(theirs, "modelserver", refused.get(_key(theirs), _ABSENT))
-    if theirs.min_workers and not theirs.ready:
-        return Missing(theirs, "TorchServe", _NOT_READY)
-    if theirs.ready and not ours.ready:
-        return Missing(theirs, "modelserver", ours.failure or _NOT_READY)
+        return Missing(reference, "modelserver", refused.get(_key(reference), _ABSENT))
+    if reference.min_workers and not reference.ready:
+        return Missing(reference, "TorchServe", _NOT_READY)
+    if reference.ready and not ours.ready:
+        return Missing(reference, "modelserver", ours.failure or _NOT_READY)
     return None
 
 
-def _archive(plan: Plan, proof: Proof, url: str) -> Archive | None:
+def _archive(plan: ProofPlan, proof: Proof, url: str) -> Archive | None:
     try:
         return read_archive(url, plan.installation.store, plan.workdir)
     except MigrationError as error:
@@ -236,41 +239,42 @@ def _archive(plan: Plan, proof: Proof, url: str) -> Archive | None:
         return None
 
 
-def compare(plan: Plan, call: Call) -> Compared:
+def compare(plan: ProofPlan, call: Probe) -> Compared:
     """Asks both; TorchServe again if its answer may not be the same each time."""
-    theirs, first = _timed(plan.theirs, call)
+    reference, first = _timed(plan.reference, call)
     ours, second = _timed(plan.ours, call)
     times = (first * 1e3, second * 1e3)
-    if not theirs.status:
-        return Compared(call, theirs, ours, times, [f"no answer from TorchServe: {theirs.reason}"])
-    what = mismatches(theirs, ours)
+    if not reference.status:
+        return Compared(call, reference, ours, times, [f"no answer from TorchServe: {reference.reason}"])
+    what = mismatches(reference, ours)
     if not what:
-        return Compared(call, theirs, ours, times)
-    reasons = explain(call, theirs, ours)
+        return Compared(call, reference, ours, times)
+    reasons = explain(call, reference, ours)
     if not reasons and not changes_state(call):
-        again, _ = _timed(plan.theirs, call)
-        if mismatches(theirs, again):
+        again, _ = _timed(plan.reference, call)
+        if mismatches(reference, again):
             reasons = [(VARIES,)]
-    return Compared(call, theirs, ours, times, what, reasons)
+    return Compared(call, reference, ours, times, what, reasons)
 
 
-def _timed(server: Server, call: Call) -> tuple[Answer, float]:
+def _timed(server: ComparedServer, call: Probe) -> tuple[Response, float]:
     began = time.perf_counter()
     answer = server.ask(call)
     by_handler = call.port in {"inference", "grpc_inference"} and 200 <= answer.status < 300
     return masked(answer, by_handler=by_handler), time.perf_counter() - began
 
 
-def _good(proof: Proof) -> list[Call]:
+def _good(proof: Proof) -> list[Probe]:
     """The predictions that both answered well."""
     return [
         each.call
         for each in proof.compared
-        if each.call.method in {"POST", grpc_calls.METHOD} and each.theirs.status == each.ours.status == 200
+        if each.call.method in {"POST", grpc_calls.METHOD}
+        and each.reference.status == each.ours.status == 200
     ]
 
 
-def _asks(call: Call, model: str) -> bool:
+def _asks(call: Probe, model: str) -> bool:
     """Whether it is a prediction of the model, whose name, and not only its beginning, is in the path."""
     if call.port == "grpc_inference":
         return parse_qs(call.path.partition("?")[2]).get("model_name") == [model]
@@ -280,7 +284,7 @@ def _asks(call: Call, model: str) -> bool:
     )
 
 
-def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
+def _measure(plan: ProofPlan, proof: Proof, listener: Progressing) -> None:
     """Each model with the first prediction that both answered well."""
     listener.stage("measuring")
     good = [call for call in _good(proof) if call.method == "POST"]
@@ -289,8 +293,51 @@ def _measure(plan: Plan, proof: Proof, listener: Listener) -> None:
         mine = [call for call in good if _asks(call, version.name)]
         if not mine or any(each.model == version.name for each in proof.measured):
             continue
-        for server in (plan.theirs, plan.ours):
+        for server in (plan.reference, plan.ours):
             listener.trying(f"{version.name} of {server.name}", number / len(proof.subjects))
-            proof.measured.append(found := measure(server, version, mine[0], plan.seconds))
-            listener.line(f"{version.name}, {server.name}: {found.full.rate:.4g} requests/s, "
-                          f"p50 {found.alone.p50_ms:.3g} ms alone")  # fmt: skip
+            proof.measured.append(figures := measure(server, version, mine[0], plan.seconds))
+            name = f"{version.name}, {server.name}"
+            full, p50 = figures.full.rate, figures.alone.p50_ms
+            listener.line(f"{name}: {full:.4g} requests/s, p50 {p50:.3g} ms alone")
+
+
+_MOST_CLIENTS = 64
+_SETTLING = 0.25  # of the measured time, before it
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """A model under a request: one client alone, and enough clients to fill the batches of all workers."""
+
+    model: str
+    request: str
+    server: str
+    alone: Figure
+    full: Figure
+
+
+def measure(server: ComparedServer, version: ServedVersion, call: Probe, seconds: float) -> LoadFigures:
+    """Takes twice ``seconds``, and a quarter more."""
+    clients = clients_for(version)
+    figures = [_figure(server, call, count, seconds) for count in (1, clients)]
+    return LoadFigures(version.name, call.name, server.name, *figures)
+
+
+def clients_for(version: ServedVersion) -> int:
+    """Two full batches for each worker: one is computed while the next waits."""
+    return max(2, min(_MOST_CLIENTS, 2 * version.batch_size * max(1, version.ready)))
+
+
+def _figure(server: ComparedServer, call: Probe, clients: int, seconds: float) -> Figure:
+    host, port = server.addresses[call.port]
+    load = LoadSpec([head_and_body(server, call)], port, seconds, _SETTLING * seconds, host=host)
+    return summed_up(run_load(closed_loop(load, clients)), clients=clients)
+
+
+def head_and_body(server: ComparedServer, call: Probe) -> bytes:
+    """The bytes of the request, with the server's token."""
+    host, port = server.addresses[call.port]
+    lines = [f"{call.method} {call.path} HTTP/1.1", f"Host: {host}:{port}"]
+    lines += [f"{name}: {value}" for name, value in server.headers(call) if name.lower() != "host"]
+    lines += [f"Content-Length: {len(call.body)}", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + call.body

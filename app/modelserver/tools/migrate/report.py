@@ -11,7 +11,7 @@ from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from modelserver.tools.migrate.calls import Call, digest, readable
+from modelserver.tools.migrate.calls import Probe, digest, readable
 from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, Proof
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES, VARIES
 from modelserver.tools.tune.report import page, table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from modelserver.tools.migrate.changes import Rule
-    from modelserver.tools.migrate.measuring import Measured
+    from modelserver.tools.migrate.proof import LoadFigures
     from modelserver.tools.tune.figure import Figure
 
 FORMAT: Final = 1
@@ -87,7 +87,7 @@ def as_json(proof: Proof, facts: Mapping[str, str], config: str) -> str:
 def _difference(each: Compared) -> dict[str, Any]:
     return {
         "request": _request(each.call),
-        "torchserve": _shortened(each.theirs.to_json(), each.theirs.body),
+        "torchserve": _shortened(each.reference.to_json(), each.reference.body),
         "modelserver": _shortened(each.ours.to_json(), each.ours.body),
         "what": list(each.what),
         "verdict": each.verdict,
@@ -95,8 +95,8 @@ def _difference(each: Compared) -> dict[str, Any]:
     }
 
 
-def _request(call: Call) -> dict[str, Any]:
-    """Without what must not be told."""
+def _request(call: Probe) -> dict[str, Any]:
+    """The request as JSON, without the values of secret headers."""
     headers = [[name, "********" if _SECRET.search(name) else value] for name, value in call.headers]
     return {"name": call.name, **call.to_json(), "headers": headers}
 
@@ -136,7 +136,7 @@ def _latencies(proof: Proof, port: str) -> list[float | None]:
     times = [
         each.milliseconds
         for each in proof.compared
-        if each.call.port == port and 200 <= each.theirs.status < 300 and 200 <= each.ours.status < 300
+        if each.call.port == port and 200 <= each.reference.status < 300 and 200 <= each.ours.status < 300
     ]
     if not times:
         return [None, None]
@@ -152,9 +152,9 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 def summary(proof: Proof) -> list[str]:
     """Lines for the terminal."""
-    asked = f"{len(proof.compared)} requests: {proof.count(SAME)} answered the same, "
+    counts = f"{len(proof.compared)} requests: {proof.count(SAME)} answered the same, "
     lines = [
-        asked + f"{proof.count(EXPLAINED)} differ as explained, {proof.count(UNKNOWN)} for unknown reasons",
+        counts + f"{proof.count(EXPLAINED)} differ as explained, {proof.count(UNKNOWN)} for unknown reasons",
         *map(_missing_text, proof.missing),
     ]
     unknown = [f"unknown: {each.in_short}" for each in proof.compared if each.verdict == UNKNOWN]
@@ -212,40 +212,40 @@ def _left_out(proof: Proof) -> str:
 
 
 def _unknown(proof: Proof) -> list[str]:
-    found = [each for each in proof.compared if each.verdict == UNKNOWN]
-    return ["<h2>Differences without a known reason</h2>", *_details(found, opened=True)] if found else []
+    unknown = [each for each in proof.compared if each.verdict == UNKNOWN]
+    return ["<h2>Differences without a known reason</h2>", *_details(unknown, opened=True)] if unknown else []
 
 
 def _details(compared: Iterable[Compared], *, opened: bool = False) -> list[str]:
     """An element to open for each request."""
-    found, state = [], " open" if opened else ""
+    elements, state = [], " open" if opened else ""
     for each in compared:
-        said = "\n".join(each.what)
+        differences = "\n".join(each.what)
         reasons = "; or: ".join(", ".join(rule.name for rule in rules) for rules in each.reasons)
-        shown = "\n".join(
+        text = "\n".join(
             (
                 f"{each.call.method} {each.call.path} ({each.call.port})",
                 *(f"{name}: {value}" for name, value in _request(each.call)["headers"]),
                 _text(each.call.body),
                 "",
-                said,
+                differences,
             )
         )
         head = escape(each.call.name) + (f" <small>{escape(reasons)}</small>" if reasons else "")
-        found.append(f"<details{state}><summary>{head}</summary><pre>{escape(shown)}</pre></details>")
-    return found
+        elements.append(f"<details{state}><summary>{head}</summary><pre>{escape(text)}</pre></details>")
+    return elements
 
 
 def _text(body: bytes) -> str:
-    said = readable(body[:_LONG])
-    return said if isinstance(said, str) else f"({len(body)} bytes)"
+    text = readable(body[:_LONG])
+    return text if isinstance(text, str) else f"({len(body)} bytes)"
 
 
 def _measured(proof: Proof) -> list[str]:
     rows = [
-        (f"median of the requests{by}, one at a time", *(_number(each, "ms") for each in found))
+        (f"median of the requests{by}, one at a time", *(_number(each, "ms") for each in medians))
         for by, port in (("", "inference"), (" over gRPC", "grpc_inference"))
-        if any(found := _latencies(proof, port)) or not by
+        if any(medians := _latencies(proof, port)) or not by
     ]
     rows += [
         ("memory", *(_number(size and size / 2**20, "MiB") for size in proof.memory)),
@@ -259,7 +259,7 @@ def _measured(proof: Proof) -> list[str]:
     ]
 
 
-def _row(each: Measured, figure: Figure) -> tuple[str, ...]:
+def _row(each: LoadFigures, figure: Figure) -> tuple[str, ...]:
     if figure.void:
         return (each.model, each.server, str(figure.clients), figure.reason(), "", "")
     numbers = (figure.rate, figure.p50_ms, figure.p99_ms)
@@ -271,10 +271,13 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _used(proof: Proof) -> list[str]:
-    found = []
+    elements = []
     for kind, title in _KINDS.items():
         parts = getattr(proof.usage, kind)
         if parts:
             rows = [(part.name, part.state, part.remark, part.where) for part in parts]
-            found += [f"<h2>{title} in use</h2>", table(("name", "state", "remark", "where"), rows, "words")]
-    return found
+            elements += [
+                f"<h2>{title} in use</h2>",
+                table(("name", "state", "remark", "where"), rows, "words"),
+            ]
+    return elements

@@ -14,15 +14,14 @@ from urllib.parse import quote
 
 from modelserver.ext.recording.file import read, request_of
 from modelserver.tools.migrate import grpc_calls
-from modelserver.tools.migrate.calls import Call, Port
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError, Port, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from modelserver.ext.recording.file import RecordedRequest
     from modelserver.tools.migrate.archives import Archive
-    from modelserver.tools.migrate.servers import Version
+    from modelserver.tools.migrate.servers import ServedVersion
 
 Remark: TypeAlias = "Callable[[str], object]"
 BUILT_IN: Final = "builtin"
@@ -42,7 +41,7 @@ _PICTURES: Final = frozenset({"image_classifier", "object_detector", "image_segm
 class Subject:
     """A model version that both servers have, and its archive if that could be read."""
 
-    version: Version
+    version: ServedVersion
     archive: Archive | None = None
 
 
@@ -52,14 +51,14 @@ def _unsaid(_: str) -> None:
 
 def requests_of(
     source: str, subjects: Sequence[Subject], envelope: str | None, remark: Remark = _unsaid
-) -> list[Call]:
+) -> list[Probe]:
     """The requests of ``builtin``, a folder, or a recording; with names that tell them apart.
 
     ``envelope`` is the one of the configuration; ``remark`` is told what is wrong with a recording's end.
     Raises ConfigError and MigrationError with the reason.
     """
     if source == BUILT_IN:
-        once: dict[Call, Call] = {}  # those without a version are the same for all versions of a model
+        once: dict[Probe, Probe] = {}  # those without a version are the same for all versions of a model
         models = (call for each in subjects for call in about(each, envelope))
         for call in (*general(), *grpc_calls.general(NOBODY), *models):
             once.setdefault(replace(call, name=""), call)
@@ -74,19 +73,19 @@ def requests_of(
     return _named(in_folder(path))
 
 
-def _named(calls: Iterable[Call]) -> list[Call]:
+def _named(calls: Iterable[Probe]) -> list[Probe]:
     """Numbered where a name is there twice, without headers that are of a connection."""
     seen: dict[str, int] = {}
-    found = []
+    numbered = []
     for call in calls:
         seen[call.name] = count = seen.get(call.name, 0) + 1
         name = call.name if count == 1 else f"{call.name} ({count})"
         headers = tuple(header for header in call.headers if header[0].lower() not in _OF_CONNECTION)
-        found.append(replace(call, name=name, headers=headers))
-    return found
+        numbered.append(replace(call, name=name, headers=headers))
+    return numbered
 
 
-def changes_state(call: Call) -> bool:
+def changes_state(call: Probe) -> bool:
     """Whether it might change what a server serves, or its tokens."""
     path = call.path.partition("?")[0]
     managed = path.startswith(("/models", "/workflows")) and not path.endswith("/invoke")
@@ -97,7 +96,7 @@ def changes_state(call: Call) -> bool:
 # The built-in requests: none changes the state of a server
 
 
-def general() -> Iterator[Call]:
+def general() -> Iterator[Probe]:
     """What is asked of a server whatever it serves."""
     for port, method, path in (
         ("inference", "GET", "/ping"),
@@ -115,10 +114,10 @@ def general() -> Iterator[Call]:
         ("metrics", "GET", "/metrics"),
         ("metrics", "GET", "/nowhere"),
     ):
-        yield Call(f"{method} {path} ({port})", cast("Port", port), method, path)
+        yield Probe(f"{method} {path} ({port})", cast("Port", port), method, path)
 
 
-def about(subject: Subject, envelope: str | None) -> Iterator[Call]:
+def about(subject: Subject, envelope: str | None) -> Iterator[Probe]:
     """What is asked of a model: descriptions, and predictions with inputs that suit its handler."""
     version, archive = subject.version, subject.archive
     name, number = quote(version.name, safe=""), quote(version.version, safe="")
@@ -128,23 +127,23 @@ def about(subject: Subject, envelope: str | None) -> Iterator[Call]:
         f"/models/{name}/all",
         f"/models/{name}/0.0.404",
     ):
-        yield Call(f"GET {path}", "management", "GET", path)
-    given = inputs(archive.handler if archive is not None else "")
-    for kind, content_type, body in given:
+        yield Probe(f"GET {path}", "management", "GET", path)
+    bodies = inputs(archive.handler if archive is not None else "")
+    for kind, content_type, body in bodies:
         for path in (f"/predictions/{name}", f"/predictions/{name}/{number}"):
             yield _post(f"{kind} to {path}", path, content_type, body)
-    kind, content_type, body = given[0]
+    kind, content_type, body = bodies[0]
     yield _post(f"nothing to /predictions/{name}", f"/predictions/{name}", "", b"")
     yield _post(f"{kind} to an absent version", f"/predictions/{name}/0.0.404", content_type, body)
     yield _post(f"{kind} to be explained", f"/explanations/{name}", content_type, body)
-    yield Call(f"GET /predictions/{name}", "inference", "GET", f"/predictions/{name}")
-    yield Call(f"OPTIONS /predictions/{name}", "inference", "OPTIONS", f"/predictions/{name}")
-    yield from grpc_calls.about(version.name, version.version, archive, [body for _, _, body in given])
+    yield Probe(f"GET /predictions/{name}", "inference", "GET", f"/predictions/{name}")
+    yield Probe(f"OPTIONS /predictions/{name}", "inference", "OPTIONS", f"/predictions/{name}")
+    yield from grpc_calls.about(version.name, version.version, archive, [body for _, _, body in bodies])
     if envelope in {"kserve", "json"} or (archive is not None and archive.reads("instances")):
         instances = json.dumps({"instances": [instance(archive), instance(archive)]}).encode()
         yield _post(f"instances to {name}", f"/v1/models/{name}:predict", _JSON, instances)
         yield _post(f"instances to /predictions/{name}", f"/predictions/{name}", _JSON, instances)
-        yield Call(f"readiness of {name}", "management", "GET", f"/v1/models/{name}")
+        yield Probe(f"readiness of {name}", "management", "GET", f"/v1/models/{name}")
     if envelope == "kservev2":
         tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
         tensors = json.dumps({"inputs": [tensor]}).encode()
@@ -183,15 +182,15 @@ def png(side: int = 64) -> bytes:
     )
 
 
-def _post(name: str, path: str, content_type: str, body: bytes) -> Call:
+def _post(name: str, path: str, content_type: str, body: bytes) -> Probe:
     headers = (("Content-Type", content_type),) if content_type else ()
-    return Call(name, "inference", "POST", path, headers, body)
+    return Probe(name, "inference", "POST", path, headers, body)
 
 
 # A folder
 
 
-def in_folder(folder: Path) -> list[Call]:
+def in_folder(folder: Path) -> list[Probe]:
     """``MODEL/NAME.EXT`` is posted to ``/predictions/MODEL``, with the content type of its extension.
 
     ``requests.json``, a list of objects, has anything else: ``path`` and, unless they are as usual,
@@ -204,15 +203,15 @@ def in_folder(folder: Path) -> list[Call]:
     named = {folder / entry["file"] for entry in listed if "file" in entry} | {index}
     files = sorted(path for path in folder.glob("*/*") if path.is_file() and path not in named)
     try:
-        found = [_posted(folder, path) for path in files] + [_of_entry(folder, entry) for entry in listed]
+        calls = [_posted(folder, path) for path in files] + [_of_entry(folder, entry) for entry in listed]
     except OSError as error:
         raise MigrationError(f"{error.filename}: {error.strerror}") from error
-    if not found:
+    if not calls:
         raise MigrationError(f"--requests={folder}: there are neither MODEL/NAME.EXT nor {INDEX}")
-    return found
+    return calls
 
 
-def _posted(folder: Path, path: Path) -> Call:
+def _posted(folder: Path, path: Path) -> Probe:
     relative = path.relative_to(folder).as_posix()
     kind = mimetypes.guess_type(path.name)[0] or _OCTETS
     return _post(relative, f"/predictions/{quote(path.parent.name, safe='')}", kind, path.read_bytes())
@@ -252,7 +251,7 @@ def _problem(folder: Path, entry: object) -> str:
     return ""
 
 
-def _of_entry(folder: Path, entry: dict[str, Any]) -> Call:
+def _of_entry(folder: Path, entry: dict[str, Any]) -> Probe:
     file = entry.get("file")
     body = (folder / file).read_bytes() if file else str(entry.get("body", "")).encode()
     method = str(entry.get("method", "POST" if body else "GET"))
@@ -260,29 +259,29 @@ def _of_entry(folder: Path, entry: dict[str, Any]) -> Call:
     if file and not any(name.lower() == "content-type" for name in headers):
         headers["Content-Type"] = mimetypes.guess_type(file)[0] or _OCTETS
     port = cast("Port", entry.get("port", "inference"))
-    return Call(f"{method} {entry['path']}", port, method, entry["path"], tuple(headers.items()), body)
+    return Probe(f"{method} {entry['path']}", port, method, entry["path"], tuple(headers.items()), body)
 
 
 # A recording
 
 
-def recorded(path: Path, remark: Remark = _unsaid) -> list[Call]:
+def recorded(path: Path, remark: Remark = _unsaid) -> list[Probe]:
     """The requests of a recording, in their order and without the time between them; all are of the inference
     ports. Raises ConfigError if the file is no recording that can be read, MigrationError if it has none.
     """
-    found = read(path)
-    early = f"{path} ends early, {found.fault}" if found.fault else ""
-    if not found.calls:
+    recording = read(path)
+    early = f"{path} ends early, {recording.fault}" if recording.fault else ""
+    if not recording.calls:
         raise MigrationError(early or f"{path}: there are no requests")
     if early:
         remark(f"{early}: what was recorded before is asked.")
-    return [_of_recording(each) for each in map(request_of, found.calls)]
+    return [_of_recording(each) for each in map(request_of, recording.calls)]
 
 
-def _of_recording(request: RecordedRequest) -> Call:
+def _of_recording(request: RecordedRequest) -> Probe:
     if request.method == grpc_calls.METHOD:
         return grpc_calls.of_message(request.path, request.headers, request.body)
-    return Call(
+    return Probe(
         f"{request.method} {request.path}",
         "inference",
         request.method,

@@ -13,8 +13,7 @@ import psutil
 
 from modelserver.engine.telemetry.text import shortened
 from modelserver.tools.migrate import grpc_calls
-from modelserver.tools.migrate.calls import Answer, Call, Port, send
-from modelserver.tools.migrate.errors import MigrationError
+from modelserver.tools.migrate.calls import MigrationError, Port, Probe, Response, send
 from modelserver.tools.tune.own_server import family, last_output, start_process, stop_process
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _LONGEST_ANSWER = 300  # characters that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ServedVersion:
     """A model version as a server describes it; delays are in milliseconds, timeouts in seconds."""
 
     name: str
@@ -44,7 +43,7 @@ class Version:
     failure: str = ""
 
     @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Version:
+    def of(cls, described: Mapping[str, Any]) -> ServedVersion:
         """From an element of a description."""
         workers = described.get("workers") or []
         failures = [described.get("failure"), *(worker.get("failure") for worker in workers)]
@@ -74,7 +73,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ComparedServer:
     """A running server.
 
     ``tokens`` are by the port that they are for; ``pid`` is the first of its processes, if they are on this
@@ -87,28 +86,30 @@ class Server:
     pid: int | None = None
     seconds: float | None = None
 
-    def headers(self, call: Call) -> tuple[tuple[str, str], ...]:
+    def headers(self, call: Probe) -> tuple[tuple[str, str], ...]:
         """The request's, and this server's token unless the request has one."""
         token = self.tokens.get(call.port.removeprefix("grpc_"))
         if token is None or any(name.lower() == "authorization" for name, _ in call.headers):
             return call.headers
         return (*call.headers, ("Authorization", f"Bearer {token}"))
 
-    def ask(self, call: Call) -> Answer:
+    def ask(self, call: Probe) -> Response:
         """Its answer; status 0 if there was none."""
         sent = replace(call, headers=self.headers(call))
         by = grpc_calls.send if call.method == grpc_calls.METHOD else send
         return by(sent, self.addresses[call.port])
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[ServedVersion]:
         """All model versions, the default one of each model first. Raises MigrationError."""
-        found: list[Version] = []
+        versions: list[ServedVersion] = []
         for name in self._names():
             path = f"/models/{quote(name, safe='')}"
             default, every = (self._json(each) for each in (path, f"{path}/all"))
             chosen = default[0]["modelVersion"] if default else None
-            found += sorted(map(Version.of, every or []), key=lambda version: version.version != chosen)
-        return found
+            versions += sorted(
+                map(ServedVersion.of, every or []), key=lambda version: version.version != chosen
+            )
+        return versions
 
     def _names(self) -> list[str]:
         names, page = [], ""
@@ -123,7 +124,7 @@ class Server:
 
     def _json(self, path: str) -> Any:
         """None for another answer than 200 with JSON, as of a server of another kind."""
-        answer = self.ask(Call("", "management", "GET", path))
+        answer = self.ask(Probe("", "management", "GET", path))
         try:
             return json.loads(answer.body or b"null") if answer.status == 200 else None
         except ValueError:
@@ -131,9 +132,9 @@ class Server:
 
     def _refusal(self) -> str:
         host, port = self.addresses["management"]
-        answer = self.ask(Call("", "management", "GET", "/models"))
-        said = f"{answer.status} {(answer.body or b'').decode('utf-8', 'replace')}"
-        text = shortened(" ".join(said.split()), _LONGEST_ANSWER) if answer.status else answer.reason
+        answer = self.ask(Probe("", "management", "GET", "/models"))
+        content = f"{answer.status} {(answer.body or b'').decode('utf-8', 'replace')}"
+        text = shortened(" ".join(content.split()), _LONGEST_ANSWER) if answer.status else answer.reason
         hint = "; --key-file names the file with its tokens" if answer.status in (400, 401, 403) else ""
         return f"http://{host}:{port}/models was answered {text}{hint}"
 
@@ -151,23 +152,23 @@ def _size(process: psutil.Process) -> int:
     return int(getattr(info, "pss", 0) or info.rss)
 
 
-def wait_settled(server: Server) -> None:
+def wait_settled(server: ComparedServer) -> None:
     """Returns when all models have their workers, or failed, at the latest after :data:`PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     while not all(version.settled for version in server.versions()) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def found_running(name: str, addresses: Mapping[Port, Address], tokens: Mapping[str, str]) -> Server:
+def running_server(name: str, addresses: Mapping[Port, Address], tokens: Mapping[str, str]) -> ComparedServer:
     """A server of somebody else's. Raises MigrationError if it does not answer, or other ports do."""
-    server = Server(name, addresses, tokens, pid=listener(addresses["inference"][1]))
+    server = ComparedServer(name, addresses, tokens, pid=listener(addresses["inference"][1]))
     server.versions()
-    ping = server.ask(Call("", "inference", "GET", "/ping"))
+    ping = server.ask(Probe("", "inference", "GET", "/ping"))
     if ping.status in (0, 404):
         host, port = addresses["inference"]
-        said = ping.status or ping.reason
+        outcome = ping.status or ping.reason
         raise MigrationError(
-            f"{name} does not answer at its inference address: http://{host}:{port}/ping: {said}"
+            f"{name} does not answer at its inference address: http://{host}:{port}/ping: {outcome}"
         )
     return server
 
@@ -195,19 +196,19 @@ class Launch:
     cwd: Path
     environment: Mapping[str, str]
     output: Path
-    said: str | None = None
+    started_line: str | None = None
     whole: bool = False
 
 
 @contextlib.contextmanager
-def started(launch: Launch) -> Iterator[Server]:
+def started(launch: Launch) -> Iterator[ComparedServer]:
     """The running server, with its models loaded. Raises MigrationError with its last output."""
     began = time.monotonic()
     try:
         process = start_process(launch.command, launch.cwd, launch.environment, launch.output)
     except OSError as error:
         raise MigrationError(f"{launch.name} cannot be started: {error}") from error
-    server = Server(launch.name, launch.addresses, pid=process.pid)
+    server = ComparedServer(launch.name, launch.addresses, pid=process.pid)
     try:
         _wait(launch, server, process)
         yield replace(server, seconds=time.monotonic() - began)
@@ -215,7 +216,7 @@ def started(launch: Launch) -> Iterator[Server]:
         stop_process(process, whole=launch.whole)
 
 
-def _wait(launch: Launch, server: Server, process: subprocess.Popen[bytes]) -> None:
+def _wait(launch: Launch, server: ComparedServer, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -227,7 +228,9 @@ def _wait(launch: Launch, server: Server, process: subprocess.Popen[bytes]) -> N
         raise MigrationError(f"{launch.name} did not start in {PATIENCE:g} s:\n{last_output(launch.output)}")
 
 
-def _registered(launch: Launch, server: Server) -> bool:
-    if launch.said is not None and launch.said not in launch.output.read_text("utf-8", "replace"):
+def _registered(launch: Launch, server: ComparedServer) -> bool:
+    if launch.started_line is not None and launch.started_line not in launch.output.read_text(
+        "utf-8", "replace"
+    ):
         return False
-    return server.ask(Call("", "management", "GET", "/models")).status == 200
+    return server.ask(Probe("", "management", "GET", "/models")).status == 200

@@ -15,76 +15,70 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One of TorchServe's; ``example`` is a path of it."""
+    """One of TorchServe's."""
 
     port: str
     method: str
     path: str
-    example: str
     verdict: str = "same"
     remark: str = ""
 
+    @property
+    def example(self) -> str:
+        """A path of it."""
+        return self.path.format(model="m", version="1.0", rest="v1/chat", workflow="w")
+
 
 _INFERENCE = (
-    ("OPTIONS", "/", "/", OTHER, "the OpenAPI document is modelserver's own"),
-    ("GET", "/api-description", "/api-description", OTHER, "likewise; `/docs` shows it to people"),
-    ("GET", "/ping", "/ping", "same", ""),
-    ("POST", "/predictions/{model}", "/predictions/m", BETTER, "a failing request in a batch fails alone"),
-    ("POST", "/predictions/{model}/{version}", "/predictions/m/1.0", BETTER, "likewise"),
-    ("POST", "/predictions/{model}/{version}/{rest}", "/predictions/m/1.0/v1/chat", BETTER, "likewise"),
-    ("OPTIONS", "/predictions/{model}", "/predictions/m", OTHER, "own OpenAPI document"),
-    ("POST", "/explanations/{model}", "/explanations/m", "same", ""),
-    ("POST", "/explanations/{model}/{version}", "/explanations/m/1.0", "same", ""),
+    ("OPTIONS", "/", OTHER, "the OpenAPI document is modelserver's own"),
+    ("GET", "/api-description", OTHER, "likewise; `/docs` shows it to people"),
+    ("GET", "/ping"),
+    ("POST", "/predictions/{model}", BETTER, "a failing request in a batch fails alone"),
+    ("POST", "/predictions/{model}/{version}", BETTER, "likewise"),
+    ("POST", "/predictions/{model}/{version}/{rest}", BETTER, "likewise"),
+    ("OPTIONS", "/predictions/{model}", OTHER, "own OpenAPI document"),
+    ("POST", "/explanations/{model}"),
+    ("POST", "/explanations/{model}/{version}"),
     (
-        *("POST", "/v1/models/{model}:predict", "/v1/models/m:predict", BETTER),
+        "POST",
+        "/v1/models/{model}:predict",
+        BETTER,
         "instances are split and batched; errors carry `error` too",
     ),
-    ("POST", "/v1/models/{model}:explain", "/v1/models/m:explain", BETTER, "likewise"),
-    ("POST", "/v2/models/{model}/infer", "/v2/models/m/infer", BETTER, "rows are split and batched"),
-    ("POST", "/v2/models/{model}/explain", "/v2/models/m/explain", BETTER, "likewise"),
-    ("GET", "/v2", "/v2", BETTER, "[Open Inference](open-inference.md), always on"),
-    ("GET", "/v2/health/live", "/v2/health/live", BETTER, "likewise"),
-    ("GET", "/v2/health/ready", "/v2/health/ready", BETTER, "likewise; it tells the truth"),
-    ("POST", "/invocations", "/invocations", "same", ""),
-    ("POST", "/models/{model}/invoke", "/models/m/invoke", "same", ""),
-    ("POST", "/{model}/predict", "/m/predict", "same", ""),
-    ("POST", "/{model}/{version}/predict", "/m/1.0/predict", "same", ""),
-    ("POST", "/wfpredict/{workflow}", "/wfpredict/w", BETTER, "[workflows](workflows.md) that name nodes"),
+    ("POST", "/v1/models/{model}:explain", BETTER, "likewise"),
+    ("POST", "/v2/models/{model}/infer", BETTER, "rows are split and batched"),
+    ("POST", "/v2/models/{model}/explain", BETTER, "likewise"),
+    ("GET", "/v2", BETTER, "[Open Inference](open-inference.md), always on"),
+    ("GET", "/v2/health/live", BETTER, "likewise"),
+    ("GET", "/v2/health/ready", BETTER, "likewise; it tells the truth"),
+    ("POST", "/invocations"),
+    ("POST", "/models/{model}/invoke"),
+    ("POST", "/{model}/predict"),
+    ("POST", "/{model}/{version}/predict"),
+    ("POST", "/wfpredict/{workflow}", BETTER, "[workflows](workflows.md) that name nodes"),
 )
 _MANAGEMENT = (
-    ("OPTIONS", "/", "/", OTHER, "own OpenAPI document"),
-    ("GET", "/api-description", "/api-description", OTHER, "likewise"),
-    ("POST", "/models", "/models", BETTER, "says why workers failed to start, and rolls back"),
-    ("GET", "/models", "/models", "same", ""),
-    (
-        "GET",
-        "/models/{model}",
-        "/models/m",
-        BETTER,
-        "also shows the source of each batch setting, and failures",
-    ),
-    ("GET", "/models/{model}/{version}", "/models/m/1.0", BETTER, "likewise"),
-    ("GET", "/models/{model}/all", "/models/m/all", BETTER, "likewise"),
-    ("PUT", "/models/{model}", "/models/m", "same", "`min_worker` < 0 is 400; `url` replaces the archive"),
-    ("PUT", "/models/{model}/{version}", "/models/m/1.0", "same", "likewise"),
-    ("PUT", "/models/{model}/{version}/set-default", "/models/m/1.0/set-default", "same", ""),
-    ("DELETE", "/models/{model}", "/models/m", "same", ""),
-    ("DELETE", "/models/{model}/{version}", "/models/m/1.0", "same", ""),
-    ("OPTIONS", "/models/{model}", "/models/m", OTHER, "own OpenAPI document"),
-    ("GET", "/v1/models/{model}", "/v1/models/m", "same", ""),
-    (
-        "GET",
-        "/token",
-        "/token",
-        "same",
-        "renews tokens; only at this path, not for any text with `/token` in it",
-    ),
-    ("POST", "/workflows", "/workflows", BETTER, "says what is wrong; needs `enable_model_api`"),
-    ("GET", "/workflows", "/workflows", "same", ""),
-    ("GET", "/workflows/{workflow}", "/workflows/w", "same", "also shows the nodes"),
-    ("DELETE", "/workflows/{workflow}", "/workflows/w", "same", "needs `enable_model_api`"),
+    ("OPTIONS", "/", OTHER, "own OpenAPI document"),
+    ("GET", "/api-description", OTHER, "likewise"),
+    ("POST", "/models", BETTER, "says why workers failed to start, and rolls back"),
+    ("GET", "/models"),
+    ("GET", "/models/{model}", BETTER, "also shows the source of each batch setting, and failures"),
+    ("GET", "/models/{model}/{version}", BETTER, "likewise"),
+    ("GET", "/models/{model}/all", BETTER, "likewise"),
+    ("PUT", "/models/{model}", "same", "`min_worker` < 0 is 400; `url` replaces the archive"),
+    ("PUT", "/models/{model}/{version}", "same", "likewise"),
+    ("PUT", "/models/{model}/{version}/set-default"),
+    ("DELETE", "/models/{model}"),
+    ("DELETE", "/models/{model}/{version}"),
+    ("OPTIONS", "/models/{model}", OTHER, "own OpenAPI document"),
+    ("GET", "/v1/models/{model}"),
+    ("GET", "/token", "same", "renews tokens; only at this path, not for any text with `/token` in it"),
+    ("POST", "/workflows", BETTER, "says what is wrong; needs `enable_model_api`"),
+    ("GET", "/workflows"),
+    ("GET", "/workflows/{workflow}", "same", "also shows the nodes"),
+    ("DELETE", "/workflows/{workflow}", "same", "needs `enable_model_api`"),
 )
-_METRICS = (("GET", "/metrics", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
+_METRICS = (("GET", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
 
 ENDPOINTS = tuple(
     Endpoint(port, *row)

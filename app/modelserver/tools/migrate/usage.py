@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from modelserver.tools.migrate.archives import Archive
-    from modelserver.tools.migrate.calls import Call
+    from modelserver.tools.migrate.calls import Probe
     from modelserver.tools.migrate.installation import Installation
 
 NO_EFFECT = "no effect"
@@ -29,7 +29,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")  # of the guide
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UsedPart:
     """An endpoint, flag, key, handler or name that is used; ``where`` by what, or how often."""
 
     name: str
@@ -42,11 +42,11 @@ class Part:
 class Usage:
     """The parts by kind."""
 
-    endpoints: Sequence[Part]
-    flags: Sequence[Part]
-    keys: Sequence[Part]
-    handlers: Sequence[Part]
-    ts_names: Sequence[Part]
+    endpoints: Sequence[UsedPart]
+    flags: Sequence[UsedPart]
+    keys: Sequence[UsedPart]
+    handlers: Sequence[UsedPart]
+    ts_names: Sequence[UsedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Advice:
     commands: Sequence[str] = ()
 
 
-def usage_of(installation: Installation, calls: Iterable[Call], archives: Sequence[Archive]) -> Usage:
+def usage_of(installation: Installation, calls: Iterable[Probe], archives: Sequence[Archive]) -> Usage:
     """The parts of all kinds."""
     return Usage(
         _endpoints(calls),
@@ -68,65 +68,65 @@ def usage_of(installation: Installation, calls: Iterable[Call], archives: Sequen
     )
 
 
-def _endpoints(calls: Iterable[Call]) -> list[Part]:
+def _endpoints(calls: Iterable[Probe]) -> list[UsedPart]:
     """In TorchServe's order; requests to no endpoint of its are left out."""
-    # The most literal path first: "all" is no version.
+    # Literal paths are tried first, so that "all" is not taken for a version.
     patterns = [
         (each, _pattern(each.path)) for each in sorted(ENDPOINTS, key=lambda each: each.path.count("{"))
     ]
-    asked: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for call in calls:
         path = call.path.partition("?")[0]
         method = "POST" if path.startswith("/predictions/") and call.method != "OPTIONS" else call.method
         for endpoint, pattern in patterns:
             if (endpoint.port, endpoint.method) == (call.port, method) and pattern.fullmatch(path):
-                asked[f"{endpoint.port} {endpoint.method} {endpoint.path}"] += 1
+                counts[f"{endpoint.port} {endpoint.method} {endpoint.path}"] += 1
                 break
-    found, last = [], ""
+    parts, last = [], ""
     for each in ENDPOINTS:
         last = each.remark.replace("likewise", last)
-        if asked[name := f"{each.port} {each.method} {each.path}"]:
-            found.append(Part(name, each.verdict, _LINK.sub(r"\1", last), f"{asked[name]} requests"))
-    return found
+        if counts[name := f"{each.port} {each.method} {each.path}"]:
+            parts.append(UsedPart(name, each.verdict, _LINK.sub(r"\1", last), f"{counts[name]} requests"))
+    return parts
 
 
 def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path).replace(r"\{rest\}", ".+")))
 
 
-def _flag(flag: str) -> Part:
+def _flag(flag: str) -> UsedPart:
     state, remark = flag_state(flag)
-    return Part(flag, state, _LINK.sub(r"\1", remark))
+    return UsedPart(flag, state, _LINK.sub(r"\1", remark))
 
 
-def _keys(installation: Installation) -> list[Part]:
+def _keys(installation: Installation) -> list[UsedPart]:
     """Those that are set anywhere: TorchServe's, and modelserver's own."""
-    given = {name: source for name, source in installation.loaded.sources.items() if source != DEFAULT}
-    found = []
-    for name, source in given.items():
+    set_keys = {name: source for name, source in installation.loaded.sources.items() if source != DEFAULT}
+    parts = []
+    for name, source in set_keys.items():
         state = key_state(KEYS[name]) if name in KEYS_OF_TORCHSERVE else ("modelserver's own", "")
-        found.append(Part(name, *state, where=source))
+        parts.append(UsedPart(name, *state, where=source))
     for warning in installation.loaded.warnings:
         name, _, rest = warning.partition(" ")
         if "is not a known setting" in rest:
-            found.append(Part(name, UNKNOWN, rest, str(installation.config)))
-    return found
+            parts.append(UsedPart(name, UNKNOWN, rest, str(installation.config)))
+    return parts
 
 
-def _handler(archive: Archive) -> Part:
+def _handler(archive: Archive) -> UsedPart:
     handler = archive.handler
     if handler in BUILT_IN_HANDLERS:
-        return Part(handler, SAME, "built in", archive.url)
+        return UsedPart(handler, SAME, "built in", archive.url)
     if handler in TORCHSERVE_HANDLERS:
-        return Part(handler, ABSENT_STATE, "built into TorchServe only", archive.url)
-    return Part(handler, SAME, "the archive's own", archive.url)
+        return UsedPart(handler, ABSENT_STATE, "built into TorchServe only", archive.url)
+    return UsedPart(handler, SAME, "the archive's own", archive.url)
 
 
-def _ts_names(archives: Sequence[Archive]) -> list[Part]:
+def _ts_names(archives: Sequence[Archive]) -> list[UsedPart]:
     table = {entry.name: entry for entry in names()}
     here = {name.rpartition(".")[0] for name in offered()}
     packages = {module.rpartition(".")[0] for module in here} | {"ts"}
-    found: dict[str, Part] = {}
+    parts: dict[str, UsedPart] = {}
     for archive in archives:
         for name, place in archive.ts_names.items():
             module = name.rpartition(".")[0]
@@ -136,8 +136,8 @@ def _ts_names(archives: Sequence[Archive]) -> list[Part]:
                 state, remark = SAME, ""  # a module, or a name that it imports from another
             else:
                 state, remark = ABSENT_STATE, "not a public name of TorchServe 0.12.0"
-            found.setdefault(name, Part(name, state, remark, f"{archive.url}: {place}"))
-    return [found[name] for name in sorted(found)]
+            parts.setdefault(name, UsedPart(name, state, remark, f"{archive.url}: {place}"))
+    return [parts[name] for name in sorted(parts)]
 
 
 def advice_on(installation: Installation, usage: Usage, archives: Sequence[Archive]) -> list[Advice]:

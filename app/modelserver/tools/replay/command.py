@@ -17,11 +17,11 @@ from modelserver.models.settings.load import load_settings
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.watching import GRPC
 from modelserver.tools.commands import exit_status
-from modelserver.tools.replay import grpc_sender, sender
+from modelserver.tools.replay import sender
 from modelserver.tools.replay.comparison import difference
-from modelserver.tools.replay.finding import Running, token
-from modelserver.tools.replay.report import Differences, Side, page, text_report
-from modelserver.tools.replay.sender import Place
+from modelserver.tools.replay.report import Differences, ReplaySide, page, text_report
+from modelserver.tools.replay.running_server import RunningServer, token
+from modelserver.tools.replay.sender import Destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +82,7 @@ def replay(options: argparse.Namespace) -> int:
     _check_flags(options)
     send = _exactly(options) if options.exact else _to_server(options)
     recording = read(options.recording)
-    for line in told(recording):
+    for line in notices(recording):
         print(line, flush=True)
     if not recording.calls:
         raise ConfigError(f"{options.recording}: there are no requests")
@@ -90,7 +90,7 @@ def replay(options: argparse.Namespace) -> int:
     differences = None
     if options.compare:
         differences = differences_of(calls, answers, Tolerance(options.tolerance))
-    then, now = Side.recorded(calls), Side.replayed(answers)
+    then, now = ReplaySide.recorded(calls), ReplaySide.replayed(answers)
     print("\n".join([text_report(then, now, differences), *lines]), flush=True)
     if options.plot is not None:
         try:
@@ -98,10 +98,10 @@ def replay(options: argparse.Namespace) -> int:
         except OSError as error:
             raise ConfigError(f"--plot={options.plot}: {error.strerror}") from error
     failed = not as_recorded or any(answer.fault for answer in answers)
-    return 1 if failed or (differences is not None and differences.found) else 0
+    return 1 if failed or (differences is not None and differences.differing) else 0
 
 
-class Sent(NamedTuple):
+class ReplayResult(NamedTuple):
     """The calls that were sent and their answers; ``lines`` tell what else there is to know, ``as_recorded``
     whether they were sent as they should be.
     """
@@ -114,26 +114,26 @@ class Sent(NamedTuple):
     @classmethod
     def of(
         cls, pairs: Iterable[tuple[Call, TimedResponse]], lines: Sequence[str], *, as_recorded: bool = True
-    ) -> Sent:
-        """In the order of their arrival."""
+    ) -> ReplayResult:
+        """The calls and answers, ordered by arrival."""
         ordered = sorted(pairs, key=lambda pair: pair[0].at)
         return cls([call for call, _ in ordered], [answer for _, answer in ordered], lines, as_recorded)
 
 
-class _Way:
+class _Protocol:
     """How requests are sent over REST, or over gRPC; ``place`` is None if they are not."""
 
     def __init__(self, options: argparse.Namespace, *, over_grpc: bool) -> None:
         self._over_grpc = over_grpc
         self.flag, url = ("--to-grpc", options.to_grpc) if over_grpc else ("--to", options.to)
-        self.send = grpc_sender.send if over_grpc else sender.send
-        self.place = None
+        self.send = sender.send_grpc if over_grpc else sender.send
+        self.destination = None
         if url is not None:
-            place = Place.of_grpc if over_grpc else Place.of
+            destination = Destination.of_grpc if over_grpc else Destination.of
             added = _headers(options.header)
             if not any(name.lower() == "authorization" for name, _ in added):
                 added += _authorization(options, url)
-            self.place = place(url, added, options.ca_file)
+            self.destination = destination(url, added, options.ca_file)
 
     def takes(self, call: Call) -> bool:
         return (call.method == GRPC) == self._over_grpc
@@ -152,43 +152,43 @@ def _check_flags(options: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} has no effect with {kind}")
 
 
-def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
+def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], ReplayResult]:
     """Sends to a running server."""
     speed = read_speed(options.speed)
-    ways = [_Way(options, over_grpc=over_grpc) for over_grpc in (False, True)]
+    protocols = [_Protocol(options, over_grpc=over_grpc) for over_grpc in (False, True)]
     if not options.timeout > 0:
         raise ConfigError(f"--timeout={options.timeout:g}: a positive number is needed")
     if options.connections is not None and options.connections < 1:
         raise ConfigError(f"--connections={options.connections}: a positive number is needed")
     connections = options.connections or (16 if speed is None else 1024)
 
-    async def sent(recorded: Sequence[Call]) -> Sent:
-        parts = [(way, [call for call in recorded if way.takes(call)]) for way in ways]
+    async def sent(recorded: Sequence[Call]) -> ReplayResult:
+        parts = [(protocol, [call for call in recorded if protocol.takes(call)]) for protocol in protocols]
         lines = [
-            f"Requests that are not sent without {way.flag}: {len(calls)}."
-            for way, calls in parts
-            if calls and way.place is None
+            f"Requests that are not sent without {protocol.flag}: {len(calls)}."
+            for protocol, calls in parts
+            if calls and protocol.destination is None
         ]
-        parts = [(way, calls) for way, calls in parts if calls and way.place is not None]
+        parts = [(protocol, calls) for protocol, calls in parts if calls and protocol.destination is not None]
         if not parts:
             raise ConfigError(lines[0])
         first = min(calls[0].at for _, calls in parts)
 
-        async def ask(way: _Way, calls: Sequence[Call]) -> list[tuple[Call, TimedResponse]]:
-            assert way.place is not None  # noqa: S101 - of the others, nothing is asked
+        async def ask(protocol: _Protocol, calls: Sequence[Call]) -> list[tuple[Call, TimedResponse]]:
+            assert protocol.destination is not None  # noqa: S101 - of the others, nothing is asked
             times = None if speed is None else [(call.at - first) / 1e9 / speed for call in calls]
-            answers = await way.send(
-                way.place, calls, times, connections=connections, patience=options.timeout
+            answers = await protocol.send(
+                protocol.destination, calls, times, connections=connections, patience=options.timeout
             )
             return list(zip(calls, answers, strict=True))
 
-        found = await asyncio.gather(*(ask(way, calls) for way, calls in parts))
-        return Sent.of([pair for pairs in found for pair in pairs], lines)
+        differing = await asyncio.gather(*(ask(protocol, calls) for protocol, calls in parts))
+        return ReplayResult.of([pair for pairs in differing for pair in pairs], lines)
 
     return lambda calls: asyncio.run(sent(calls))
 
 
-def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
+def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], ReplayResult]:
     """Sends the recorded batches to models in workers of their own."""
     flags = {
         "ts_config": options.ts_config,
@@ -197,13 +197,13 @@ def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], Sent]:
     }
     loaded = load_settings(flags, os.environ, Path.cwd())
 
-    def send(calls: Sequence[Call]) -> Sent:
-        # A server's parts, which nothing else here needs.
+    def send(calls: Sequence[Call]) -> ReplayResult:
+        # Imported late, as it loads large parts of the server.
         from modelserver.tools.replay.exact import replay_exactly  # noqa: PLC0415
 
         replayed = replay_exactly(calls, loaded)
         sent = [pair for batch in replayed.batches for pair in zip(batch.calls, batch.answers, strict=True)]
-        return Sent.of(sent, replayed.lines(), as_recorded=replayed.exact)
+        return ReplayResult.of(sent, replayed.lines(), as_recorded=replayed.exact)
 
     return send
 
@@ -215,11 +215,11 @@ def differences_of(
     whole = [
         (call, answer) for call, answer in zip(calls, answers, strict=True) if call.status and call.complete
     ]
-    found = ((call, difference(call, answer, tolerance)) for call, answer in whole)
-    return Differences(len(whole), [(call, how) for call, how in found if how])
+    differences = ((call, difference(call, answer, tolerance)) for call, answer in whole)
+    return Differences(len(whole), [(call, how) for call, how in differences if how])
 
 
-def told(recording: Recording) -> list[str]:
+def notices(recording: Recording) -> list[str]:
     """What there is to know about the recording before it is replayed."""
     lines = []
     if recording.fault:
@@ -244,9 +244,9 @@ def read_speed(text: str) -> float | None:
     return speed
 
 
-def _headers(given: Sequence[str]) -> list[tuple[str, str]]:
+def _headers(texts: Sequence[str]) -> list[tuple[str, str]]:
     headers = []
-    for text in given:
+    for text in texts:
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon or not _NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
             raise ConfigError(f"--header={text}: NAME:VALUE in ASCII is needed")
@@ -256,5 +256,5 @@ def _headers(given: Sequence[str]) -> list[tuple[str, str]]:
 
 def _authorization(options: argparse.Namespace, url: str) -> list[tuple[str, str]]:
     """The inference token, if there is one for the server."""
-    key = token(Scope.INFERENCE, options.token_file, url, Running.found())
+    key = token(Scope.INFERENCE, options.token_file, url, RunningServer.detect())
     return [] if key is None else [("authorization", f"Bearer {key}")]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.json_format import MessageToDict
 
 from modelserver.engine.tensors.datatypes import DATATYPES
+from modelserver.ext.grpc.client import messages_of
 from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.recording.entries import code_of
 from modelserver.ext.rollout.agreement import agree, pairs, place, short, shown
-from modelserver.tools.replay.answers import body_of, document_of, gets_id
+from modelserver.surface.watching import GRPC
 
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call
     from modelserver.ext.rollout.agreement import Tolerance
     from modelserver.surface.http.client import TimedResponse
 
-# What differs from one answer to the next anyway.
+# Fields that differ between any two answers.
 _ANEW: Final = frozenset({"batchId", "request_id"})
 
 
@@ -46,7 +52,7 @@ def difference(call: Call, answered: TimedResponse, tolerance: Tolerance) -> str
 
 
 def _status(status: int, lines: bytes) -> str:
-    """As the client got it: of HTTP, or of gRPC by its name."""
+    """The status that the client received: the number of HTTP, or the name of gRPC."""
     code = code_of(lines)
     return str(status) if code is None else StatusCode(code).name
 
@@ -76,3 +82,68 @@ def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:
 
 def _text(body: bytes) -> str:
     return short(repr(" ".join(body.decode("utf-8", "replace").split())))
+
+
+_Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+_Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+# A suffix of some failures' texts.
+_REQUEST_ID = re.compile(rb" \[request [^]]*\]")
+
+
+class Document(NamedTuple):
+    """``rest`` are the tensors in binary, whose sizes the parameters of the outputs tell."""
+
+    json: Any
+    rest: bytes
+
+
+def body_of(call: Call, answer: bytes) -> bytes:
+    """What the answer would be over REST; of the Open Inference Protocol over gRPC it is its message."""
+    if call.method != GRPC:
+        return answer
+    try:
+        messages = list(messages_of(answer))
+        if _infers(call):
+            return b"".join(messages)
+        return b"".join(_Predicted.FromString(each).prediction for each in messages)
+    except (ValueError, DecodeError):
+        # The answer is the text of a failure.
+        return _REQUEST_ID.sub(b"", answer)
+
+
+def document_of(call: Call, body: bytes) -> Document | None:
+    """The body of an answer to the call; None if it is no JSON, and must be the same byte by byte."""
+    try:
+        return _of_tensors(_Inferred.FromString(body)) if _infers(call) else _of_json(body)
+    except (ValueError, RecursionError, DecodeError):
+        return None
+
+
+def gets_id(call: Call) -> bool:
+    """Whether the server makes up the answer's id: the request of the Open Inference Protocol had none."""
+    if _infers(call):
+        try:
+            return not _Infer.FromString(call.body).id
+        except DecodeError:
+            return True
+    return call.target.startswith("/v2/") and b'"id"' not in call.body
+
+
+def _infers(call: Call) -> bool:
+    return call.method == GRPC and call.target.endswith("/ModelInfer")
+
+
+def _of_json(body: bytes) -> Document:
+    """The JSON that the body begins with, and what follows, as in V2's binary form. Raises ValueError."""
+    text = body.decode("latin-1")
+    _, end = json.JSONDecoder().raw_decode(text)
+    return Document(json.loads(body[:end]), body[end:])
+
+
+def _of_tensors(answer: Any) -> Document:
+    """The JSON of a message, and its buffers."""
+    document = MessageToDict(answer, preserving_proto_field_name=True)
+    document.pop("raw_output_contents", None)
+    for output, content in zip(document.get("outputs", ()), answer.raw_output_contents, strict=False):
+        output.setdefault("parameters", {})["binary_data_size"] = len(content)
+    return Document(document, b"".join(answer.raw_output_contents))

@@ -22,7 +22,7 @@ from modelserver.ext.recording.recorder import RecordingOptions
 from modelserver.models.settings.checks import listed
 from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import exit_status, termination_is_interruption
-from modelserver.tools.replay.finding import Running, management_url, token, trusting
+from modelserver.tools.replay.running_server import RunningServer, management_url, token, trusting
 from modelserver.tools.tune.own_server import message_of
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
 def record(options: argparse.Namespace) -> int:
     """Records until the server or Ctrl-C ends it. Raises as :func:`main` handles it."""
     headers = listed(options.headers)
-    # Only to check them here as the server does.
+    # The options are checked as the server checks them.
     RecordingOptions(
         frozenset(options.models), tuple(headers), options.sample, options.seconds, options.requests
     )
     if not options.out.parent.is_dir():
         raise ConfigError(f"--out={options.out}: there is no folder {options.out.parent}")
-    running = Running.found() if options.management is None and options.ts_config is None else None
+    running = RunningServer.detect() if options.management is None and options.ts_config is None else None
     url = options.management or management_url(options.ts_config, running)
     key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
     if options.out.exists() and not options.force:
@@ -93,11 +93,11 @@ def record(options: argparse.Namespace) -> int:
                 if (value := getattr(options, name)) is not None
             ),
         ]
-        with _asked(client, url, parameters) as answer:
+        with _response(client, url, parameters) as answer:
             _check(answer)
-            # Only now, so that a refusal leaves no file. Unbuffered, so that a kill loses nothing.
+            # Opened after the answer, so that a refusal leaves no file; unbuffered, so that nothing is lost.
             with options.out.open("wb", buffering=0) as output:
-                # A device, such as /dev/null, is everybody's.
+                # The mode of a device such as /dev/null is not changed.
                 own = stat.S_ISREG(os.fstat(output.fileno()).st_mode)
                 if own:
                     os.chmod(output.fileno(), 0o600)
@@ -108,10 +108,10 @@ def record(options: argparse.Namespace) -> int:
                         options.out.unlink()
                     raise RecordingError(f"{options.out} cannot be written: {error.strerror}.") from error
                 with _ending_at_a_signal(url, key, options.ca_file):
-                    return _Taking(options.out, writer).take(answer)
+                    return _RecordingFile(options.out, writer).take(answer)
 
 
-class _Taking:
+class _RecordingFile:
     """Writes what the server sends, and tells what happens."""
 
     def __init__(self, path: Path, writer: Writer) -> None:
@@ -120,7 +120,7 @@ class _Taking:
         self._calls = 0
         self._lost = Lost()
         self._ended = ""
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
 
     def take(self, answer: httpx.Response) -> int:
         """Until the end; returns the exit status."""
@@ -156,8 +156,8 @@ class _Taking:
                 self._lost = entry
             elif isinstance(entry, Ended):
                 self._ended = entry.reason
-        if time.monotonic() - self._said > 1.0 and sys.stdout.isatty():
-            self._said = time.monotonic()
+        if time.monotonic() - self._printed > 1.0 and sys.stdout.isatty():
+            self._printed = time.monotonic()
             print(f"\r{self._sum()}", end="\x1b[K\r", flush=True)
 
     def _sum(self) -> str:
@@ -180,14 +180,14 @@ def _client(url: str, key: str | None, ca_file: str | None) -> httpx.Client:
 @contextlib.contextmanager
 def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM has the server end the recording and send the rest; the next interrupts."""
-    # A shell's job in the background ignores SIGINT.
+    # SIGINT is ignored in a shell's background job.
     numbers = [signal.SIGTERM, *([signal.SIGINT] if callable(signal.getsignal(signal.SIGINT)) else [])]
 
     def end(_number: int, _frame: FrameType | None) -> None:
         restore()
         try:
             with _client(url, key, ca_file) as client:
-                # 404: it has just ended by itself.
+                # 404: the recording has just ended by itself.
                 ended = client.delete(_PATH).status_code in {200, 404}
         except httpx.HTTPError:
             ended = False
@@ -207,7 +207,9 @@ def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Itera
 
 
 @contextlib.contextmanager
-def _asked(client: httpx.Client, url: str, parameters: Sequence[tuple[str, Any]]) -> Iterator[httpx.Response]:
+def _response(
+    client: httpx.Client, url: str, parameters: Sequence[tuple[str, Any]]
+) -> Iterator[httpx.Response]:
     """The answer, as it begins. Raises RecordingError if there is none."""
     request = client.build_request("POST", _PATH, params=[*parameters])
     try:
@@ -223,12 +225,12 @@ def _check(answer: httpx.Response) -> None:
     if answer.status_code == 200:
         return
     answer.read()
-    said = message_of(answer.content)
+    message = message_of(answer.content)
     hint = ""
-    if answer.status_code in (404, 405) and _PATH not in said and "odel" not in said:
+    if answer.status_code in (404, 405) and _PATH not in message and "odel" not in message:
         hint = " Does the server have allow_recording=true?"
-    elif answer.status_code in (400, 401) and "token" in said.lower():
+    elif answer.status_code in (400, 401) and "token" in message.lower():
         hint = (
             " The management token is read from --token-file, MODELSERVER_MANAGEMENT_TOKEN or key_file.json."
         )
-    raise RecordingError(f"The server refuses to be recorded ({answer.status_code}): {said}{hint}")
+    raise RecordingError(f"The server refuses to be recorded ({answer.status_code}): {message}{hint}")

@@ -15,7 +15,7 @@ from modelserver.tools.tune.report import table
 from modelserver.tools.tune.svg import Chart, Series, draw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from modelserver.ext.recording.entries import Call
     from modelserver.surface.http.client import TimedResponse
@@ -24,12 +24,12 @@ _PERCENTS: Final = (50, 90, 99)
 _CURVE: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
 _BARS: Final = (50, 75, 90, 95, 99, 100)
 _WIDTH: Final = 40
-_MOST_SHOWN: Final = 20
+_MOST_LINES: Final = 20
 _FAILED: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ReplaySide:
     """One of the two: milliseconds of the answers that were no errors, ascending, and answers by status."""
 
     name: str
@@ -40,33 +40,30 @@ class Side:
     statuses: Counter[str]
 
     @classmethod
-    def recorded(cls, calls: Sequence[Call]) -> Side:
+    def recorded(cls, calls: Sequence[Call]) -> ReplaySide:
         """What the server measured when it was recorded."""
-        good = [call for call in calls if 0 < call.status < _FAILED]
-        timings = [call.timing for call in good]
-        ends = [call.at + call.took for call in calls]
-        return cls(
-            "recorded",
-            (max(ends) - calls[0].at) / 1e9 if calls else 0.0,
-            sorted(call.took / 1e6 for call in good),
-            sorted(queue for queue, _ in timings),
-            sorted(handler for _, handler in timings),
-            Counter(str(call.status or "client left") for call in calls),
-        )
+        times = [(call.took / 1e6, *call.timing) for call in calls if 0 < call.status < _FAILED]
+        seconds = (max(call.at + call.took for call in calls) - calls[0].at) / 1e9 if calls else 0.0
+        return cls._of("recorded", seconds, times, (call.status or "client left" for call in calls))
 
     @classmethod
-    def replayed(cls, answers: Sequence[TimedResponse]) -> Side:
+    def replayed(cls, answers: Sequence[TimedResponse]) -> ReplaySide:
         """What was measured now, by the client."""
         good = [answer for answer in answers if 0 < answer.status < _FAILED]
-        timings = [timing_of(answer.lines) for answer in good]
-        return cls(
-            "now",
-            max((answer.sent + answer.seconds for answer in answers), default=0.0),
-            sorted(answer.seconds * 1e3 for answer in good),
-            sorted(queue for queue, _ in timings),
-            sorted(handler for _, handler in timings),
-            Counter(str(answer.status or answer.fault) for answer in answers),
-        )
+        times = [(answer.seconds * 1e3, *timing_of(answer.lines)) for answer in good]
+        seconds = max((answer.sent + answer.seconds for answer in answers), default=0.0)
+        return cls._of("now", seconds, times, (answer.status or answer.fault for answer in answers))
+
+    @classmethod
+    def _of(
+        cls,
+        name: str,
+        seconds: float,
+        times: Sequence[tuple[float, float, float]],
+        statuses: Iterable[int | str],
+    ) -> ReplaySide:
+        latencies, queue, handler = (sorted(each[column] for each in times) for column in range(3))
+        return cls(name, seconds, latencies, queue, handler, Counter(map(str, statuses)))
 
     def rows(self) -> list[str]:
         """Its column of the table."""
@@ -95,10 +92,10 @@ class Differences:
     """The requests whose answers differ, with how: ``(call, difference)``; ``compared`` were looked at."""
 
     compared: int
-    found: Sequence[tuple[Call, str]]
+    differing: Sequence[tuple[Call, str]]
 
 
-def text_report(then: Side, now: Side, differences: Differences | None) -> str:
+def text_report(then: ReplaySide, now: ReplaySide, differences: Differences | None) -> str:
     """The table, the plot and the differences."""
     rows = zip(_NAMES, then.rows(), now.rows(), strict=True)
     lines = [f"{'':<16}{then.name:>12}{now.name:>12}", *(f"{n:<16}{a:>12}{b:>12}" for n, a, b in rows)]
@@ -114,18 +111,18 @@ def text_report(then: Side, now: Side, differences: Differences | None) -> str:
 
 def difference_lines(differences: Differences) -> list[str]:
     """A summary, and the first differences."""
-    count, found = differences.compared, differences.found
-    lines = [f"{len(found)} of {count} answers differ."]
+    count, differing = differences.compared, differences.differing
+    lines = [f"{len(differing)} of {count} answers differ."]
     lines += [
         f"  {call.at / 1e9:.3f} s {call.method.decode()} {call.target}: {how}"
-        for call, how in found[:_MOST_SHOWN]
+        for call, how in differing[:_MOST_LINES]
     ]
-    if len(found) > _MOST_SHOWN:
-        lines.append(f"  … and {len(found) - _MOST_SHOWN} more")
+    if len(differing) > _MOST_LINES:
+        lines.append(f"  … and {len(differing) - _MOST_LINES} more")
     return lines
 
 
-def _bars(then: Side, now: Side) -> list[str]:
+def _bars(then: ReplaySide, now: ReplaySide) -> list[str]:
     """Latencies as bars."""
     longest = max((side.latencies[-1] for side in (then, now) if side.latencies), default=0.0)
     if not longest:
@@ -141,7 +138,7 @@ def _bars(then: Side, now: Side) -> list[str]:
     return lines
 
 
-def page(title: str, then: Side, now: Side, differences: Differences | None) -> str:
+def page(title: str, then: ReplaySide, now: ReplaySide, differences: Differences | None) -> str:
     """One HTML file with table and plot; all external text is escaped."""
     sides = [
         Series(side.name, [(p, percentile(side.latencies, p)) for p in _CURVE], style)
@@ -150,14 +147,14 @@ def page(title: str, then: Side, now: Side, differences: Differences | None) -> 
     ]
     chart = Chart("Latency", "percent of the answers that were as fast", "latency, ms", sides)
     rows = zip(_NAMES, then.rows(), now.rows(), strict=True)
-    told = [] if differences is None else difference_lines(differences)
+    lines = [] if differences is None else difference_lines(differences)
     body = [
         f"<h1>Replay of {escape(title)}</h1>",
         draw(chart),
         table(("", then.name, now.name), rows),
         '<p class="soft">Recorded latencies were measured by the server, those of now by the client;',
         "queue and handler by the servers.</p>",
-        f"<pre>{escape(chr(10).join(told))}</pre>",
+        f"<pre>{escape(chr(10).join(lines))}</pre>",
     ]
     return html_page(f"Replay of {title}", body)
 

@@ -6,29 +6,39 @@ With gaps, each request is due at its time whether or not earlier ones were answ
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import re
+import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.surface.http.client import Requester, TimedResponse
-from modelserver.tools.replay.finding import trusting
+from modelserver.ext.grpc.client import ask
+from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.http2.errors import Broken
+from modelserver.ext.grpc.statuses import http_class
+from modelserver.ext.recording.entries import lines_of_call
+from modelserver.surface.http.client import CUT_OFF, Requester, TimedResponse
+from modelserver.surface.watching import message_framed
+from modelserver.tools.replay.running_server import trusting
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from modelserver.ext.recording.entries import Call
 
-
-# As it stands in a request line.
+# The characters that a request line may have.
 _PATH: Final = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """The server to send to; ``prefix`` precedes each path, ``headers`` are added to each request."""
 
     host: str
@@ -40,7 +50,7 @@ class Place:
     @classmethod
     def of(
         cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None, flag: str = "--to"
-    ) -> Place:
+    ) -> Destination:
         """Raises ConfigError for an unusable URL or file of authorities."""
         try:
             parts = urlsplit(url)
@@ -57,12 +67,12 @@ class Place:
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
 
     @classmethod
-    def of_grpc(cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None) -> Place:
+    def of_grpc(cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None) -> Destination:
         """For calls over gRPC. Raises ConfigError as :meth:`of`."""
-        place = cls.of(url, headers, ca_file, flag="--to-grpc")
-        if place.tls is not None:
-            place.tls.set_alpn_protocols(["h2"])
-        return place
+        destination = cls.of(url, headers, ca_file, flag="--to-grpc")
+        if destination.tls is not None:
+            destination.tls.set_alpn_protocols(["h2"])
+        return destination
 
     @property
     def authority(self) -> str:
@@ -76,14 +86,14 @@ class Place:
     def request(self, call: Call) -> bytes:
         """The bytes of the request."""
         lines = [f"{call.method.decode()} {self.prefix}{call.target} HTTP/1.1", f"host: {self.authority}"]
-        given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
-        lines += [f"{name}: {value}" for name, value in (*given, *self.headers)]
+        recorded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers)
+        lines += [f"{name}: {value}" for name, value in (*recorded, *self.headers)]
         lines += [f"content-length: {len(call.body)}", "", ""]
         return "\r\n".join(lines).encode("latin-1") + call.body
 
 
 async def send(
-    place: Place,
+    server: Destination,
     calls: Sequence[Call],
     times: Sequence[float] | None,
     *,
@@ -95,16 +105,105 @@ async def send(
     Over at most so many ``connections``. After ``patience`` seconds without any answer, those that are
     missing count as lost.
     """
-    requests = [place.request(call) for call in calls]
+    requests = [server.request(call) for call in calls]
     answers = [TimedResponse(0.0, 0.0, fault=f"no answer within {patience:g} s")] * len(requests)
-    requester = Requester(place.host, place.port, connections, answers.__setitem__, place.tls)
+    requester = Requester(server.host, server.port, connections, answers.__setitem__, server.tls)
     for number, request in enumerate(requests):
         due = 0.0
         if times is not None:
             due = requester.began + times[number]
-            # Also where it is late already, so that answers are read.
+            # Sleep even if the request is late, so that answers are read meanwhile.
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
         requester.send(number, request, due)
     await requester.drain(patience)
     requester.close()
     return answers
+
+
+async def send_grpc(
+    server: Destination,
+    calls: Sequence[Call],
+    times: Sequence[float] | None,
+    *,
+    connections: int,
+    patience: float,
+) -> list[TimedResponse]:
+    """Sends each call at its time, in seconds from now; without times, as fast as possible.
+
+    At most so many ``connections`` at once, each for at most ``patience`` seconds.
+    """
+    sender, loop = _Sender(server, patience), asyncio.get_running_loop()
+    threads = ThreadPoolExecutor(connections)
+    try:
+        replies = []
+        for number, call in enumerate(calls):
+            due = 0.0
+            if times is not None:
+                due = sender.began + times[number]
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            replies.append(loop.run_in_executor(threads, sender.ask, call, due))
+        return await asyncio.gather(*replies)
+    finally:
+        sender.close()
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Sender:
+    """Asks in threads; its end is the end of all connections."""
+
+    def __init__(self, server: Destination, patience: float) -> None:
+        self.began = time.perf_counter()
+        self._server = server
+        self._patience = patience
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def ask(self, call: Call, due: float) -> TimedResponse:
+        """The answer to a call that is ``due`` at a time of ``perf_counter``; 0: now."""
+        sent = due or time.perf_counter()
+        metadata = [*map(_encoded, call.headers), *self._server.metadata()]
+        url = f"{'http' if self._server.tls is None else 'https'}://{self._server.authority}{call.target}"
+        status, lines, body, fault = 0, b"", b"", ""
+        try:
+            with self._connection() as connection:
+                replied = ask(connection, url, metadata, message_framed(call.body), self._patience)
+        except TimeoutError:
+            fault = f"no answer within {self._patience:g} s"
+        except (ConnectionResetError, BrokenPipeError):
+            fault = CUT_OFF
+        except OSError as error:
+            fault = f"cannot connect: {error.strerror or error}"
+        except (Broken, ValueError) as error:
+            fault = f"unreadable answer: {error}"
+        else:
+            status, lines = http_class(replied.code), lines_of_call(replied.code)
+            body = replied.content if replied.code == StatusCode.OK else replied.text
+        return TimedResponse(sent - self.began, time.perf_counter() - sent, status, lines, body, fault)
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        """A new one. Raises OSError."""
+        server = self._server
+        with contextlib.ExitStack() as stack:
+            made = stack.enter_context(socket.create_connection((server.host, server.port), self._patience))
+            if server.tls is not None:
+                made = stack.enter_context(server.tls.wrap_socket(made, server_hostname=server.host))
+            with self._lock:
+                self._open.add(made)
+            try:
+                yield made
+            finally:
+                with self._lock:
+                    self._open.discard(made)
+
+    def close(self) -> None:
+        """Ends what is still asked."""
+        with self._lock, contextlib.suppress(OSError):
+            for each in self._open:
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _encoded(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Binary metadata are recorded as they are, and sent as text."""
+    name, value = header
+    return (name, base64.b64encode(value)) if name.endswith(b"-bin") else header

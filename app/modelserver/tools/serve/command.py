@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
-from modelserver.tools.serve.ahead import Ahead
-from modelserver.tools.serve.wanted import Wanted, read_wanted
+from modelserver.tools.serve.early_imports import EarlyImports
+from modelserver.tools.serve.options import ServeOptions, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,37 +28,37 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: Sequence[str]) -> int:
     """Serves until it is stopped; returns the exit status."""
     try:
-        wanted = read_wanted(arguments)
-        return serve(wanted)
+        options = read_options(arguments)
+        return serve(options)
     except ConfigError as error:
         print(advised(str(error)), flush=True)
         return 1
 
 
-def serve(wanted: Wanted) -> int:
+def serve(options: ServeOptions) -> int:
     """Serves until it is stopped; returns the exit status. Raises ConfigError."""
-    if wanted.parent is not None:
-        end_with(wanted.parent)
-    loaded = load_settings(wanted.flags(), os.environ, Path.cwd())
+    if options.parent is not None:
+        end_with(options.parent)
+    loaded = load_settings(options.flags(), os.environ, Path.cwd())
     import uvloop  # noqa: PLC0415
 
     from modelserver.tools.serve.console import YELLOW, Lines  # noqa: PLC0415
 
-    folder = None if wanted.file is None else wanted.file.parent
+    folder = None if options.file is None else options.file.parent
     lines = Lines(folder)
 
     async def run() -> int:
-        ahead = Ahead(wanted, loaded.settings)
+        early = EarlyImports(options, loaded.settings)
         try:
-            # In a thread, as the spawner is started meanwhile, and a tenth faster.
+            # The import runs in a thread while the spawner starts, without garbage collection for speed.
             gc.disable()
             made = await asyncio.to_thread(import_module, "modelserver.tools.serve.session")
             gc.enable()
-            session: Session = made.Session(wanted, loaded, lines, ahead.spawner)
+            session: Session = made.Session(options, loaded, lines, early.spawner)
             await session.run()
             return session.status
         finally:
-            await ahead.close()
+            await early.close()
 
     try:
         for warning in loaded.warnings:
@@ -72,7 +72,7 @@ def end_with(parent: int) -> None:
     """Ends the server in good order once its parent process is gone, however that ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
-        # It ended before the call above.
+        # The parent ended before prctl was called.
         os._exit(1)
 
 

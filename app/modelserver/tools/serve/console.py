@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from modelserver.engine.telemetry.logs import _StreamHandler as StreamHandler
 
 _QUIET: Final = (ACCESS_LOGGER, MODEL_METRICS_LOGGER, SERVER_METRICS_LOGGER)
-# Failures to load or replace models, which are told as outcomes.
-_TOLD: Final = ("modelserver.models", "modelserver.workers")
+# Loggers of failures to load or replace models, which the session reports itself.
+_OUTCOME_LOGGERS: Final = ("modelserver.models", "modelserver.workers")
 _OUR_LOGGER: Final = "modelserver"
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
@@ -90,8 +90,8 @@ class _ModelLines(logging.Formatter):
         self._originals = originals
 
     def format(self, record: logging.LogRecord) -> str:
-        found = re.match(r"W-\d+-(.+)_[^_]*-std(?:out|err)$", str(getattr(record, "source", "")))
-        name = found[1] if found else "model"
+        match = re.match(r"W-\d+-(.+)_[^_]*-std(?:out|err)$", str(getattr(record, "source", "")))
+        name = match[1] if match else "model"
         text = one_line(record.getMessage(), keep_tabs=True)
         if self._originals is not None:
             copies, folder = self._originals
@@ -120,7 +120,7 @@ def from_here(path: str) -> str:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether nothing else tells it."""
-    return not (record.levelno >= logging.ERROR and record.name in _TOLD)
+    return not (record.levelno >= logging.ERROR and record.name in _OUTCOME_LOGGERS)
 
 
 def _originals(folder: Path | None) -> tuple[re.Pattern[str], str] | None:

@@ -37,7 +37,7 @@ _BY_FORMAT: Final = {
     "uri": "https://example.com",
 }
 _DEEPEST: Final = 8
-# Numbers that are written out.
+# The most numbers that are written out in the command.
 _SHORT: Final = 64
 
 
@@ -51,18 +51,18 @@ def command(model: ModelVersion, url: str, token: str, body: tuple[Path, str] | 
 
     ``token`` is how a shell writes the token, empty if none is needed.
     """
-    said = f' -H "Authorization: Bearer {token}"' if token else ""
+    authorization = f' -H "Authorization: Bearer {token}"' if token else ""
     if body is not None:
         path, kind = body
-        return f"curl{said}{_typed(kind)} --data-binary @{shlex.quote(str(path))} {url}"
+        return f"curl{authorization}{_typed(kind)} --data-binary @{shlex.quote(str(path))} {url}"
     handler = (model.registration.handler or model.archive.manifest.handler or "").rpartition(".")[2]
     if model.annotations is None and handler in _PICTURES:
-        return f"echo {_PIXEL} | base64 -d | curl{said}{_typed('image/png')} --data-binary @- {url}"
+        return f"echo {_PIXEL} | base64 -d | curl{authorization}{_typed('image/png')} --data-binary @- {url}"
     if not (model.annotations and model.annotations.inputs.media) and (inputs := model.signature.inputs):
         before, body_of_row = _of_tensors(inputs)
-        return f"{before}curl{said}{_typed(_JSON)} {body_of_row} {url}"
+        return f"{before}curl{authorization}{_typed(_JSON)} {body_of_row} {url}"
     kind, text = _body(model, handler)
-    return f"curl{said}{_typed(kind)} -d {shlex.quote(text)} {url}"
+    return f"curl{authorization}{_typed(kind)} -d {shlex.quote(text)} {url}"
 
 
 def shell_token(settings: Settings, environ: Mapping[str, str], cwd: Path) -> str:
@@ -112,7 +112,7 @@ def _nested(value: Any, shape: Sequence[int]) -> Any:
 
 
 def _expression(spec: TensorSpec) -> str:
-    """The same in Python."""
+    """A Python expression for zeros of the tensor's shape."""
     text = repr(_zero(spec))
     for size in reversed(_row(spec)):
         text = f"[{text}]*{size}"
@@ -148,8 +148,12 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
     if kind == "array":
         return _items(schema, schemas, depth)
     if kind == "object":
-        wanted, given = schema.get("required", ()), schema.get("properties", {})
-        return {name: example_of(each, schemas, depth + 1) for name, each in given.items() if name in wanted}
+        required, properties = schema.get("required", ()), schema.get("properties", {})
+        return {
+            name: example_of(each, schemas, depth + 1)
+            for name, each in properties.items()
+            if name in required
+        }
     return _simple(kind, schema)
 
 

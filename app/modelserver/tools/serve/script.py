@@ -49,7 +49,7 @@ def serve(
     """
     if _IN_WORKER in sys.modules:
         return 0
-    given = {
+    values = {
         "--name": name,
         "--batch-size": batch_size,
         "--max-batch-delay": max_batch_delay,
@@ -57,37 +57,37 @@ def serve(
         "--port": port,
         "--model-file": None if model_file is None else os.fspath(model_file),
     }
-    flags = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
+    flags = [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
     flags += ["--reload"] if reload else []
     return _run([sys.executable, "-m", "modelserver", "serve", source_of(handler), *flags])
 
 
 def source_of(handler: Any) -> str:
     """``FILE:NAME`` of a class or function. Raises ValueError if there is none."""
-    shown = getattr(handler, "__qualname__", None) or repr(handler)
+    label = getattr(handler, "__qualname__", None) or repr(handler)
     if not callable(handler) or not hasattr(handler, "__qualname__"):
         raise ValueError(
-            f"{shown} is neither a class nor a function: pass the class itself, without (); a file is served "
+            f"{label} is neither a class nor a function: pass the class itself, without (); a file is served "
             "by `modelserver serve FILE`"
         )
-    if "." in shown:
+    if "." in label:
         raise ValueError(
-            f"{shown} is defined inside of another class or function, where workers cannot import it: define "
+            f"{label} is defined inside of another class or function, where workers cannot import it: define "
             "it at the top level of its file"
         )
     file = getattr(sys.modules.get(handler.__module__), "__file__", None)
     if file is None or not Path(file).is_file():
         raise ValueError(
-            f"{shown} is not in a file: workers import it from its script, so save it in one (a notebook or "
+            f"{label} is not in a file: workers import it from its script, so save it in one (a notebook or "
             "an interactive session has none)"
         )
-    return f"{os.path.abspath(file)}:{shown}"
+    return f"{os.path.abspath(file)}:{label}"
 
 
 def _run(command: list[str]) -> int:
     process = subprocess.Popen(  # noqa: S603 - our own interpreter with checked flags
         [*command, "--parent", str(os.getpid())],
-        # Ctrl-C reaches it once, from here.
+        # Ctrl-C reaches the server once, passed on by this process.
         start_new_session=True,
     )
     with _passing_on(process):
@@ -98,7 +98,7 @@ def _run(command: list[str]) -> int:
 def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Passes SIGINT and SIGTERM on to the process, which then ends in good order."""
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread may; the server ends with this process.
+        # Only the main thread may set signal handlers; the server ends with this process anyway.
         yield
         return
     before = {

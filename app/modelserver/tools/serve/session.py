@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
-    from modelserver.tools.serve.wanted import Wanted
+    from modelserver.tools.serve.options import ServeOptions
 
 _FAILED_TO_LOAD: Final = "Failed to load model: "
 _UNKNOWN_TYPE: Final = "application/octet-stream"
@@ -44,13 +44,13 @@ class Session:
     """Serves until it is stopped. ``status`` is the exit status: 1 if the model could not be served."""
 
     def __init__(
-        self, wanted: Wanted, loaded: LoadedSettings, lines: Lines, spawner: Spawner | None = None
+        self, options: ServeOptions, loaded: LoadedSettings, lines: Lines, spawner: Spawner | None = None
     ) -> None:
         self.status = 0
-        self._wanted = wanted
+        self._options = options
         self._settings = loaded.settings
         self._lines = lines
-        # Before the server takes tokens out of the environment.
+        # The token is read before the server removes tokens from the environment.
         self._token = shell_token(loaded.settings, os.environ, Path.cwd())
         self._actual = os.path.expandvars(self._token) if self._token.startswith("$MODEL") else ""
         self._refused = ""
@@ -58,7 +58,7 @@ class Session:
             loaded,
             Reports(progress=self._progress, notice=self._notice),
             stamped_log=False,
-            registrations=[wanted.registration],
+            registrations=[options.registration],
             beside=self._attend,
             spawner=spawner,
             apps_late=True,
@@ -75,22 +75,22 @@ class Session:
 
     def _notice(self, text: str) -> None:
         if text.startswith(_FAILED_TO_LOAD):
-            self._refused = text.removeprefix(f"{_FAILED_TO_LOAD}{self._wanted.registration.url}: ")
+            self._refused = text.removeprefix(f"{_FAILED_TO_LOAD}{self._options.registration.url}: ")
 
     async def _attend(self, registry: Registry) -> None:
         try:
             await self._serve(registry)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            self._tell_waiting(registry)
+            self._report_waiting(registry)
             raise
 
-    def _tell_waiting(self, registry: Registry) -> None:
+    def _report_waiting(self, registry: Registry) -> None:
         """Says why a server that is stopping takes a while."""
         statistics = [model.pool.statistics() for model in registry.versions()]
         if any(each.pending or each.batches_in_flight for each in statistics):
-            told = f"requests are answered for up to {self._settings.drain_timeout:g} s"
-            self._lines.say(f"Stopping: {told}; Ctrl-C again stops at once.", DIM)
+            wait = f"requests are answered for up to {self._settings.drain_timeout:g} s"
+            self._lines.say(f"Stopping: {wait}; Ctrl-C again stops at once.", DIM)
 
     async def _serve(self, registry: Registry) -> None:
         models = registry.versions()
@@ -101,13 +101,13 @@ class Session:
         if await self._loaded(models[0]):
             self._welcome(models[0])
             await self._ask(models[0])
-        elif not self._wanted.reload:
+        elif not self._options.reload:
             self._give_up(models[0].pool.failure)
             return
         else:
             self._failed(models[0].pool.failure)
             self._lines.say("Waiting for a change of its files.", DIM)
-        if self._wanted.reload:
+        if self._options.reload:
             await self._reload(registry, name)
 
     def _give_up(self, reason: str) -> None:
@@ -116,9 +116,9 @@ class Session:
         self._server.stop()
 
     def _failed(self, reason: str) -> None:
-        # Its output has been printed as it came.
-        told = without_quote(reason) or "unknown reason"
-        self._lines.say(f"{self._lines.style('Not served:', RED, BOLD)} {told}")
+        # The worker's output has been printed already.
+        message = without_quote(reason) or "unknown reason"
+        self._lines.say(f"{self._lines.style('Not served:', RED, BOLD)} {message}")
 
     @staticmethod
     async def _loaded(model: ModelVersion) -> bool:
@@ -130,20 +130,20 @@ class Session:
         style, settings = self._lines.style, self._settings
         url = url_of(model, settings)
         body = None
-        if self._wanted.input_file is not None:
-            body = self._wanted.input_file, self._content_type(self._wanted.input_file)
-        shown = f"{style(model.name, BOLD)} is served from {from_here(self._wanted.shown)}"
+        if self._options.input_file is not None:
+            body = self._options.input_file, self._content_type(self._options.input_file)
+        title = f"{style(model.name, BOLD)} is served from {from_here(self._options.source)}"
         rows = {
             "try": style(command(model, url, self._token, body), GREEN),
             "docs": f"{settings.inference_address}/docs",
             "manage": f"{settings.management_address}/docs",
             **({} if settings.console_url is None else {"console": settings.console_url}),
         }
-        watching = " Its files are watched." if self._wanted.reload else ""
+        watching = " Its files are watched." if self._options.reload else ""
         self._lines.say(
             "\n".join(
                 [
-                    f"{style('●', GREEN)} {shown}",
+                    f"{style('●', GREEN)} {title}",
                     *(f"  {style(f'{name:<8}', DIM)}{text}" for name, text in rows.items()),
                     style(f"  Ctrl-C stops it.{watching}", DIM),
                 ]
@@ -153,35 +153,35 @@ class Session:
     # -- files that change
 
     async def _reload(self, registry: Registry, name: str) -> None:
-        from modelserver.tools.serve.watched import changes  # noqa: PLC0415 - only with the flag
+        from modelserver.tools.serve.file_changes import changes  # noqa: PLC0415 - only with the flag
 
-        assert self._wanted.file is not None  # noqa: S101 - checked with the flags
-        async for changed in changes(self._wanted.file, self._wanted.model_file):
+        assert self._options.file is not None  # noqa: S101 - checked with the flags
+        async for changed in changes(self._options.file, self._options.model_file):
             named = ", ".join(sorted(path.name for path in changed)[:3])
             self._lines.say(f"{named} changed, loading it beside the one that serves", DIM)
             try:
                 await self._replace(registry, name)
             except ModelServerError as error:
-                self._keep(registry, name, error.message)
+                self._report_not_loaded(registry, name, error.message)
 
     async def _replace(self, registry: Registry, name: str) -> None:
         began = time.monotonic()
-        given = Registration(url=self._wanted.registration.url)
-        model = await asyncio.shield(await replace_archive(registry, name, None, given))
+        registration = Registration(url=self._options.registration.url)
+        model = await asyncio.shield(await replace_archive(registry, name, None, registration))
         seconds = time.monotonic() - began
         self._lines.say(f"{self._lines.style('●', GREEN)} {name} is the new one now ({seconds:.1f} s)")
         await self._ask(model)
 
-    def _keep(self, registry: Registry, name: str, reason: str) -> None:
-        # Said already: which model it is.
-        said = without_quote(reason.partition(f"{self._wanted.registration.url!r}: ")[2] or reason)
+    def _report_not_loaded(self, registry: Registry, name: str, reason: str) -> None:
+        # The model's name and URL are left out: the line before has them.
+        message = without_quote(reason.partition(f"{self._options.registration.url!r}: ")[2] or reason)
         serves = "the one from before keeps serving" if registry.get(name).pool.ready else "nothing is served"
-        self._lines.say(f"{self._lines.style('Not loaded', RED, BOLD)} ({serves}): {said}")
+        self._lines.say(f"{self._lines.style('Not loaded', RED, BOLD)} ({serves}): {message}")
 
     # -- a request
 
     async def _ask(self, model: ModelVersion) -> None:
-        path = self._wanted.input_file
+        path = self._options.input_file
         if path is None:
             return
         try:
@@ -207,10 +207,10 @@ class Session:
         timing = response.headers.get("server-timing", "")
         first = f"{style(f'{path.name} → {response.status_code}', colour)} in {seconds * 1000:.1f} ms"
         times = style(f" ({timing})", DIM) if timing else ""
-        return f"{first}{times}\n{shown(response.content, response.headers.get('content-type'))}"
+        return f"{first}{times}\n{display(response.content, response.headers.get('content-type'))}"
 
     def _content_type(self, path: Path) -> str:
-        return self._wanted.content_type or mimetypes.guess_type(path.name)[0] or _UNKNOWN_TYPE
+        return self._options.content_type or mimetypes.guess_type(path.name)[0] or _UNKNOWN_TYPE
 
     def _actual_token(self) -> str:
         if self._token and not self._actual:
@@ -219,7 +219,7 @@ class Session:
         return self._actual
 
 
-def shown(content: bytes, kind: str | None) -> str:
+def display(content: bytes, kind: str | None) -> str:
     """An answer for people: JSON on one line if it is short, the beginning of a long text, or the size."""
     try:
         text = content.decode("utf-8")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from modelserver.tools.tune.client import Load, at_rate, closed_loop, post
-from modelserver.tools.tune.errors import Refused, TuningError
+from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
+from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, summed_up
 from modelserver.tools.tune.own_server import NAME, OwnServer, message_of
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
-    from modelserver.tools.tune.figure import Run
-    from modelserver.tools.tune.setting import Setting
-    from modelserver.tools.tune.source import Source
+    from modelserver.tools.tune.figure import LoadRun
+    from modelserver.tools.tune.goal import ModelSetting
+    from modelserver.tools.tune.source import ModelSource
 
 _ROUNDS = 3  # minimum answers per client and measurement, unless that takes too long
 
@@ -40,7 +40,7 @@ class LocalBench:
     ``base`` is a configuration file for the server.
     """
 
-    def __init__(self, source: Source, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
+    def __init__(self, source: ModelSource, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
         self._source = source
         self._inputs = inputs
         self._requests = [post(f"/predictions/{NAME}", i.body, i.content_type) for i in inputs]
@@ -52,31 +52,31 @@ class LocalBench:
     def now(self) -> float:
         return time.monotonic()
 
-    def serve(self, setting: Setting) -> int:
+    def serve(self, setting: ModelSetting) -> int:
         """See ``Bench``. Raises Refused, TuningError."""
         if self._server is None:
             self._server = OwnServer(
                 self._folder / "server",
                 self._source.store,
                 base=self._base,
-                largest_body=max(len(given.body) for given in self._inputs),
+                largest_body=max(len(each.body) for each in self._inputs),
             )
         try:
             self.description = self._server.register(self._source.url, setting)
-            for given in self._inputs:
-                status, body = self._server.ask(given.body, given.content_type)
+            for each in self._inputs:
+                status, body = self._server.ask(each.body, each.content_type)
                 if not 200 <= status < 300:
-                    raise Refused(f"{given.name} was answered {status}: {message_of(body)}")
+                    raise SettingRefused(f"{each.name} was answered {status}: {message_of(body)}")
         except OSError as error:
             raise TuningError(f"The measured server no longer responds: {error}") from error
         return int(self.description["jobQueueStatus"]["remainingCapacity"])
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
-        load = Load(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
+        load = LoadSpec(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
         return summed_up(run_load(closed_loop(load, clients)), clients=clients)
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
-        load = Load(self._requests, self._port, seconds, settle)
+        load = LoadSpec(self._requests, self._port, seconds, settle)
         return summed_up(run_load(at_rate(load, rate)), offered=rate)
 
     @property
@@ -90,13 +90,13 @@ class LocalBench:
             server.stop()
 
 
-def run_load(load: Coroutine[Any, Any, Run]) -> Run:
+def run_load(load: Coroutine[Any, Any, LoadRun]) -> LoadRun:
     """Runs a load in a loop of its own.
 
     An interruption waits until the loop runs, which then ends in good order.
     """
 
-    async def interruptible() -> Run:
+    async def interruptible() -> LoadRun:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return await load
 
@@ -105,7 +105,7 @@ def run_load(load: Coroutine[Any, Any, Run]) -> Run:
     try:
         return uvloop.run(task)
     finally:
-        # Neither has begun if there was no loop.
+        # Neither coroutine has started if there was no loop.
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         task.close()
         load.close()

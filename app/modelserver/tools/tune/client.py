@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.recording.entries import batch_of, timing_of
 from modelserver.surface.http.client import Requester
-from modelserver.tools.tune.figure import Answer, Run
+from modelserver.tools.tune.figure import LoadRun, TimedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _PAUSE = 0.05  # seconds after a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSpec:
     """Requests for ``seconds``, after ``settle`` seconds that do not count.
 
     Continues for up to ``longest`` seconds until there are ``least`` responses.
@@ -57,7 +57,7 @@ def post(path: str, body: bytes, content_type: str) -> bytes:
     return head.encode() + body
 
 
-async def closed_loop(load: Load, clients: int) -> Run:
+async def closed_loop(load: LoadSpec, clients: int) -> LoadRun:
     """``clients`` that each wait for a response before the next request."""
     going = _Going(load, clients)
     loop = asyncio.get_running_loop()
@@ -72,15 +72,15 @@ async def closed_loop(load: Load, clients: int) -> Run:
     for _ in range(clients):
         going.ask()
     await going.last()
-    # From the last response of the settling time to the last one in time.
+    # The counted time runs from the last response of the settling time to the last response in time.
     in_time = [answer for answer in going.answers if answer.ended <= going.closed]
     settled = [answer.ended for answer in in_time if answer.ended <= load.settle]
     counted = in_time[len(settled) :]
     began = settled[-1] if settled else 0.0
-    return Run(counted, counted[-1].ended - began if counted else 0.0, dict(going.failures))
+    return LoadRun(counted, counted[-1].ended - began if counted else 0.0, dict(going.failures))
 
 
-async def at_rate(load: Load, rate: float) -> Run:
+async def at_rate(load: LoadSpec, rate: float) -> LoadRun:
     """``rate`` requests per second on average, at exponentially distributed intervals, the same each time.
 
     All requests due in the counted time count, whenever they were answered.
@@ -92,7 +92,7 @@ async def at_rate(load: Load, rate: float) -> Run:
     finally:
         arrivals.cancel()
     counted = [a for a in going.answers if load.settle < a.ended - a.latency <= going.closed]
-    return Run(counted, going.closed - load.settle, dict(going.failures))
+    return LoadRun(counted, going.closed - load.settle, dict(going.failures))
 
 
 async def _arrive(going: _Going, rate: float) -> None:
@@ -107,10 +107,10 @@ async def _arrive(going: _Going, rate: float) -> None:
 class _Going:
     """A load that is going on, and what came of it; ``open``: requests are still sent."""
 
-    def __init__(self, load: Load, most: int) -> None:
+    def __init__(self, load: LoadSpec, most: int) -> None:
         self.open = True
         self.closed = 0.0
-        self.answers: list[Answer] = []
+        self.answers: list[TimedAnswer] = []
         self.failures: Counter[str] = Counter()
         self.on_answer: Callable[..., None] = lambda *, failed: None
         self._load = load
@@ -127,7 +127,7 @@ class _Going:
         load = self._load
         try:
             await asyncio.sleep(load.settle + load.seconds)
-            # Polled, as an event would cost time for every response.
+            # The count is polled: an event would cost time for every response.
             while self._counted() < load.least and self._elapsed() < load.settle + load.longest:  # noqa: ASYNC110
                 await asyncio.sleep(load.seconds / 10)
             self.open, self.closed = False, self._elapsed()
@@ -145,7 +145,7 @@ class _Going:
         else:
             queue, inference = timing_of(answer.lines)
             ended = answer.sent + answer.seconds
-            self.answers.append(Answer(ended, answer.seconds, queue, inference, *batch_of(answer.lines)))
+            self.answers.append(TimedAnswer(ended, answer.seconds, queue, inference, *batch_of(answer.lines)))
         self.on_answer(failed=failed)
 
     def _elapsed(self) -> float:

@@ -25,12 +25,12 @@ from modelserver.tools.tune.goal import Goal, parse_goal
 from modelserver.tools.tune.machine import BUSY, machine_facts, others_percent
 from modelserver.tools.tune.progress import progressing
 from modelserver.tools.tune.report import curve_png, html_report, results_json
-from modelserver.tools.tune.source import Source, open_source
-from modelserver.tools.tune.sweep import Bounds
-from modelserver.tools.tune.tuner import Result, Tuner
+from modelserver.tools.tune.source import ModelSource, open_source
+from modelserver.tools.tune.sweep import SearchBounds
+from modelserver.tools.tune.tuner import Tuner, TuningResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 CONFIG, REPORT, RESULTS, PICTURE = "model-config.yaml", "report.html", "results.json", "curve.png"
 _UNKNOWN_TYPE = "application/octet-stream"
@@ -83,12 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--content-type", metavar="TYPE", help="of the bodies (default: guessed from file names)")
     add("--out", metavar="DIR", type=Path, help="output directory (default: ./MODEL-tuning)")
     add("--time-budget", metavar="S", type=float, default=180.0, help="approximate seconds (default: 180)")
-    add(
-        "--clients",
-        metavar="N",
-        type=int,
-        help="concurrent clients to tune for (default: for full batches)",
-    )
+    add("--clients", metavar="N", type=int, help="concurrent clients to tune for (default: for full batches)")
     add("--max-batch-size", metavar="N", type=int, default=64, help="largest to try (default: 64)")
     add("--max-workers", metavar="N", type=int, help="most to try (default: one per core, at most 8)")
     add("--threads", metavar="N", type=int, help="per worker, instead of an equal share of cores")
@@ -123,10 +118,15 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     remarks: list[str] = []
     if options.precision is not None:
         print("comparing with int8:", flush=True)
-        trial = try_int8(source, inputs, folder / "int8", comparing(options, inputs, folder), options.threads)
-        print(f"  {trial.said}")
+
+        def make_bench(compared: ModelSource) -> LocalBench:
+            own_folder = Path(tempfile.mkdtemp(prefix="compare-", dir=folder))
+            return LocalBench(compared, inputs, own_folder, options.ts_config)
+
+        trial = try_int8(source, inputs, folder / "int8", make_bench, options.threads)
+        print(f"  {trial.outcome}")
         source = trial.source
-        remarks.append(trial.said)
+        remarks.append(trial.outcome)
     with (
         progressing() as listener,
         contextlib.closing(LocalBench(source, inputs, folder, options.ts_config)) as bench,
@@ -135,13 +135,13 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
         result = Tuner(bench, goal, bounds(options, goal), options.time_budget, listener).run()
         facts = machine_facts(bench.description, others)
         result.remarks += remarks
-    shown = f"{result.choice.setting}: {goal.shown(result.choice.figure)}"
+    choice = f"{result.choice.setting}: {goal.text_of(result.choice.figure)}"
     if not result.met:
-        print(f"The goal {goal.text} was not met. The best that was reached: {shown}.")
+        print(f"The goal {goal.text} was not met. The best that was reached: {choice}.")
     elif goal.kind == "limit":
-        print(f"The goal {goal.text} is met by {shown}.")
+        print(f"The goal {goal.text} is met by {choice}.")
     else:
-        print(f"The best for {goal.text} is {shown}.")
+        print(f"The best for {goal.text} is {choice}.")
     if result.unsteady:
         print(f"Warning: {result.unsteady}.")
     usable = result.met or options.force
@@ -158,25 +158,16 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
     return 0 if result.met else 1
 
 
-def comparing(
-    options: argparse.Namespace, inputs: Sequence[Input], folder: Path
-) -> Callable[[Source], LocalBench]:
-    """Makes benches with a server and a folder of their own."""
-    return lambda source: LocalBench(
-        source, inputs, Path(tempfile.mkdtemp(prefix="compare-", dir=folder)), options.ts_config
-    )
-
-
-def bounds(options: argparse.Namespace, goal: Goal) -> Bounds:
+def bounds(options: argparse.Namespace, goal: Goal) -> SearchBounds:
     """What may be tried. ``min-latency`` is measured with a single client by default."""
     cores = usable_cpus()
-    said = any(os.environ.get(name) for name in THREAD_VARIABLES)
-    return Bounds(
+    threads_set = any(os.environ.get(name) for name in THREAD_VARIABLES)
+    return SearchBounds(
         max_batch=options.max_batch_size,
         max_workers=options.max_workers or min(cores, 8),
         cores=cores,
         clients=options.clients or (1 if goal.kind == "latency" else None),
-        threads_free=options.threads is None and not said,
+        threads_free=options.threads is None and not threads_set,
         threads=options.threads,
     )
 
@@ -193,14 +184,14 @@ def check_out(out: Path, *, force: bool) -> None:
 
 
 def write_files(
-    out: Path, source: Source, result: Result, facts: Mapping[str, str], *, usable: bool = True
+    out: Path, source: ModelSource, result: TuningResult, facts: Mapping[str, str], *, usable: bool = True
 ) -> list[Path]:
     """Writes the result files atomically, the configuration only if ``usable``; returns their paths."""
     config = config_text(source.config_text, result, facts)
     use = how_to_use(source, out) if usable else "--force writes it, and an archive with it."
     contents = {
-        REPORT: html_report(source.asked, result, facts, config, use).encode(),
-        RESULTS: results_json(source.asked, result, facts).encode(),
+        REPORT: html_report(source.label, result, facts, config, use).encode(),
+        RESULTS: results_json(source.label, result, facts).encode(),
     }
     if usable:
         contents[CONFIG] = config.encode()
@@ -220,7 +211,7 @@ def write_files(
     return list(partial)
 
 
-def how_to_use(source: Source, out: Path) -> str:
+def how_to_use(source: ModelSource, out: Path) -> str:
     """The commands that serve the archive with the new configuration."""
     file = f"{source.name}.mar"
     return (

@@ -14,23 +14,29 @@ from modelserver.tools.tune.tuner import clients_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from modelserver.tools.tune.tuner import Result
+    from modelserver.tools.tune.tuner import TuningResult
 
 FIRST_LINE = "# Written by modelserver tune."
 DEFAULT_QUEUE = Settings().job_queue_size
 # Other keys for batching would contradict the result.
 _OURS = frozenset(
-    {
-        *("minWorkers", "maxWorkers", "workerThreads"),
-        *("batchSize", "maxBatchDelay", "batchPolicy", "jobQueueSize", "batcher"),
-    }
+    [
+        "minWorkers",
+        "maxWorkers",
+        "workerThreads",
+        "batchSize",
+        "maxBatchDelay",
+        "batchPolicy",
+        "jobQueueSize",
+        "batcher",
+    ]
 )
 _BLOCK_WORDS = frozenset({"maxBatchSize", "max_batch_size", "maxLatency", "max_latency"})
 _WIDTH = 108
 _INDEPENDENT = "With independent clients (requests at random moments)"
 
 
-def config_text(original: str | None, result: Result, facts: Mapping[str, str]) -> str:
+def config_text(original: str | None, result: TuningResult, facts: Mapping[str, str]) -> str:
     """The file. ``original`` is the archive's, whose other keys and comments are kept.
 
     The result must have a choice. The reasons are comments above the keys.
@@ -38,15 +44,15 @@ def config_text(original: str | None, result: Result, facts: Mapping[str, str]) 
     document = yaml.safe_load(original) if original else None
     existing: dict[str, Any] = document if isinstance(document, dict) else {}
     values = tuned_values(existing, result)
-    kept = {key: value for key, value in existing.items() if key not in _OURS}
+    others = {key: value for key, value in existing.items() if key not in _OURS}
     why = reasons(result)
     head = _comments([FIRST_LINE.removeprefix("# "), *_summary(result, facts)])
     ours = [
         (_comments([why[key]]) if key in why else "") + dump({key: value}) for key, value in values.items()
     ]
-    for theirs in (_without_our_lines(original or ""), dump(kept) if kept else ""):
-        text = _joined([head, theirs, *ours])
-        if read(text) == kept | values:
+    for original_part in (_without_our_lines(original or ""), dump(others) if others else ""):
+        text = _joined([head, original_part, *ours])
+        if read(text) == others | values:
             return text
     raise AssertionError("PyYAML's output reads back differently")
 
@@ -63,7 +69,7 @@ def read(text: str) -> Any:
         return None
 
 
-def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
+def tuned_values(existing: Mapping[str, Any], result: TuningResult) -> dict[str, Any]:
     """Our keys. An archive's ``batcher`` block is kept, with changed numbers."""
     setting = result.choice.setting
     values: dict[str, Any] = {"minWorkers": setting.workers, "maxWorkers": setting.workers}
@@ -83,7 +89,7 @@ def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
         if setting.policy != "greedy":
             values["maxBatchDelay"] = setting.delay_ms
     queue = existing.get("jobQueueSize")
-    # Twice the clients of the proof.
+    # The queue holds twice the clients of the proof.
     needed = 2 * (result.choice.figure.clients or 1)
     if isinstance(queue, int) and queue >= needed:
         values["jobQueueSize"] = queue
@@ -92,7 +98,7 @@ def tuned_values(existing: Mapping[str, Any], result: Result) -> dict[str, Any]:
     return values
 
 
-def reasons(result: Result) -> dict[str, str]:
+def reasons(result: TuningResult) -> dict[str, str]:
     """Why each key has its value, with figures."""
     setting = result.choice.setting
     size = _size_reason(result)
@@ -118,20 +124,20 @@ def reasons(result: Result) -> dict[str, str]:
     }
 
 
-def _size_reason(result: Result) -> str:
+def _size_reason(result: TuningResult) -> str:
     line, costs = result.costs.line, result.costs.handler_ms
     setting = result.choice.setting
-    said = []
+    lines = []
     if line is not None and line.worth_telling:
-        said.append(f"one worker with all cores takes about {line} for a batch of n")
+        lines.append(f"one worker with all cores takes about {line} for a batch of n")
     if setting.batch_size in costs:
-        said.append(f"{costs[setting.batch_size]:.4g} ms for {setting.batch_size}")
-    said.extend(f"not tried: {why}" for why in result.costs.pruned)
-    said.append(_rival(result, "batch_size"))
-    return "; ".join(said) + "."
+        lines.append(f"{costs[setting.batch_size]:.4g} ms for {setting.batch_size}")
+    lines.extend(f"not tried: {why}" for why in result.costs.pruned)
+    lines.append(_rival(result, "batch_size"))
+    return "; ".join(lines) + "."
 
 
-def _rival(result: Result, field: str) -> str:
+def _rival(result: TuningResult, field: str) -> str:
     """The best measured setting that differs only in this field, compared to the chosen one."""
     chosen, goal = result.choice, result.goal
     same = [
@@ -141,7 +147,7 @@ def _rival(result: Result, field: str) -> str:
     ]
     ours = [p for p in result.points if p.setting == chosen.setting and not p.figure.void]
     here = max(ours, key=lambda p: (goal.met(p.figure), goal.worth(p.figure)), default=chosen)
-    text = f"measured {goal.shown(here.figure)}"
+    text = f"measured {goal.text_of(here.figure)}"
     if not same:
         return f"{text}, nothing else was compared"
     rival = max(same, key=lambda p: (goal.met(p.figure), goal.worth(p.figure)))
@@ -152,7 +158,7 @@ def _rival(result: Result, field: str) -> str:
         "batch_size": f"batch {named}",
         "threads": "an equal share of the cores" if named is None else f"threads={named}",
     }.get(field, str(named))
-    return f"{text}; with {what} {goal.shown(rival.figure)}{missed}"
+    return f"{text}; with {what} {goal.text_of(rival.figure)}{missed}"
 
 
 def _differs_only(one: object, other: object, field: str) -> bool:
@@ -160,11 +166,11 @@ def _differs_only(one: object, other: object, field: str) -> bool:
     return all((getattr(one, name) == getattr(other, name)) != (name == field) for name in fields)
 
 
-def _summary(result: Result, facts: Mapping[str, str]) -> list[str]:
+def _summary(result: TuningResult, facts: Mapping[str, str]) -> list[str]:
     figure = result.choice.figure
-    kept = ": met" if result.goal.kind == "limit" else ""
-    verdict = kept if result.met else ": NOT MET; this is the best result"
-    said = [
+    met = ": met" if result.goal.kind == "limit" else ""
+    verdict = met if result.met else ": NOT MET; this is the best result"
+    lines = [
         f"Goal {result.goal.text}{verdict}.",
         (
             f"Measured for longer at the end, {_clients(result)} at once: {figure.rate:.4g} requests/s, "
@@ -175,10 +181,10 @@ def _summary(result: Result, facts: Mapping[str, str]) -> list[str]:
         sustained_text(result),
         f"On this machine: {', '.join(f'{name} {fact}' for name, fact in facts.items())}.",
     ]
-    return [line for line in said if line]
+    return [line for line in lines if line]
 
 
-def sustained_text(result: Result) -> str:
+def sustained_text(result: TuningResult) -> str:
     """What independent clients may expect, in a sentence."""
     figure = result.sustained
     if figure is None:
@@ -192,7 +198,7 @@ def sustained_text(result: Result) -> str:
     )
 
 
-def _clients(result: Result) -> str:
+def _clients(result: TuningResult) -> str:
     return clients_text(result.choice.figure.clients or 1)
 
 

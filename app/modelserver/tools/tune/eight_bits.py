@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from modelserver.tools.archiver import ArchiverError
 from modelserver.tools.tune.config_file import dump, read
-from modelserver.tools.tune.errors import Refused, TuningError
-from modelserver.tools.tune.setting import Setting
+from modelserver.tools.tune.errors import SettingRefused, TuningError
+from modelserver.tools.tune.goal import ModelSetting
 from modelserver.tools.tune.source import open_source
 from modelserver.tools.tune.sweep import GAIN
 
@@ -20,46 +20,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from modelserver.tools.tune.bench import Input
-    from modelserver.tools.tune.figure import Figure
-    from modelserver.tools.tune.source import Source
+    from modelserver.tools.tune.bench import Input, LocalBench
+    from modelserver.tools.tune.source import ModelSource
 
 FOLDER = "tuning-inputs"  # in the archive
 ROWS = 8  # of the batches that are compared
 _SECONDS = 4.0
 _OURS = {"precision": "int8", "calibration": FOLDER}
-# Files that are a calibration set of their own, while an input is one request.
+# Files of these types would be read as whole calibration sets, while an input is one request.
 _SETS = frozenset({".npy", ".json"})
-
-
-class ComparingBench(Protocol):
-    """Measures one source; see ``Bench``."""
-
-    description: dict[str, Any]
-
-    def serve(self, setting: Setting) -> int:
-        """Serve the model, and get its description. Raises Refused."""
-
-    def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
-        """Measures clients that wait for their answers."""
-
-    def close(self) -> None:
-        """Ends the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The source to tune, and in words why it is this one."""
 
-    source: Source
-    said: str
+    source: ModelSource
+    outcome: str
 
 
 def try_int8(
-    source: Source,
+    source: ModelSource,
     inputs: Sequence[Input],
     folder: Path,
-    make_bench: Callable[[Source], ComparingBench],
+    make_bench: Callable[[ModelSource], LocalBench],
     threads: int | None = None,
 ) -> Trial:
     """The model with ``precision: int8`` and ``inputs`` as its calibration set, if the handler finds it good
@@ -70,7 +54,7 @@ def try_int8(
     other = with_calibration(source, inputs, folder)
     try:
         rate, precision = _measured(make_bench(other), threads)
-    except Refused as refused:
+    except SettingRefused as refused:
         return Trial(source, f"int8 is not used: {refused}")
     if precision.get("used") != "int8":
         return Trial(source, f"int8 is not used: {precision.get('why', 'the handler has no such setting')}")
@@ -81,15 +65,15 @@ def try_int8(
     return Trial(other, f"int8 is used: {compared}; {precision['why']}")
 
 
-def with_calibration(source: Source, inputs: Sequence[Input], folder: Path) -> Source:
+def with_calibration(source: ModelSource, inputs: Sequence[Input], folder: Path) -> ModelSource:
     """The model with ``precision: int8`` and its inputs, written to ``folder``. Raises TuningError."""
     samples = folder / "samples"
     samples.mkdir(parents=True)
     more: dict[str, Path] = {}
-    for number, given in enumerate(inputs):
-        suffix = PurePath(given.name).suffix
+    for number, each in enumerate(inputs):
+        suffix = PurePath(each.name).suffix
         path = samples / f"{number:04}{'.body' if suffix in _SETS else suffix}"
-        path.write_bytes(given.body)
+        path.write_bytes(each.body)
         more[f"{FOLDER}/{path.name}"] = path
     config = folder / "model-config.yaml"
     config.write_text(int8_config(source.config_text), "utf-8")
@@ -97,7 +81,7 @@ def with_calibration(source: Source, inputs: Sequence[Input], folder: Path) -> S
         archive = source.pack(config, folder, more)
     except (ArchiverError, OSError) as error:
         raise TuningError(f"The archive with a calibration set could not be written: {error}") from error
-    return replace(open_source(str(archive), None, folder), asked=source.asked)
+    return replace(open_source(str(archive), None, folder), label=source.label)
 
 
 def int8_config(original: str | None) -> str:
@@ -105,16 +89,16 @@ def int8_config(original: str | None) -> str:
     document = yaml.safe_load(original) if original else None
     values: dict[str, Any] = document if isinstance(document, dict) else {}
     handler = values.get("handler")
-    wanted = values | {"handler": {**(handler if isinstance(handler, dict) else {}), **_OURS}}
+    changed = values | {"handler": {**(handler if isinstance(handler, dict) else {}), **_OURS}}
     appended = f"{original or ''}\n{dump({'handler': _OURS})}"
-    return appended if "handler" not in values and read(appended) == wanted else dump(wanted)
+    return appended if "handler" not in values and read(appended) == changed else dump(changed)
 
 
-def _measured(bench: ComparingBench, threads: int | None) -> tuple[float, dict[str, str]]:
+def _measured(bench: LocalBench, threads: int | None) -> tuple[float, dict[str, str]]:
     """Requests per second, and the precision that is used. Raises Refused, TuningError."""
     with closing(bench):
-        bench.serve(Setting(ROWS, threads=threads))
+        bench.serve(ModelSetting(ROWS, threads=threads))
         figure = bench.closed(2 * ROWS, _SECONDS, _SECONDS / 4, 4 * _SECONDS)
         if figure.void:
-            raise Refused(figure.reason())
+            raise SettingRefused(figure.reason())
         return figure.rate, bench.description.get("precision") or {}

@@ -7,5 +7,5 @@ class TuningError(Exception):
     """The model cannot be tuned; the message says why, for the user."""
 
 
-class Refused(TuningError):
+class SettingRefused(TuningError):
     """The server rejected a setting; others may still work."""

@@ -17,7 +17,7 @@ RARE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """A 2xx answer. ``ended`` is the time since the load began; in seconds, except for the ``_ms`` fields.
 
     ``queue_ms`` and ``inference_ms`` are reported by the server (``server-timing``); ``batch`` and
@@ -33,10 +33,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """The result of a load: the answers that count, the seconds they took, and failures by reason."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[TimedAnswer]
     seconds: float
     failures: Mapping[str, int] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ def void(reason: str, clients: int | None = None) -> Figure:
     return Figure(0, 0.0, math.nan, math.nan, math.nan, clients=clients, failures={reason: 1})
 
 
-def summed_up(run: Run, *, clients: int | None = None, offered: float | None = None) -> Figure:
+def summed_up(run: LoadRun, *, clients: int | None = None, offered: float | None = None) -> Figure:
     """The figure of a run."""
     latencies = sorted(answer.latency * 1e3 for answer in run.answers)
     count = len(latencies)
@@ -97,7 +97,7 @@ def summed_up(run: Run, *, clients: int | None = None, offered: float | None = N
     )
 
 
-def batch_costs(answers: Sequence[Answer]) -> dict[int, float]:
+def batch_costs(answers: Sequence[TimedAnswer]) -> dict[int, float]:
     """Milliseconds of the handler by batch size: the median over the batches, each counted once.
 
     Sizes of fewer than one batch in twenty are left out: they occur at the start and end of a load.
@@ -111,3 +111,53 @@ def batch_costs(answers: Sequence[Answer]) -> dict[int, float]:
         for size, times in sorted(by_size.items())
         if RARE * len(times) >= len(batches)
     }
+
+
+TRUSTED_R2 = 0.9
+LEAST_SIZES = 3  # sizes: a line always fits two
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """A batch of n takes ``a_ms + b_ms * n`` ms; ``r2`` is 1 if the line fits exactly.
+
+    ``sizes``: the number of batch sizes it was fitted to.
+    """
+
+    a_ms: float
+    b_ms: float
+    r2: float
+    sizes: int
+
+    @property
+    def trusted(self) -> bool:
+        """Whether conclusions may be drawn from it: it fits, and larger batches cost more."""
+        return self.r2 >= TRUSTED_R2 and self.b_ms > 0
+
+    @property
+    def worth_telling(self) -> bool:
+        """Whether it is reliable enough to be shown."""
+        return self.trusted and self.sizes >= LEAST_SIZES
+
+    def at(self, size: int) -> float:
+        """The cost of a batch, in ms."""
+        return self.a_ms + self.b_ms * size
+
+    def largest_within(self, limit_ms: float) -> int:
+        """The largest batch that takes no longer; 0 if none does. Needs ``b_ms`` above 0."""
+        return max(0, math.floor((limit_ms - self.a_ms) / self.b_ms + 1e-9))
+
+    def __str__(self) -> str:
+        sign = "-" if self.b_ms < 0 else "+"
+        return f"{self.a_ms:.3g} {sign} {abs(self.b_ms):.3g}*n ms (R^2 {self.r2:.3f})"
+
+
+def fit_line(costs: Mapping[int, float]) -> CostLine | None:
+    """The line through milliseconds by batch size; None for fewer than two sizes."""
+    if len(costs) < 2:
+        return None
+    b, a = statistics.linear_regression([*costs], [*costs.values()])
+    mean = statistics.fmean(costs.values())
+    total = sum((t - mean) ** 2 for t in costs.values())
+    left = sum((t - a - b * n) ** 2 for n, t in costs.items())
+    return CostLine(a, b, 1.0 - left / total if total > 0 else 1.0, len(costs))

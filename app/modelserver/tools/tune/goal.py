@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from modelserver.tools.tune.figure import Figure
 
 ALLOWED = 'p50, p90 or p99 with a limit in ms or s ("p99<=80ms"), max-throughput or min-latency is needed'
@@ -43,7 +45,7 @@ class Goal:
             return 0.0
         return 1.0 / max(self.latency(figure), 1e-6) if self.kind == "latency" else figure.rate
 
-    def shown(self, figure: Figure) -> str:
+    def text_of(self, figure: Figure) -> str:
         return f"{figure.rate:.4g} requests/s, {self.percentile} {self.latency(figure):.4g} ms"
 
 
@@ -53,19 +55,90 @@ def parse_goal(text: str) -> Goal:
     ``min-latency`` is judged by the median: the tail of a short run is mostly chance. Raises ConfigError with
     what is allowed.
     """
-    given = text.strip()
-    if given == "max-throughput":
-        return Goal(given, "throughput", "p99")
-    if given == "min-latency":
-        return Goal(given, "latency", "p50")
-    found = _LIMIT.fullmatch(given)
-    limit = float(found[2]) * (1000 if found[3].lower() == "s" else 1) if found else 0.0
-    if found is None or limit <= 0:
+    value = text.strip()
+    if value == "max-throughput":
+        return Goal(value, "throughput", "p99")
+    if value == "min-latency":
+        return Goal(value, "latency", "p50")
+    match = _LIMIT.fullmatch(value)
+    limit = float(match[2]) * (1000 if match[3].lower() == "s" else 1) if match else 0.0
+    if match is None or limit <= 0:
         raise ConfigError(f"--goal={' '.join(text.split())}: {ALLOWED}")
-    percentile = found[1].lower()
+    percentile = match[1].lower()
     return Goal(
         f"{percentile}<={limit:g}ms",
         "limit",
         "p50" if percentile == "p50" else "p90" if percentile == "p90" else "p99",
         limit,
     )
+
+
+Policy = Literal["adaptive", "greedy", "window"]
+_POLICIES: tuple[Policy, ...] = ("adaptive", "greedy", "window")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetting:
+    """``delay_ms`` caps the wait for a batch. ``threads`` per worker, None: the server's default."""
+
+    batch_size: int
+    policy: Policy = "adaptive"
+    delay_ms: int = 100
+    workers: int = 1
+    threads: int | None = None
+
+    def parameters(self) -> dict[str, str | int]:
+        """Those for registering."""
+        return {
+            "batch_size": self.batch_size,
+            "batch_policy": self.policy,
+            "max_batch_delay": self.delay_ms,
+            "min_workers": self.workers,
+            "max_workers": self.workers,
+            "worker_threads": self.threads or 0,
+        }
+
+    def simplicity(self) -> tuple[bool, int, int, int]:
+        """Sorts simple settings first: own threads, workers, batch size, policy."""
+        return self.threads is not None, self.workers, self.batch_size, _POLICIES.index(self.policy)
+
+    def __str__(self) -> str:
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        threads = "" if self.threads is None else f" of {self.threads} thread{'s' * (self.threads > 1)}"
+        wait = f" {self.delay_ms} ms" if self.policy == "window" else ""
+        return f"batch {self.batch_size}, {self.policy}{wait}, {workers}{threads}"
+
+
+CLOSE = 0.05  # of the best: smaller differences count as noise
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting under a load."""
+
+    setting: ModelSetting
+    figure: Figure
+
+
+def ranked(goal: Goal, points: Sequence[Point]) -> list[Point]:
+    """The points within the limit, best first; of those within 5 % of the best, the simplest first."""
+    left = sorted((point for point in points if goal.met(point.figure)), key=lambda p: -goal.worth(p.figure))
+    order: list[Point] = []
+    while left:
+        floor = (1 - CLOSE) * goal.worth(left[0].figure)
+        close = [point for point in left if goal.worth(point.figure) >= floor]
+        chosen = min(close, key=lambda p: (p.setting.simplicity(), -goal.worth(p.figure)))
+        left.remove(chosen)
+        order.append(chosen)
+    return order
+
+
+def best(goal: Goal, points: Sequence[Point]) -> Point | None:
+    """The first of :func:`ranked`."""
+    return next(iter(ranked(goal, points)), None)
+
+
+def nearest(goal: Goal, points: Sequence[Point]) -> Point | None:
+    """The point closest to a limit that none meets; None if all are void."""
+    whole = [point for point in points if not point.figure.void]
+    return min(whole, key=lambda p: (goal.latency(p.figure), -p.figure.rate), default=None)

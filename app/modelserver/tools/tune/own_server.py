@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -16,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import httpx
 import psutil
 
 from modelserver.models.settings.settings import Settings
 from modelserver.tools.tune.client import HOST
-from modelserver.tools.tune.errors import Refused, TuningError
+from modelserver.tools.tune.errors import SettingRefused, TuningError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from modelserver.tools.tune.setting import Setting
+    from modelserver.tools.tune.goal import ModelSetting
 
 NAME = "tuned"
 QUEUE = 100_000  # requests: more than any load of the tuner
@@ -33,7 +33,7 @@ _START_TIMEOUT = 60.0
 _STOPPING, _ENDING = 20.0, 5.0
 _REGISTER_TIMEOUT = 900.0
 _LAST_OUTPUT = 2000
-# Not one of those that connections get: such a port may be taken before the server has started.
+# Ports outside of the ephemeral range, which a connection could take before the server starts.
 _PORTS = range(20_000, 30_000)
 
 
@@ -95,7 +95,7 @@ class OwnServer:
             time.sleep(0.02)
         raise TuningError(f"The server to measure does not start:\n{last_output(self._folder / 'output')}")
 
-    def register(self, url: str, setting: Setting) -> dict[str, Any]:
+    def register(self, url: str, setting: ModelSetting) -> dict[str, Any]:
         """Serve the model with this setting instead of the last one; returns its description.
 
         Raises Refused with the server's answer if that fails.
@@ -104,7 +104,7 @@ class OwnServer:
         query = urlencode({"url": url, "model_name": NAME, "synchronous": "true", **setting.parameters()})
         status, body = self._call(self._management, "POST", f"/models?{query}", timeout=_REGISTER_TIMEOUT)
         if status != 200:
-            raise Refused(message_of(body) or f"registration failed with {status}")
+            raise SettingRefused(message_of(body) or f"registration failed with {status}")
         self._registered = True
         _, body = self._call(self._management, "GET", f"/models/{NAME}")
         described: dict[str, Any] = json.loads(body)[0]
@@ -118,38 +118,23 @@ class OwnServer:
 
     def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
         """One prediction: status and body."""
-        return self._call(
-            self.inference,
-            "POST",
-            f"/predictions/{NAME}",
-            body,
-            {"Content-Type": content_type},
-            _REGISTER_TIMEOUT,
-        )
+        headers, path = {"Content-Type": content_type}, f"/predictions/{NAME}"
+        return self._call(self.inference, "POST", path, _REGISTER_TIMEOUT, content=body, headers=headers)
 
     def stop(self) -> None:
         """Stops the server, then kills what is left of its processes."""
         stop_process(self._process)
 
-    def _call(  # noqa: PLR0917 - in the order of an HTTP request
-        self,
-        port: int,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 60,
+    def _call(
+        self, port: int, method: str, target: str, timeout: float = 60, **content: Any
     ) -> tuple[int, bytes]:
         """One HTTP exchange on its own connection. Raises OSError, also if the server has ended."""
-        connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
         try:
-            connection.request(method, target, body, dict(headers or {}))
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except http.client.HTTPException as error:
+            url = f"http://{HOST}:{port}{target}"
+            answer = httpx.request(method, url, timeout=timeout, trust_env=False, **content)
+        except httpx.HTTPError as error:
             raise ConnectionError(repr(error)) from error
-        finally:
-            connection.close()
+        return answer.status_code, answer.content
 
 
 def start_process(
@@ -205,15 +190,15 @@ def last_output(path: Path) -> str:
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The server's environment, without variables that configure another server."""
     foreign = ("TS_", "MODELSERVER_")
-    kept = {
+    variables = {
         name: value
         for name, value in environment.items()
         if not name.startswith(foreign) and name not in {"LOG_LOCATION", "METRICS_LOCATION", "TEMP"}
     }
-    if kept.get("PYTHONPATH"):
-        parts = kept["PYTHONPATH"].split(os.pathsep)
-        kept["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
-    return kept
+    if variables.get("PYTHONPATH"):
+        parts = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+    return variables
 
 
 def message_of(body: bytes) -> str:
@@ -222,8 +207,8 @@ def message_of(body: bytes) -> str:
         document = json.loads(body)
     except ValueError:
         document = None
-    said = document.get("message") if isinstance(document, dict) else None
-    return " ".join(str(said or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
+    message = document.get("message") if isinstance(document, dict) else None
+    return " ".join(str(message or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
 
 
 def free_ports(count: int) -> list[int]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progressing:
-    """Shows a tuning on a console; see ``modelserver.tools.tune.tuner.Listener``."""
+    """Shows what a command does on a console."""
 
     def __init__(self, console: Console, bar: Progress) -> None:
         self._console = console
@@ -23,14 +23,17 @@ class Progressing:
         self._task = bar.add_task("", total=1.0)
 
     def stage(self, name: str) -> None:
+        """Another stage begins."""
         self._stage = name
         self.line(f"{name}:")
 
     def trying(self, what: str, share: float) -> None:
+        """This is measured now; ``share`` of the time has passed."""
         text = escape(f"{self._stage}: {what}")
         self._bar.update(self._task, completed=min(share, 1.0), description=text)
 
     def line(self, text: str) -> None:
+        """There is a result."""
         indent = "" if text.endswith(":") else "  "
         self._console.print(f"{indent}{text}", markup=False, highlight=False, soft_wrap=True)
 

@@ -17,9 +17,9 @@ from modelserver.tools.tune.tuner import clients_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from modelserver.tools.tune.choice import Point
     from modelserver.tools.tune.figure import Figure
-    from modelserver.tools.tune.tuner import Result
+    from modelserver.tools.tune.goal import Point
+    from modelserver.tools.tune.tuner import TuningResult
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #666d75; --rule: #d9dde2; --paper: #fff;
@@ -46,11 +46,11 @@ svg text.limit { fill: var(--bad); } .soft { color: var(--soft); }
 """
 
 
-def html_report(title: str, result: Result, facts: Mapping[str, str], config: str, use: str) -> str:
+def html_report(title: str, result: TuningResult, facts: Mapping[str, str], config: str, use: str) -> str:
     """The page; all external text is escaped. ``use``: how to use the configuration."""
     chosen = result.choice
-    kept = ": kept" if result.goal.kind == "limit" else ""
-    verdict = kept if result.met else ': <span class="miss">not met</span>, the best result is below'
+    met = ": kept" if result.goal.kind == "limit" else ""
+    verdict = met if result.met else ': <span class="miss">not met</span>, the best result is below'
     factor = gain(result)
     words = "times the throughput of batch size 1 with one worker"
     gained = "" if factor is None else f", {factor:.2f} {words}"
@@ -59,7 +59,7 @@ def html_report(title: str, result: Result, facts: Mapping[str, str], config: st
         *_warning(facts),
         f"<p>Goal <strong>{escape(result.goal.text)}</strong>{verdict}.</p>",
         (
-            f"<p><strong>{escape(str(chosen.setting))}</strong>: {escape(result.goal.shown(chosen.figure))}"
+            f"<p><strong>{escape(str(chosen.setting))}</strong>: {escape(result.goal.text_of(chosen.figure))}"
             f"{gained}.</p>"
         ),
         f"<p>{escape(sustained_text(result))}</p>",
@@ -115,12 +115,12 @@ def _warning(facts: Mapping[str, str]) -> list[str]:
     return [f'<p class="miss"><strong>{escape(text)}</strong></p>']
 
 
-def curve_chart(result: Result) -> Chart:
+def curve_chart(result: TuningResult) -> Chart:
     """Latency over throughput of the choice, and the other measurements."""
     curve = sorted(result.curve, key=lambda figure: figure.clients or 0)
     percentile = result.goal.percentile
     others = [p for p in result.points if not p.figure.void and p.setting != result.choice.setting]
-    labels = [f"{clients_text(figure.clients or 1)}: {result.goal.shown(figure)}" for figure in curve]
+    labels = [f"{clients_text(figure.clients or 1)}: {result.goal.text_of(figure)}" for figure in curve]
     clients = [str(figure.clients) for figure in curve]
     series = [
         Series(
@@ -135,7 +135,7 @@ def curve_chart(result: Result) -> Chart:
             [(p.figure.rate, result.goal.latency(p.figure)) for p in others],
             "other",
             line=False,
-            labels=[f"{p.setting}: {result.goal.shown(p.figure)}" for p in others],
+            labels=[f"{p.setting}: {result.goal.text_of(p.figure)}" for p in others],
         ),
     ]
     if percentile != "p50":
@@ -151,7 +151,7 @@ def curve_chart(result: Result) -> Chart:
     )
 
 
-def curve_png(result: Result) -> bytes | None:
+def curve_png(result: TuningResult) -> bytes | None:
     """The curve as a picture; None without matplotlib."""
     try:
         backend = import_module("matplotlib.backends.backend_agg")
@@ -176,7 +176,7 @@ def curve_png(result: Result) -> bytes | None:
     return file.getvalue()
 
 
-def results_json(title: str, result: Result, facts: Mapping[str, str]) -> str:
+def results_json(title: str, result: TuningResult, facts: Mapping[str, str]) -> str:
     """All figures; NaN as null."""
     line = result.costs.line
     document = {
@@ -201,13 +201,13 @@ def results_json(title: str, result: Result, facts: Mapping[str, str]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
 
 
-def gain(result: Result) -> float | None:
+def gain(result: TuningResult) -> float | None:
     """The throughput of the choice relative to batch size 1 with one worker."""
     base = result.baseline
     return None if base is None or not base.figure.rate else result.choice.figure.rate / base.figure.rate
 
 
-def _costs(result: Result) -> list[str]:
+def _costs(result: TuningResult) -> list[str]:
     costs, line = result.costs.handler_ms, result.costs.line
     series = [
         Series(
@@ -228,17 +228,24 @@ def _costs(result: Result) -> list[str]:
     return [draw(chart), f"<p>Left out:</p><ul>{left_out}</ul>" if left_out else ""]
 
 
-def _table(result: Result) -> str:
-    heads = (
-        *("setting", "clients", "requests/s", "p50 ms", "p90 ms", "p99 ms", "queue ms", "handler ms"),
+def _table(result: TuningResult) -> str:
+    heads = [
+        "setting",
+        "clients",
+        "requests/s",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "queue ms",
+        "handler ms",
         "mean batch",
-    )
+    ]
     rows = [_row(point, result) for point in result.points]
     rows += [_row(point, result, proof=True) for point in result.proofs]
     return table_of(heads, rows)
 
 
-def _row(point: Point, result: Result, *, proof: bool = False) -> str:
+def _row(point: Point, result: TuningResult, *, proof: bool = False) -> str:
     name = escape(f"{point.setting}{' (proof)' if proof else ''}")
     figure = point.figure
     if figure.void:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model ready to be registered as ``url`` from ``store``.
 
     ``asked`` is the user's name for it, ``config_text`` the archive's ``model-config.yaml`` if it has one.
     """
 
-    asked: str
+    label: str
     name: str
     store: Path
     url: str
@@ -55,7 +55,7 @@ class Source:
         return pack_folder(target, self.store / self.url, text, {**(more or {}), name: config})
 
 
-def open_source(model: str, store: Path | None, workdir: Path) -> Source:
+def open_source(model: str, store: Path | None, workdir: Path) -> ModelSource:
     """Find, fetch and unpack a model; files are written to ``workdir``.
 
     ``model`` is a ``url`` as for registrations, or the path of any archive or folder. Raises
@@ -69,7 +69,7 @@ def open_source(model: str, store: Path | None, workdir: Path) -> Source:
         raise TuningError(error.message) from error
     manifest = archive.manifest
     folder = archive.model_dir
-    return Source(
+    return ModelSource(
         model,
         manifest.model_name or _name_of(model),
         folder.parent,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from modelserver.models.options.resolve import DEFAULT_BATCH_DELAY
-from modelserver.tools.tune.fit import CostLine, fit_line
-from modelserver.tools.tune.setting import Setting
+from modelserver.tools.tune.figure import CostLine, fit_line
+from modelserver.tools.tune.goal import ModelSetting
 
 if TYPE_CHECKING:
     from modelserver.tools.tune.figure import Figure
@@ -23,7 +23,7 @@ _LADDER = 6  # points of the curve
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SearchBounds:
     """What may be tried. ``clients``: the load to tune for, None: as many as the setting can use.
 
     ``threads_free``: the tuner may change the workers' number of threads.
@@ -89,7 +89,7 @@ def sizes(largest: int) -> list[int]:
     return doubling if doubling[-1] == largest else [*doubling, largest]
 
 
-def pruned(goal: Goal, bounds: Bounds, size: int, costs: Costs) -> str | None:
+def pruned(goal: Goal, bounds: SearchBounds, size: int, costs: Costs) -> str | None:
     """Why this size, and all above it, need not be measured; None if it has a chance."""
     if bounds.clients is not None and size >= 2 * bounds.clients:
         return f"{bounds.clients} clients never fill a batch of {size}"
@@ -112,7 +112,7 @@ def _too_slow(limit_ms: float, size: int, costs: Costs) -> str | None:
     return None
 
 
-def promising(goal: Goal, bounds: Bounds, costs: Costs) -> list[int]:
+def promising(goal: Goal, bounds: SearchBounds, costs: Costs) -> list[int]:
     """The sizes to measure: 1, for comparison, then the most promising first."""
     usable = {size: figure for size, figure in costs.figures.items() if not figure.void}
     limit = goal.limit_ms
@@ -135,43 +135,43 @@ def in_between(limit_ms: float, costs: Costs) -> int | None:
     return size if 1.2 * below <= size < 2 * below else None
 
 
-def loads(goal: Goal, bounds: Bounds, setting: Setting, capacity: int) -> list[int]:
+def loads(goal: Goal, bounds: SearchBounds, setting: ModelSetting, capacity: int) -> list[int]:
     """How many clients a setting is measured with, ascending: enough for one batch per worker, and for two.
 
     ``capacity`` is that of the model's queue.
     """
     full = setting.batch_size * setting.workers
     if bounds.clients is not None:
-        wanted = [bounds.clients]
+        counts = [bounds.clients]
     else:
-        wanted = [2 * full] if goal.kind == "throughput" else [full, 2 * full]
-    return sorted({max(1, min(clients, capacity)) for clients in wanted})
+        counts = [2 * full] if goal.kind == "throughput" else [full, 2 * full]
+    return sorted({max(1, min(clients, capacity)) for clients in counts})
 
 
-def more_workers(goal: Goal, best: Setting, workers: int) -> list[Setting]:
-    """The same with more workers; each is slower with its share of the cores, so smaller batches as well."""
+def more_workers(goal: Goal, best: ModelSetting, workers: int) -> list[ModelSetting]:
+    """The setting with more workers; each is slower with its share of the cores, so smaller batches too."""
     sizes_ = [best.batch_size]
     if goal.limit_ms is not None and best.batch_size > 1:
         sizes_.append(best.batch_size // 2)
     return [replace(best, batch_size=size, workers=workers) for size in sizes_]
 
 
-def of_size(goal: Goal, bounds: Bounds, size: int, costs: Costs) -> list[Setting]:
+def of_size(goal: Goal, bounds: SearchBounds, size: int, costs: Costs) -> list[ModelSetting]:
     """A batch size with the policies to try first.
 
     With a latency limit, full batches from few clients are worth most: they need a window.
     """
-    plain = Setting(size, delay_ms=delay_cap(goal), threads=bounds.threads)
+    plain = ModelSetting(size, delay_ms=delay_cap(goal), threads=bounds.threads)
     return [plain, window(plain, costs)] if goal.kind == "limit" and size > 1 else [plain]
 
 
-def window(setting: Setting, costs: Costs) -> Setting:
-    """The same, but batches wait at most half a batch's time."""
+def window(setting: ModelSetting, costs: Costs) -> ModelSetting:
+    """The setting with batches that wait at most half a batch's time."""
     delay = max(1, round(costs.expected_ms(setting.batch_size) / 2))
     return replace(setting, policy="window", delay_ms=delay)
 
 
-def other_policies(goal: Goal, best: Setting, costs: Costs) -> list[Setting]:
+def other_policies(goal: Goal, best: ModelSetting, costs: Costs) -> list[ModelSetting]:
     """The other policies; none for batch size 1."""
     if best.batch_size == 1:
         return []
@@ -179,13 +179,13 @@ def other_policies(goal: Goal, best: Setting, costs: Costs) -> list[Setting]:
     return [replace(adaptive, policy="greedy"), window(best, costs), adaptive]
 
 
-def other_threads(bounds: Bounds, best: Setting) -> list[Setting]:
+def other_threads(bounds: SearchBounds, best: ModelSetting) -> list[ModelSetting]:
     """Half and twice as many threads per worker as the server would give."""
     if not bounds.threads_free:
         return []
     usual = max(1, bounds.cores // best.workers)
-    wanted = {max(1, usual // 2), min(bounds.cores, 2 * usual)} - {usual}
-    return [replace(best, threads=threads) for threads in sorted(wanted)]
+    counts = {max(1, usual // 2), min(bounds.cores, 2 * usual)} - {usual}
+    return [replace(best, threads=threads) for threads in sorted(counts)]
 
 
 def delay_cap(goal: Goal) -> int:

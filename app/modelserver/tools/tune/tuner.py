@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.tools.tune import sweep
-from modelserver.tools.tune.choice import CLOSE, Point, best, nearest, ranked
-from modelserver.tools.tune.errors import Refused, TuningError
+from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, void
-from modelserver.tools.tune.setting import Setting
+from modelserver.tools.tune.goal import CLOSE, ModelSetting, Point, best, nearest, ranked
 
 if TYPE_CHECKING:
     from modelserver.tools.tune.goal import Goal
-    from modelserver.tools.tune.sweep import Bounds, Costs
+    from modelserver.tools.tune.progress import Progressing
+    from modelserver.tools.tune.sweep import Costs, SearchBounds
 
 # Shares of the budget after which a stage starts nothing new, except for a required minimum.
 _COSTS_UNTIL, _SWEEP_UNTIL = 0.3, 0.65
@@ -35,7 +35,7 @@ _CALMER = 0.9
 UNSTEADY = 2.0  # times what another figure allows: more than the noise that there always is
 _ATTEMPTS = 4  # to prove a choice, regardless of the time
 _STRETCH = 4.0  # a load with too few answers continues for up to this factor
-# Of the throughput: the rates to try with independent clients.
+# Rates to try with independent clients, as shares of the throughput.
 _SHARES = (0.9, 0.75, 0.6, 0.45)
 
 
@@ -45,7 +45,7 @@ class Bench(Protocol):
     def now(self) -> float:
         """A clock."""
 
-    def serve(self, setting: Setting) -> int:
+    def serve(self, setting: ModelSetting) -> int:
         """Serve the model with this setting; returns the capacity of its queue. Raises Refused."""
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
@@ -55,21 +55,8 @@ class Bench(Protocol):
         """Measures independent requests per second."""
 
 
-class Listener(Protocol):
-    """Receives the tuning's progress."""
-
-    def stage(self, name: str) -> None:
-        """Another stage begins."""
-
-    def trying(self, what: str, share: float) -> None:
-        """This is measured now; ``share`` of the time has passed."""
-
-    def line(self, text: str) -> None:
-        """There is a result."""
-
-
 @dataclass(slots=True)
-class Result:
+class TuningResult:
     """What was found. ``chosen`` is None if nothing could be served; ``met``: it meets the goal.
 
     ``points`` are those of the sweep, ``proofs`` those of the longer runs. ``baseline`` is the best of batch
@@ -77,7 +64,7 @@ class Result:
     """
 
     goal: Goal
-    bounds: Bounds
+    bounds: SearchBounds
     costs: Costs
     points: list[Point] = field(default_factory=list)
     proofs: list[Point] = field(default_factory=list)
@@ -96,7 +83,7 @@ class Result:
         for more, less in itertools.permutations(measured, 2):
             clients, fewer = more.figure.clients or 1, less.figure.clients or 1
             is_later = more.setting == less.setting and clients <= fewer
-            # Nobody is answered sooner than a lone client that waits for nobody.
+            # No client gets an answer sooner than a lone one that does not wait for a batch.
             waits = "window" in {more.setting.policy, less.setting.policy}
             is_lone = fewer == 1 and more.setting.threads == less.setting.threads and not waits
             most = less.figure.rate * UNSTEADY * (clients if is_lone else 1)
@@ -128,7 +115,9 @@ class Tuner:
         listener: receives progress.
     """
 
-    def __init__(self, bench: Bench, goal: Goal, bounds: Bounds, budget: float, listener: Listener) -> None:
+    def __init__(
+        self, bench: Bench, goal: Goal, bounds: SearchBounds, budget: float, listener: Progressing
+    ) -> None:
         self._bench = bench
         self._goal = goal
         self._bounds = bounds
@@ -136,12 +125,12 @@ class Tuner:
         self._listener = listener
         self._began = self._budget_from = bench.now()
         self._each = min(_LONGEST, max(_SHORTEST, budget / _MEASUREMENTS))
-        self._tried: set[Setting] = set()
+        self._tried: set[ModelSetting] = set()
         self._capacity = 1
-        self._serving: Setting | None = None
-        self._result = Result(goal, bounds, sweep.Costs())
+        self._serving: ModelSetting | None = None
+        self._result = TuningResult(goal, bounds, sweep.Costs())
 
-    def run(self) -> Result:
+    def run(self) -> TuningResult:
         """Raises TuningError if the model cannot be served or answers with errors."""
         result = self._result
         self._listener.stage("what batches cost")
@@ -163,7 +152,7 @@ class Tuner:
         costs = self._result.costs
         bounds = self._bounds
         largest = bounds.max_batch
-        self._serve(Setting(largest, "window", sweep.COST_DELAY, threads=bounds.threads))
+        self._serve(ModelSetting(largest, "window", sweep.COST_DELAY, threads=bounds.threads))
         self._budget_from = self._bench.now()
         for size in sweep.sizes(largest):
             why = sweep.pruned(self._goal, bounds, size, costs)
@@ -181,8 +170,8 @@ class Tuner:
                 return
             costs.add(size, figure)
             cost = costs.handler_ms.get(size)
-            told = "" if cost is None else f", a batch of {size} takes {cost:.4g} ms"
-            self._listener.line(f"{clients_text(size)}: {self._goal.shown(figure)}{told}")
+            text = "" if cost is None else f", a batch of {size} takes {cost:.4g} ms"
+            self._listener.line(f"{clients_text(size)}: {self._goal.text_of(figure)}{text}")
 
     def _leave_out(self, size: int, why: str) -> None:
         self._result.costs.pruned.append(f"{size} and above: {why}")
@@ -224,16 +213,16 @@ class Tuner:
         for setting in sweep.other_threads(self._bounds, self._best_setting()):
             self._try(setting)
 
-    def _best_setting(self) -> Setting:
+    def _best_setting(self) -> ModelSetting:
         points = self._result.points
         top = best(self._goal, points) or nearest(self._goal, points)
-        return top.setting if top is not None else Setting(1, threads=self._bounds.threads)
+        return top.setting if top is not None else ModelSetting(1, threads=self._bounds.threads)
 
     def _worth(self) -> float:
         top = best(self._goal, self._result.points)
         return 0.0 if top is None else self._goal.worth(top.figure)
 
-    def _try(self, setting: Setting, *, needed: bool = False) -> None:
+    def _try(self, setting: ModelSetting, *, needed: bool = False) -> None:
         """Measures a setting, unless it has been, or the time is over and there is a choice."""
         late = self._share() > _SWEEP_UNTIL and len(self._tried) >= _LEAST_SETTINGS
         if setting in self._tried or (late and not needed):
@@ -241,7 +230,7 @@ class Tuner:
         self._tried.add(setting)
         try:
             self._serve(setting)
-        except Refused as refused:
+        except SettingRefused as refused:
             self._add(Point(setting, void(str(refused))))
             return
         for clients in sweep.loads(self._goal, self._bounds, setting, self._capacity):
@@ -252,7 +241,7 @@ class Tuner:
 
     def _add(self, point: Point) -> None:
         self._result.points.append(point)
-        self._listener.line(f"{point.setting}: {self._told(point.figure)}")
+        self._listener.line(f"{point.setting}: {self._describe(point.figure)}")
 
     # -- the third stage
 
@@ -274,9 +263,8 @@ class Tuner:
             if goal.met(proof.figure):
                 proven.append(proof)
             else:
-                text = (
-                    f"{candidate.setting} was given up: {self._told(proof.figure)} when measured for longer"
-                )
+                measured = self._describe(proof.figure)
+                text = f"{candidate.setting} was given up: {measured} when measured for longer"
                 result.remarks.append(text)
                 self._listener.line(text)
                 left = calmer(goal, [*left, *self._smaller(candidate)], candidate)
@@ -305,11 +293,11 @@ class Tuner:
         setting, clients = candidate.setting, candidate.figure.clients or 1
         try:
             self._serve(setting)
-        except Refused as refused:
+        except SettingRefused as refused:
             return Point(setting, void(str(refused), clients))
         what = f"{setting}, {clients_text(clients)}"
         figure = self._closed(what, clients, times=_PROOF)
-        self._listener.line(f"proof of {setting}: {self._told(figure)}")
+        self._listener.line(f"proof of {setting}: {self._describe(figure)}")
         if (
             self._goal.kind == "limit"
             and self._goal.met(figure)
@@ -329,7 +317,7 @@ class Tuner:
             return
         try:
             self._serve(chosen.setting)
-        except Refused as refused:
+        except SettingRefused as refused:
             result.remarks.append(f"the curve could not be measured: {refused}")
             return
         clients = chosen.figure.clients or 1
@@ -343,14 +331,14 @@ class Tuner:
             rate = share * chosen.figure.rate
             self._listener.trying(f"independent clients, {rate:.4g}/s", self._share())
             figure = self._bench.arrivals(rate, self._each, self._each / 4)
-            self._listener.line(f"independent clients: {self._told(figure)}")
+            self._listener.line(f"independent clients: {self._describe(figure)}")
             if self._goal.met(figure):
                 result.sustained = figure
                 break
 
     # -- measuring
 
-    def _serve(self, setting: Setting) -> None:
+    def _serve(self, setting: ModelSetting) -> None:
         if setting == self._serving:
             return
         self._serving = None
@@ -362,7 +350,7 @@ class Tuner:
         self._listener.trying(what, self._share())
         seconds = times * self._each
         size = self._serving.batch_size if self._serving else 1
-        # One or two rounds first, in which batch sizes settle.
+        # Batch sizes settle in the first one or two rounds.
         waves = max(1.0, clients / size)
         round_trip = waves * self._result.costs.expected_ms(min(size, clients)) / 1e3
         settle = max(self._each / 4, 2 * round_trip)
@@ -372,12 +360,12 @@ class Tuner:
     def _share(self) -> float:
         return (self._bench.now() - self._budget_from) / self._budget
 
-    def _told(self, figure: Figure) -> str:
+    def _describe(self, figure: Figure) -> str:
         if figure.void:
             return figure.reason()
         load = clients_text(figure.clients) if figure.clients else f"{figure.offered or 0:.4g}/s offered"
         missed = "" if self._goal.met(figure) else f", misses {self._goal.text}"
-        return f"{load}: {self._goal.shown(figure)}{missed}"
+        return f"{load}: {self._goal.text_of(figure)}{missed}"
 
 
 def calmer(goal: Goal, left: list[Point], failed: Point) -> list[Point]:

@@ -2,11 +2,11 @@
 
 import random
 
-KEPT = []
+STORED = []
 
 
 def handle(data, context):
     if data is None:
         return None
-    KEPT.append(b"x" * 50_000)
+    STORED.append(b"x" * 50_000)
     return [{"number": data[0]["body"]["number"], "at": random.random()}]

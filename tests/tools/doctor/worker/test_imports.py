@@ -40,9 +40,9 @@ def test_costs(folder: Path) -> None:
     clock = ImportClock(str(folder))
     with clock:
         importlib.import_module("probed_handler")
-    found = {each.name: each for each in clock.found()}
+    result = {each.name: each for each in clock.packages()}
 
-    inner, outer = found["probed_inner"], found["probed_outer"]
+    inner, outer = result["probed_inner"], result["probed_outer"]
     assert inner.own >= 0.05
     assert (inner.total, inner.place) == (0.0, None)
     assert 0.02 <= outer.own < outer.total
@@ -50,7 +50,7 @@ def test_costs(folder: Path) -> None:
     assert outer.place == SourceLine("probed_handler.py", 2, "<module>")
 
 
-def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_import_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are those of the import, and nothing stays changed."""
     machinery = importlib._bootstrap
     before = machinery._find_and_load

@@ -99,7 +99,7 @@ def test_what_is_no_network(torch: Torch, tmp_path: Path) -> None:
     assert networks_in_training(None, str(tmp_path)) == []
 
 
-def test_gradients(torch: Torch, tmp_path: Path) -> None:
+def test_unused_gradients_are_seen(torch: Torch, tmp_path: Path) -> None:
     """A graph that is built for nothing is noted; one whose tensors are used again is not."""
     with Gradients(str(tmp_path)) as idle:
         pass
@@ -178,7 +178,7 @@ def test_networks_that_torch_loads(tmp_path: Path) -> None:
     assert [name for name, was_seen in seen.items() if was_seen] == ["script", "bytes of a script", "program"]
 
 
-def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_without_torch_has_no_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is imported for it."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     with Gradients("/") as gradients, Building("/") as building:

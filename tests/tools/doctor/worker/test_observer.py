@@ -43,9 +43,9 @@ def observer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     for module, name in ((sys, "addaudithook"), (gc, "freeze"), (gc, "collect")):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr("threading.Thread.start", None)
-    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, ours:
-        yield Observer(ours), theirs
+    reference, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with reference, ours:
+        yield Observer(ours), reference
     sys.modules.pop("observed_handler", None)
 
 
@@ -82,14 +82,16 @@ def test_loading_and_calls(observer: tuple[Observer, socket.socket], tmp_path: P
     assert [received(reports).blocks is None for _ in range(22)] == [True] * 21 + [False]
 
 
-def test_asynchronous_handlers(observer: tuple[Observer, socket.socket], tmp_path: Path) -> None:
+def test_asynchronous_handler_is_not_wrapped(
+    observer: tuple[Observer, socket.socket], tmp_path: Path
+) -> None:
     """Their calls overlap, and are left as they are."""
     handler = observer[0].load_handler("observed_handler.py:waits", tmp_path)
 
     assert handler.entry.__name__ == "waits"
 
 
-def test_built_in_handlers() -> None:
+def test_built_in_base_is_named() -> None:
     """A class that extends one takes what it takes."""
 
     class Own(TextHandler):

@@ -23,7 +23,7 @@ def line() -> int:
     return sys._getframe(1).f_lineno
 
 
-def test_files() -> None:
+def test_files_that_are_read_are_noted() -> None:
     """Those that are read are told with their line; what is written, and what is no file, is not."""
     watch = CallWatch(_HERE)
     watch.on_event("open", ("/a", "r", 0))
@@ -43,7 +43,9 @@ def test_files() -> None:
     watch.on_event("open", ("/e", "r", 0))
 
     assert [each.path for each in watch.opened] == ["/a", "/b"]
-    assert watch.opened[0] == Opened("/a", SourceLine("test_watch.py", here, "test_files"))
+    assert watch.opened[0] == Opened(
+        "/a", SourceLine("test_watch.py", here, "test_files_that_are_read_are_noted")
+    )
 
 
 def test_a_call_without_end() -> None:
@@ -84,11 +86,11 @@ def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_places() -> None:
+def test_place_is_line_of_the_model() -> None:
     """The nearest line in the folder that leads here; none where there is no such code."""
     here = place_of_caller(_HERE)
 
-    assert here == SourceLine("test_watch.py", line() - 2, "test_places")
+    assert here == SourceLine("test_watch.py", line() - 2, "test_place_is_line_of_the_model")
     assert place_of_caller("/elsewhere") is None
     assert place_of_code(line.__code__, str(Path(_HERE).parent)) == SourceLine(
         "worker/test_watch.py", line.__code__.co_firstlineno, "line"

@@ -2,7 +2,7 @@
 
 import gc
 
-# As the worker's own.
+# The worker's entry point does the same.
 gc.disable()
 
 from modelserver.tools.doctor.worker.observer import main  # noqa: E402

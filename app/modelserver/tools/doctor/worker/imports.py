@@ -24,7 +24,7 @@ class ImportClock:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._own: defaultdict[str, float] = defaultdict(float)
-        self._asked: dict[str, tuple[float, SourceLine]] = {}
+        self._requested: dict[str, tuple[float, SourceLine]] = {}
         # Seconds spent in imports within each of those that are running.
         self._within: list[float] = []
         # The function that all imports of new modules go through.
@@ -40,15 +40,17 @@ class ImportClock:
         if self._original is not None:
             setattr(self._machinery, _NAME, self._original)
 
-    def found(self) -> list[Imported]:
+    def packages(self) -> list[Imported]:
         """The packages, the longest first."""
-        names = {name for name, seconds in self._own.items() if seconds >= _SHORTEST} | self._asked.keys()
-        imported = [Imported(name, self._own[name], *self._asked.get(name, (0.0, None))) for name in names]
+        names = {name for name, seconds in self._own.items() if seconds >= _SHORTEST} | self._requested.keys()
+        imported = [
+            Imported(name, self._own[name], *self._requested.get(name, (0.0, None))) for name in names
+        ]
         return sorted(imported, key=lambda each: -each.own)
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
         package = name.partition(".")[0]
-        place = None if package in self._asked else place_of_caller(self._folder, directly=True)
+        place = None if package in self._requested else place_of_caller(self._folder, directly=True)
         self._within.append(0.0)
         started = time.perf_counter()
         try:
@@ -59,4 +61,4 @@ class ImportClock:
             if self._within:
                 self._within[-1] += seconds
             if place is not None:
-                self._asked[package] = seconds, place
+                self._requested[package] = seconds, place

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
-# Functions and classes, by module, that load a network: they read files and make weights without Python.
-_LOADING_FUNCTIONS: Final = (
-    ("torch._C", "import_ir_module"),
-    ("torch._C", "import_ir_module_from_buffer"),
-)
+# Functions and classes, by module, that load a network in native code, without calls of Python.
+_LOADING_FUNCTIONS: Final = (("torch._C", "import_ir_module"), ("torch._C", "import_ir_module_from_buffer"))
 _LOADING_CLASSES: Final = (
     ("torch._C", "PyTorchFileReader"),
     ("torch._C._aoti", "AOTIModelPackageLoader"),
@@ -53,7 +50,7 @@ class Gradients(contextlib.ExitStack):
     def __enter__(self) -> Self:
         torch = sys.modules.get("torch")
         if torch is not None:
-            # They are called for each tensor that is kept for the way back.
+            # The hooks are called for each tensor that is saved for the backward pass.
             hooks = torch.autograd.graph.saved_tensors_hooks
             self.enter_context(hooks(self._keep, self._use))
         return self
@@ -108,7 +105,7 @@ class Building(contextlib.ExitStack):
         if self.place is not None:
             return
         frame: FrameType | None = sys._getframe(1)
-        # The handler's line, not that of the network's class.
+        # Skip constructors: the handler's line is reported, not that of the network's class.
         while frame is not None and self.place is None:
             if frame.f_code.co_name != "__init__":
                 self.place = place_of_code(frame.f_code, self._folder, frame.f_lineno)
@@ -122,12 +119,12 @@ def networks_in_training(instance: Any, folder: str) -> list[Training]:
         return []
     module_class: type[Any] = torch.nn.Module
     seen: set[int] = set()
-    found: list[Training] = []
+    networks: list[Training] = []
     for name, value in _roots(instance, folder):
         for path, network in _networks(name, value, module_class, seen, _DEEPEST):
             if network.training and (training := _training(path, network)) is not None:
-                found.append(training)
-    return found[:_MOST]
+                networks.append(training)
+    return networks[:_MOST]
 
 
 def _roots(instance: Any, folder: str) -> Iterator[tuple[str, Any]]:
@@ -162,9 +159,9 @@ def _networks(
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    kept = getattr(type(value), "__module__", "").partition(".")[0]
+    package = getattr(type(value), "__module__", "").partition(".")[0]
     # The context, and what libraries made, hold no networks of the model's own.
-    if kept in {"modelserver", "torch", "builtins"} or type(value).__name__ in {"Context", "module"}:
+    if package in {"modelserver", "torch", "builtins"} or type(value).__name__ in {"Context", "module"}:
         return {}
     attributes = getattr(value, "__dict__", None)
     return dict(attributes) if isinstance(attributes, dict) else {}

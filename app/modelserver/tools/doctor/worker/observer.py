@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 # Calls after which networks are looked at again, as some handlers load in the first one.
 _CALLS_WITH_NETWORKS = 3
 _BUILT_IN = "modelserver_handlers."
-_METHODS = (
-    *("initialize", "load", "handle", "predict", "preprocess", "inference", "postprocess", "prepare"),
+_METHODS = [
+    "initialize",
+    "load",
+    "handle",
+    "predict",
+    "preprocess",
+    "inference",
+    "postprocess",
+    "prepare",
     "answer",
-)
+]
 
 
 class Observer:
@@ -46,7 +53,7 @@ class Observer:
         self._calls = 0
 
     def load_handler(self, handler: str, model_dir: Path) -> LoadedHandler:
-        """As the worker's, with an entry and an initialisation that are observed."""
+        """Loads a handler as the worker does, and observes its entry and its initialisation."""
         self._folder = str(model_dir)
         self._watch = CallWatch(self._folder)
         clock = self._clock = ImportClock(self._folder)
@@ -68,7 +75,7 @@ class Observer:
         instance = self._handler.instance
         self._send(
             Reported(
-                self._clock.found(),
+                self._clock.packages(),
                 self._import_seconds,
                 seconds,
                 base_of(instance),
@@ -146,12 +153,12 @@ def methods_of(instance: Any, entry: Any, folder: str) -> dict[str, SourceLine]:
     functions = {name: getattr(type(instance), name, None) for name in _METHODS}
     if instance is None:
         functions = {"handle": entry}
-    found = {}
+    places = {}
     for name, function in functions.items():
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
         if code is not None and (place := place_of_code(code, folder)) is not None:
-            found[name] = place
-    return found
+            places[name] = place
+    return places
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ _STARTS: Final = {
 }
 _NOT_FILES: Final = ("/dev/", "/proc/", "/sys/")
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
-# Of each kind in one call.
+# The most events of each kind that are kept for one call.
 _MOST: Final = 50
-# Between the code that imports and the import itself.
+# Files whose frames lie between the importing code and the import itself.
 _IMPORT_MACHINERY: Final = ("<frozen importlib", "importlib/__init__.py", os.path.dirname(__file__))
 
 

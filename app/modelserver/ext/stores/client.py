@@ -1,0 +1,171 @@
+"""The server's side of the process that talks to object stores."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from modelserver import errors
+from modelserver.errors import InternalError
+from modelserver.ext.stores.address import StoreAddress, parse_address
+from modelserver.ext.stores.process import Message, Task
+from modelserver.models.archives.incoming import AS_USUAL, Transfer, failed
+from modelserver.models.environments import environment_store
+from modelserver.models.environments.cache_folder import cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+_SILENCE: Final = 5  # times the timeout for reading: the libraries try again themselves
+_LISTING: Final = 60.0  # seconds
+_FRESH: Final = 5.0  # seconds
+_LONGEST_LINE: Final = 64 << 20
+
+_decode: Final = msgspec.json.Decoder(Message).decode
+
+
+async def fetch(
+    url: str, address: StoreAddress, workdir: Path, transfer: Transfer = AS_USUAL
+) -> tuple[Path, environment_store.Use]:
+    """The archive that ``place`` is, in the cache of the machine; it stays there until its use ends.
+
+    ``workdir`` has the cache where the user has none. If the caller is cancelled, the process is killed.
+    Raises ``ModelNotFound``, ``DownloadFailed``, ``InternalError``.
+    """
+    folder = await asyncio.to_thread(cache_folder, "downloads")
+    task = _task(url, address, folder or workdir / "downloads", transfer)
+    silence = transfer.read_timeout * _SILENCE
+    try:
+        return await asyncio.wait_for(_fetch(task, transfer, silence), transfer.total_timeout)
+    except asyncio.TimeoutError as error:
+        raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+
+
+async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use]:
+    async with _messages(task, silence) as messages:
+        async for message in messages:
+            if message.path:
+                path = Path(message.path)
+                # The process holds its use until this server has one.
+                use = environment_store.use(path.parent)
+                if use is None:
+                    break
+                return path, use
+            if message.total and transfer.progress is not None:
+                transfer.progress(message.received, message.total)
+    raise InternalError(f"Failed to save model: {task.url}: it was removed from the cache.")
+
+
+async def names(url: str) -> list[str]:
+    """What is in the folder at a URL; folders end in a slash. Raises as :func:`fetch`, and ``BadRequest``."""
+    task = _task(url, parse_address(url), Path("/"), AS_USUAL, lists=True)
+    try:
+        return await asyncio.wait_for(_names(task), _LISTING)
+    except asyncio.TimeoutError as error:
+        raise failed(url, f"it took longer than {_LISTING:g} seconds") from error
+
+
+async def _names(task: Task) -> list[str]:
+    async with _messages(task, _LISTING) as messages:
+        async for message in messages:
+            if message.names is not None:
+                return message.names
+    return []
+
+
+class Listing:
+    """The names in a folder of a store: asked for once at a time, and kept for a few seconds."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = asyncio.Lock()
+        self._names: list[str] = []
+        self._until = 0.0
+
+    async def names(self) -> list[str]:
+        async with self._lock:
+            if time.monotonic() > self._until:
+                self._names = await names(self._url)
+                self._until = time.monotonic() + _FRESH
+            return self._names
+
+
+def _task(url: str, address: StoreAddress, cache: Path, transfer: Transfer, *, lists: bool = False) -> Task:
+    return Task(
+        url=url,
+        address=address,
+        lists=lists,
+        folder=os.getcwd(),
+        cache=str(cache),
+        cache_size=transfer.cache_size,
+        max_bytes=transfer.max_bytes,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _messages(task: Task, silence: float) -> AsyncIterator[AsyncIterator[Message]]:
+    """What a new process says about the task; it ends with the context."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "modelserver.ext.stores",
+            # `-m` searches the current directory first, so nobody else may write to it.
+            cwd="/",
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,
+            limit=_LONGEST_LINE,
+        )
+    except OSError as error:
+        raise InternalError(f"A helper process cannot be started: {error.strerror or error}.") from error
+    try:
+        yield _read(process, task, silence)
+    finally:
+        await _end(process)
+
+
+async def _read(process: Process, task: Task, silence: float) -> AsyncIterator[Message]:
+    """Raises the error that the process reports, ``InternalError`` if it says nothing any more."""
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(msgspec.json.encode(task) + b"\n")
+        await process.stdin.drain()
+    patience: float | None = silence
+    while True:
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), patience)
+        except asyncio.TimeoutError as error:
+            raise failed(task.url, f"nothing arrived for {silence:g} seconds") from error
+        if not line:
+            raise InternalError(
+                f"{task.url}: the process that fetches it ended with status {await process.wait()}."
+            )
+        message = _decode(line)
+        if message.error:
+            kind: Callable[[str], Exception] = getattr(errors, message.error, InternalError)
+            raise kind(message.text)
+        patience = None if message.waits else silence
+        yield message
+
+
+async def _end(process: Process) -> None:
+    """Waits for the end of a killed process, even if the caller is cancelled."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        await asyncio.wait({ended})
+        raise

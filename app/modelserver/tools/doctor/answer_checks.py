@@ -1,0 +1,285 @@
+"""Checks of answers: alone and in batches, beside a bad row, and to an empty body."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
+from modelserver.ext.rollout.agreement import shown as short_value
+from modelserver.tools.doctor.patient import message_of, place_in
+from modelserver.tools.doctor.samples import InputRow, bad_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelserver.testing.answer import Answer
+    from modelserver.tools.doctor.findings import CheckReport
+    from modelserver.tools.doctor.patient import BatchOutcome, Patient
+
+GIVE_SOME = "give some with --input FILE FILE"
+# How often a row is sent again whose answer may vary.
+_TRIES = 3
+_RESULT = ("postprocess", "predict", "handle", "inference")
+_INPUT = ("preprocess", "prepare", "predict", "handle")
+
+
+def check_alone(
+    chart: CheckReport,
+    patient: Patient,
+    samples: Sequence[InputRow],
+    tolerance: float,
+    *,
+    generated: bool = False,
+) -> dict[str, Answer]:
+    """The answers to rows that are alone, by name; those that the model refuses are a finding.
+
+    ``made``: they are not the user's, and the model need not take them.
+    """
+    alone: dict[str, Answer] = {}
+    for row in patient.rows(samples, len(samples)):
+        outcome, again = patient.ask([row]), patient.ask([row])
+        (answer,), (second,) = outcome.answers, again.answers
+        if outcome.ended or again.ended:
+            _note_end(chart, outcome if outcome.ended else again, f"the input {row.name}")
+        elif not answer.ok and generated:
+            # Any input must get exactly one answer, also one that is refused.
+            if not _note_count(chart, outcome):
+                chart.left_out["answers"] = (
+                    f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
+                )
+        elif not answer.ok:
+            message = message_of(answer)
+            chart.add(
+                "input-refused", f"{row.name} was answered {answer.status}: {message}", place_in(message)
+            )
+        elif _note_count(chart, outcome):
+            pass
+        else:
+            alone[row.name] = answer
+            if differs := difference(answer, second, tolerance):
+                _note_variance(chart, row, differs)
+    if alone:
+        chart.checked.append("answers alone")
+    return alone
+
+
+def check_batches(  # noqa: PLR0917 - what is checked, with what
+    chart: CheckReport,
+    patient: Patient,
+    samples: Sequence[InputRow],
+    alone: dict[str, Answer],
+    sizes: Sequence[int],
+    tolerance: float,
+) -> None:
+    """Rows in batches of these sizes are answered as if they were alone, in order."""
+    for size in sizes:
+        rows = patient.rows(samples, size)
+        outcome = patient.ask(rows)
+        if outcome.ended:
+            _note_end(chart, outcome, f"a batch of {size} rows")
+            return
+        if _note_count(chart, outcome) or _note_failure(chart, outcome):
+            return
+        if chart.has("answers-vary"):
+            continue
+        _compare(chart, patient, rows, [alone[row.name] for row in rows], outcome, tolerance)
+    if chart.has("answers-vary"):
+        chart.left_out["answers in batches"] = "the answers to the same request vary"
+    else:
+        chart.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
+
+
+def check_bad_row(
+    chart: CheckReport,
+    patient: Patient,
+    samples: Sequence[InputRow],
+    alone: dict[str, Answer],
+    tolerance: float,
+) -> None:
+    """A bad row among good ones costs them nothing."""
+    good = patient.rows(samples, 2)
+    for bad in bad_samples(samples[0]):
+        rows = [good[0], bad, good[1]]
+        outcome = patient.ask(rows)
+        first, refused, last = outcome.answers
+        if outcome.ended:
+            _note_end(chart, outcome, f"{bad.name} beside good rows")
+            return
+        message = message_of(refused) if not refused.ok else short(refused)
+        for row, answer in ((good[0], first), (good[1], last)):
+            differs = difference(alone[row.name], answer, tolerance)
+            if differs and not _varies(chart, patient, row, alone[row.name], tolerance):
+                seen = f"Beside {bad.name}, {row.name} was answered {differs}."
+                chart.add("bad-row-spreads", seen, place_in(message) or chart.method(*_INPUT))
+                return
+        if len(outcome.calls) > 1 and any(not call.is_whole for call in outcome.calls):
+            times = f"The handler was called {len(outcome.calls)} times"
+            chart.add(
+                "bad-row-retried",
+                f"{times} for {bad.name} among two good rows; it was answered {refused.status}: {message}",
+                place_in(message) or chart.method(*_INPUT),
+            )
+            break
+    chart.checked.append("a bad row among good ones")
+
+
+def check_empty(chart: CheckReport, patient: Patient, samples: Sequence[InputRow]) -> None:
+    """A request without a body is the client's mistake."""
+    kind = samples[0].content_type if samples and not samples[0].is_json else ""
+    (row,) = patient.rows([InputRow("an empty body", b"", kind)], 1)
+    outcome = patient.ask([row])
+    (answer,) = outcome.answers
+    if outcome.ended:
+        _note_end(chart, outcome, "an empty body")
+    elif answer.status >= 500:
+        message = message_of(answer)
+        seen = f"An empty body was answered {answer.status}: {message}"
+        chart.add("empty-body", seen, place_in(message) or chart.method(*_INPUT))
+    chart.checked.append("an empty body")
+
+
+def check_workers(
+    chart: CheckReport,
+    patient: Patient,
+    samples: Sequence[InputRow],
+    alone: dict[str, Answer],
+    tolerance: float,
+) -> None:
+    """Another process answers rows as the first one did."""
+    if chart.has("answers-vary"):
+        chart.left_out["answers of another worker"] = "the answers to the same request vary"
+        return
+    patient.renew()
+    for row in patient.rows(samples, len(samples)):
+        (answer,) = patient.ask([row]).answers
+        if differs := difference(alone[row.name], answer, tolerance):
+            seen = f"In another worker process, {row.name} was answered {differs}."
+            chart.add("workers-differ", seen, chart.method(*_RESULT))
+            break
+    chart.checked.append("answers of another worker")
+
+
+def _varies(chart: CheckReport, patient: Patient, row: InputRow, before: Answer, tolerance: float) -> bool:
+    """Whether an answer is another one without any reason, which is a finding of its own."""
+    for _ in range(_TRIES):
+        if chart.has("answers-vary"):
+            break
+        (again,) = patient.ask([row]).answers
+        if differs := difference(before, again, tolerance):
+            _note_variance(chart, row, differs)
+    return chart.has("answers-vary")
+
+
+def _note_variance(chart: CheckReport, row: InputRow, differs: str) -> None:
+    seen = f"The same request again: {row.name} was answered {differs}."
+    chart.add("answers-vary", seen, chart.method(*_RESULT))
+
+
+def _compare(  # noqa: PLR0917 - what is compared
+    chart: CheckReport,
+    patient: Patient,
+    rows: Sequence[InputRow],
+    expected: Sequence[Answer],
+    outcome: BatchOutcome,
+    tolerance: float,
+) -> None:
+    size, place = len(rows), chart.method(*_RESULT)
+    for index, (row, alone, answer) in enumerate(zip(rows, expected, outcome.answers, strict=True)):
+        differs = difference(alone, answer, tolerance)
+        if not differs:
+            continue
+        if _varies(chart, patient, row, alone, tolerance):
+            return
+        if _is_reordered(expected, outcome.answers, tolerance):
+            whose = next(
+                other.name
+                for other, answer_alone in zip(rows, expected, strict=True)
+                if not difference(answer_alone, answer, tolerance)
+            )
+            seen = f"In a batch of {size}, row {index} ({row.name}) got the answer of {whose}."
+            chart.add("order-changed", seen, place)
+        else:
+            hint = "" if tolerance == 0 else f" The tolerance is {tolerance:g} of the largest number."
+            seen = f"In a batch of {size}, row {index} ({row.name}) was answered {differs}.{hint}"
+            chart.add("answers-differ", seen, place)
+        return
+
+
+def _is_reordered(expected: Sequence[Answer], actual: Sequence[Answer], tolerance: float) -> bool:
+    left = list(actual)
+    for each in expected:
+        same = next((other for other in left if not difference(each, other, tolerance)), None)
+        if same is None:
+            return False
+        left.remove(same)
+    return True
+
+
+def _note_count(chart: CheckReport, outcome: BatchOutcome) -> bool:
+    """Whether the handler returned another number of answers, or none; that is a finding."""
+    for call in outcome.calls:
+        if not call.failed and not call.is_whole:
+            returned = "no list" if call.answers < 0 else _counted(call.answers, "answer")
+            seen = f"For {_counted(call.rows, 'row')} the handler returned {returned}."
+            chart.add("wrong-count", seen, chart.method(*_RESULT))
+            return True
+    return False
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _note_failure(chart: CheckReport, outcome: BatchOutcome) -> bool:
+    """Whether a batch failed of rows that are answered alone; that is a finding."""
+    failed = next((call for call in outcome.calls if call.failed), None)
+    if failed is None:
+        return False
+    seen = f"A call with {failed.rows} rows failed, each of which is answered alone: {failed.error}"
+    chart.add("batch-failed", seen, failed.raised or chart.method(*_INPUT))
+    return True
+
+
+def _note_end(chart: CheckReport, outcome: BatchOutcome, what: str) -> None:
+    message = next((message_of(answer) for answer in outcome.answers if answer.status >= 500), outcome.ended)
+    chart.add("worker-ended", f"The worker ended with {what}: {message}", chart.method("handle", *_INPUT))
+
+
+TOLERANCE: Final = 1e-3
+"""Of the largest number in the answer."""
+
+# The share of an answer's numbers that may differ, such as the class of a pixel on a border.
+_STRAY: Final = 0.001
+
+
+def difference(alone: Answer, other: Answer, tolerance: float) -> str:
+    """What differs, in words; empty if nothing does."""
+    if alone.status != other.status:
+        return f"status {other.status} instead of {alone.status}"
+    if alone.body == other.body:
+        return ""
+    try:
+        return _difference(json.loads(alone.body), json.loads(other.body), tolerance)
+    except (ValueError, RecursionError, OverflowError):
+        return f"{short(other)} instead of {short(alone)}"
+
+
+def short(answer: Answer) -> str:
+    """An answer in short."""
+    text = " ".join(answer.text.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(answer.body)} bytes)"
+
+
+def _difference(left: Any, right: Any, tolerance: float) -> str:
+    both = list(pairs(left, right))
+    largest = max((abs(one) for _, one, _ in both if is_number(one)), default=0.0)
+    slack = Tolerance(0.0, tolerance * largest)
+    differing = [each for each in both if not agree(*each[1:], slack)]
+    # A difference in structure is never tolerated.
+    if len(differing) <= _STRAY * len(both) and not any(
+        isinstance(one, (dict, list)) for _, one, _ in differing
+    ):
+        return ""
+    path, one, other = differing[0]
+    return f"{short_value(other)} instead of {short_value(one)}" + (f" at {place(path)}" if path else "")

@@ -1,0 +1,176 @@
+"""Checks of answers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.tools.doctor.conftest import Handler, Model, answer
+
+from modelserver.engine.wire.probing import SourceLine
+from modelserver.testing.answer import Answer
+from modelserver.tools.doctor.answer_checks import (
+    check_alone,
+    check_bad_row,
+    check_batches,
+    check_empty,
+    difference,
+    short,
+)
+from modelserver.tools.doctor.findings import CheckReport
+
+if TYPE_CHECKING:
+    from modelserver.tools.doctor.samples import InputRow
+
+
+def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
+    """What the checks find, by kind."""
+    chart = CheckReport(methods={"handle": SourceLine("h.py", 1)})
+    model = cast("Any", Model(handler))
+    alone = check_alone(chart, model, rows, 1e-3)
+    good = [row for row in rows if row.name in alone]
+    if good:
+        check_batches(chart, model, good, alone, sizes, 1e-3)
+        check_bad_row(chart, model, good, alone, 1e-3)
+    return {each.id: each.seen for each in chart.findings}
+
+
+def number(body: bytes) -> int:
+    """The number in a body. Raises ValueError."""
+    return int(body)
+
+
+def test_answers_of_batches(rows: list[InputRow]) -> None:
+    """One that depends on the batch is told with row, answer and tolerance."""
+
+    def handle(bodies: list[bytes]) -> list[Any]:
+        return [number(body) * len(bodies) for body in bodies]
+
+    assert result(handle, rows)["answers-differ"] == (
+        "In a batch of 2, row 0 (0.json) was answered 2 instead of 1. "
+        "The tolerance is 0.001 of the largest number."
+    )
+
+
+def test_order(rows: list[InputRow]) -> None:
+    """Answers of other rows are told as such."""
+    seen = result(lambda bodies: [number(body) for body in bodies[::-1]], rows)
+
+    assert seen["order-changed"] == "In a batch of 2, row 0 (0.json) got the answer of 1.json."
+
+
+def test_another_number_of_answers(rows: list[InputRow]) -> None:
+    """It is counted where the handler returned it, whatever the server makes of it."""
+    assert result(lambda bodies: [number(body) for body in bodies[:1]], rows)["wrong-count"] == (
+        "For 2 rows the handler returned 1 answer."
+    )
+
+
+def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
+    """That is the handler's fault, not that of the input."""
+    chart = CheckReport()
+
+    assert check_alone(chart, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
+    assert {each.seen for each in chart.findings} == {"For 1 row the handler returned 0 answers."}
+    assert chart.left_out == {}
+
+
+def test_a_batch_that_fails(rows: list[InputRow]) -> None:
+    """It is found although the server answers every row in the end."""
+
+    def handle(bodies: list[bytes]) -> list[Any]:
+        (body,) = bodies
+        return [number(body)]
+
+    assert "A call with 2 rows failed" in result(handle, rows)["batch-failed"]
+
+
+def test_answers_that_vary(rows: list[InputRow]) -> None:
+    """They are not compared; that they change is found, also by chance later."""
+    count = itertools.count()
+    assert result(lambda bodies: [next(count) for _ in bodies], rows).keys() == {"answers-vary"}
+
+    late = itertools.chain([5] * 4, itertools.count())
+    assert result(lambda bodies: [next(late) for _ in bodies], rows[:1]).keys() == {"answers-vary"}
+
+
+def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
+    """One that makes the server repeat the batch is a warning; one that changes other answers an error."""
+
+    def spreads(bodies: list[bytes]) -> list[Any]:
+        good = all(body.isdigit() for body in bodies)
+        return [int(body) if good else 0 for body in bodies]
+
+    assert result(lambda bodies: [number(body) for body in bodies], rows).keys() == {"bad-row-retried"}
+    assert (
+        "Beside a JSON value of another type, 0.json was answered 0 instead of 1."
+        in (result(spreads, rows)["bad-row-spreads"])
+    )
+
+
+def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
+    """The message is told, and its line; nothing is compared. Those that were made are no finding."""
+    chart = CheckReport()
+
+    def handle(bodies: list[bytes]) -> list[Any]:
+        raise ValueError("never")
+
+    assert check_alone(chart, cast("Any", Model(handle)), rows, 0, generated=True) == {}
+    assert chart.findings == []
+    assert "an input that was made is refused" in chart.left_out["answers"]
+    assert check_alone(chart, cast("Any", Model(handle)), rows, 0) == {}
+    assert [(each.id, each.place) for each in chart.findings] == [
+        ("input-refused", SourceLine("h.py", 3, "handle"))
+    ]
+
+
+def test_a_worker_that_ends(rows: list[InputRow]) -> None:
+    """It is told what ended it."""
+    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    model.ends = lambda bodies: len(bodies) == 2
+    alone = check_alone(chart, cast("Any", model), rows, 0)
+    check_batches(chart, cast("Any", model), rows, alone, [2], 0)
+    model.ends = lambda bodies: bodies == [b""]
+    check_empty(chart, cast("Any", model), [])
+
+    assert [each.seen for each in chart.findings] == ["The worker ended with a batch of 2 rows: Worker died."]
+
+
+def test_an_empty_body() -> None:
+    """A failure is a finding, a refusal is none."""
+    chart = CheckReport()
+    check_empty(chart, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
+    check_empty(chart, cast("Any", Model(lambda bodies: ["nothing"])), [])
+
+    assert [each.id for each in chart.findings] == ["empty-body"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "other", "lines"),
+    [
+        ([1.0, 100.0], [1.05, 100.0], ""),
+        ([1.0, 100.0], [1.2, 100.0], "1.2 instead of 1.0 at [0]"),
+        ({"a": 0.6, "b": 0.4}, {"b": 0.4, "a": 0.6}, ""),
+        ({"a": [1, "x"]}, {"a": [1, "y"]}, '"y" instead of "x" at a[1]'),
+        ({"a": 1}, {"b": 1}, '{"b": 1} instead of {"a": 1}'),
+        ([], [1], "[1] instead of []"),
+        (True, 1, "1 instead of true"),
+        (0, 0, ""),
+        ([0] * 2000, [0] * 1999 + [7], ""),
+        ([0] * 2000, [0] * 1990 + [7] * 10, "7 instead of 0 at [1990]"),
+    ],
+)
+def test_differences(alone: Any, other: Any, lines: str) -> None:
+    """Numbers may differ a little, of many a few more; all else must be the same."""
+    assert difference(answer(alone), answer(other), 1e-3) == lines
+
+
+def test_bodies_that_are_not_json_are_compared_as_text() -> None:
+    """Text and bytes are compared as they are, and a status before them."""
+    text, other = Answer(200, {}, b"one"), Answer(200, {}, b"two")
+
+    assert difference(text, text, 0) == ""
+    assert difference(text, other, 0) == "two instead of one"
+    assert difference(text, Answer(503, {}, b"one"), 0) == "status 503 instead of 200"
+    assert short(Answer(200, {}, b"a " * 100)).endswith("… (200 bytes)")

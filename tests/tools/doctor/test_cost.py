@@ -1,0 +1,86 @@
+"""The cost of batches."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.tools.doctor.conftest import Model
+
+from modelserver.tools.doctor.cost import check_cost
+from modelserver.tools.doctor.findings import CheckReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.tools.doctor.samples import InputRow
+
+
+def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int = 1) -> CheckReport:
+    """The chart of a model whose batches take so many milliseconds by size."""
+    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    model.ms = ms
+    check_cost(chart, cast("Any", model), rows, 8, configured)
+    return chart
+
+
+@pytest.mark.parametrize(
+    ("ms", "configured", "seen", "advice"),
+    [
+        (
+            lambda size: 10.0 + size,
+            1,
+            "A row costs 11 ms alone, and 2.25 ms in a batch of 8. A batch of n rows takes 10 + 1·n ms.",
+            "Set batchSize: 8 in model-config.yaml, or batch_size=8 at the registration.",
+        ),
+        (
+            lambda size: 2.0 * size,
+            8,
+            "A row costs 2 ms alone, and 2 ms",
+            "Compute all rows of a batch at once",
+        ),
+        (lambda size: 1.0 + size, 1, "A row costs 2 ms alone", "Set batchSize: 4"),
+        (lambda size: 10.0 + size, 8, "", ""),
+        (lambda size: 0.1, 1, "", ""),
+    ],
+)
+def test_advice_names_a_batch_size(
+    rows: list[InputRow], ms: Callable[[int], float], configured: int, seen: str, advice: str
+) -> None:
+    """A size is named that is worth it, unless the model has it; where none is, what would help."""
+    chart = measured(rows, ms, configured)
+
+    assert bool(chart.findings) == bool(seen)
+    for each in chart.findings:
+        assert seen in each.seen
+        assert each.instead.startswith(advice)
+    assert list(chart.figures["cost"]["ms_by_batch"]) == ["1", "2", "4", "8"]
+
+
+@pytest.mark.parametrize(("factors", "ids"), [((1.0, 1.2, 4.0), []), ((0.97, 1.0, 1.03), ["batch-cost"])])
+def test_advice_needs_more_than_noise(
+    rows: list[InputRow], factors: tuple[float, ...], ids: list[str]
+) -> None:
+    """Where the times of one size differ more than those of two sizes, no size is advised for or against."""
+    turns = itertools.cycle(factors)
+    chart = measured(rows, lambda size: 2.0 * size * next(turns), 8)
+
+    assert [each.id for each in chart.findings] == ids
+    assert ("cost of batches" in chart.left_out) is (not ids)
+
+
+def test_a_cost_below_nothing_is_not_told(rows: list[InputRow]) -> None:
+    """A line that crosses it says nothing about the fixed cost."""
+    (finding,) = measured(rows, lambda size: 4.0 * size - 3.0, 1).findings
+
+    assert finding.seen == "A row costs 1 ms alone, and 3.62 ms in a batch of 8."
+
+
+def test_what_cannot_be_measured(rows: list[InputRow]) -> None:
+    """Times that the server does not tell, and failures, are said to be left out."""
+    chart = CheckReport()
+    check_cost(chart, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
+
+    assert measured(rows, lambda size: 0.0).left_out == {"cost of batches": "its answers are streamed"}
+    assert chart.left_out == {"cost of batches": "a batch of 2 rows fails"}

@@ -1,0 +1,111 @@
+"""Checks of many calls."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.tools.doctor.conftest import Model
+
+from modelserver.engine.wire.probing import Called, Opened, SourceLine, Training
+from modelserver.tools.doctor.endurance import check_calls, check_endurance
+from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.patient import Readings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver.tools.doctor.samples import InputRow
+
+_MB = 1 << 20
+
+
+def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckReport:
+    """The chart of a model after many calls."""
+    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    for name, value in changed.items():
+        setattr(model, name, value)
+    check_endurance(chart, cast("Any", model), rows, calls)
+    return chart
+
+
+@pytest.mark.parametrize(
+    ("changed", "seen"),
+    [
+        ({}, None),
+        (
+            {"blocks": lambda calls: 1000 + calls},
+            "Each call leaves 1.0 objects behind, without end in 800 calls.",
+        ),
+        ({"blocks": lambda calls: 1000 + min(calls, 300)}, None),
+        ({"blocks": lambda calls: int(1000 + 3000 * math.log(calls))}, None),
+        (
+            {"looks": lambda calls: Readings(_MB * 20 + calls * 16384, 2, 0)},
+            "Memory grew from 20 to 32 MiB in 800 calls, 16 KiB with each.",
+        ),
+        ({"looks": lambda calls: Readings(_MB * 20 + min(calls, 100) * 16384, 2, 0)}, None),
+        (
+            {"looks": lambda calls: Readings(_MB, 2 + calls, 0)},
+            "The worker had 2 threads before 200 calls, and 202 after.",
+        ),
+        ({"looks": lambda calls: Readings(_MB, 2 + min(calls, 32), 0)}, None),
+        (
+            {"looks": lambda calls: Readings(_MB, 2, calls // 2)},
+            "The worker had 0 processes before 200 calls, and 100 after.",
+        ),
+    ],
+)
+def test_steady_growth_is_a_finding(
+    rows: list[InputRow], changed: dict[str, Callable[[int], Any]], seen: str | None
+) -> None:
+    """What goes on growing is found; what fills up once, or ever slower, is not."""
+    assert [each.seen for each in endured(rows, **changed).findings] == ([seen] if seen else [])
+
+
+def test_single_calls() -> None:
+    """Files that are read and networks that are built in every call, gradients and the mode of networks are
+    found once each.
+    """
+    here = SourceLine("h.py", 5, "handle")
+    call = Called(
+        *(1, 1),
+        opened=[Opened("/models/m/names.json", here), Opened("/etc/hosts")],
+        gradients=here,
+        has_gradients=True,
+        training=[Training("self.net", "Net", ["Dropout"]), Training("other", "Linear", [])],
+        built=here,
+    )
+    chart = CheckReport()
+    check_calls(chart, [call] * 5 + [Called(1, -1, "ValueError: no")], Path("/models/m"))
+
+    assert [(each.id, each.seen.partition(" ")[0], each.place) for each in chart.findings] == [
+        ("read-per-call", "names.json", here),
+        ("read-per-call", "/etc/hosts", None),
+        ("built-per-call", "A", here),
+        ("gradients-on", "The", here),
+        ("training-mode", "self.net", None),
+        ("training-mode-unused", "other", None),
+    ]
+
+
+def test_work_of_some_calls() -> None:
+    """A file that only some calls read may belong to their input, and the first may load what others use."""
+    calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
+    calls[0] = Called(1, 1, built=SourceLine("h.py", 5, "handle"))
+    chart = CheckReport()
+    check_calls(chart, calls, Path("/models/m"))
+    check_calls(chart, calls[:2], Path("/models/m"))
+
+    assert chart.findings == []
+    assert chart.left_out == {"work of each call": "2 calls were made, 4 are needed"}
+
+
+def test_calls_of_asynchronous_handlers_are_not_checked() -> None:
+    """Their calls are not seen, and that is said."""
+    chart = CheckReport()
+    check_calls(chart, [], Path("/models/m"))
+
+    assert chart.checked == []
+    assert chart.left_out == {"gradients, work of each call": "calls of an asynchronous handler overlap"}

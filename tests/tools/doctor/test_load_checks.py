@@ -1,0 +1,145 @@
+"""Checks of how a handler loads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelserver.engine.wire.probing import Imported, Reported, SourceLine, Training
+from modelserver.tools.doctor.findings import CheckReport
+from modelserver.tools.doctor.load_checks import (
+    Import,
+    check_imports,
+    check_requirements,
+    check_training,
+    distribution_of,
+    imports_of,
+    missing,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
+    """The longest are told; one that takes long and is not used is a finding."""
+    (tmp_path / "h.py").write_text("import httpx\nimport json\nimport httpx as used\nused\n")
+    imported = [
+        Imported("httpx", 0.9, 1.2, SourceLine("h.py", 1, "<module>")),
+        Imported("json", 0.0, 0.01, SourceLine("h.py", 2, "<module>")),
+        Imported("anyio", 0.3),
+    ]
+    chart = CheckReport()
+    check_imports(chart, Reported(imported, 1.25, 0.5), tmp_path)
+
+    assert chart.figures["load"] == {
+        "import_seconds": 1.25,
+        "initialize_seconds": 0.5,
+        "packages": {"httpx": 0.9, "anyio": 0.3},
+    }
+    assert [(each.id, each.seen) for each in chart.findings] == [
+        ("import-unused", "httpx takes 1.2 s to import, and h.py does not use it.")
+    ]
+
+
+def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
+    """A package that is not listed is found, with the name to write; a listed one is not."""
+    (tmp_path / "h.py").write_text("import sklearn\n")
+    absent, other, listed = CheckReport(), CheckReport(), CheckReport()
+    check_requirements(absent, tmp_path, None)
+    (tmp_path / "needs.txt").write_text("httpx\n")
+    check_requirements(other, tmp_path, "needs.txt")
+    (tmp_path / "requirements.txt").write_text("scikit-learn\n")
+    check_requirements(listed, tmp_path, None)
+
+    assert [each.seen for chart in (absent, other) for each in chart.findings] == [
+        "h.py imports sklearn, and there is no requirements.txt.",
+        "h.py imports sklearn, and needs.txt does not name it.",
+    ]
+    assert absent.findings[0].instead.startswith("Write scikit-learn into requirements.txt")
+    assert listed.findings == []
+
+
+def test_network_in_training_mode_is_a_finding() -> None:
+    """The mode matters more where layers depend on it."""
+    chart = CheckReport(methods={"load": SourceLine("h.py", 4)})
+    check_training(chart, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
+
+    (finding,) = chart.findings
+    assert (finding.level, finding.place) == ("error", SourceLine("h.py", 4))
+    assert finding.seen == "self.net (Net) is in training mode, with BatchNorm2d, Dropout."
+
+
+_SOURCE = """
+import json, os.path
+import helper
+from typing import TYPE_CHECKING
+import sklearn.svm as svm, yaml
+from . import beside
+from httpx import Client
+
+if TYPE_CHECKING:
+    import pandas
+try:
+    import ujson
+except ImportError:
+    ujson = None
+try:
+    import psutil
+finally:
+    pass
+
+
+def handle(data, context) -> "Client":
+    import captum
+    return svm, os
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder."""
+    (tmp_path / "handler.py").write_text(_SOURCE)
+    (tmp_path / "helper.py").write_text("import handler\n")
+    (tmp_path / "broken.py").write_text("def\n")
+    return tmp_path
+
+
+def test_imports_have_lines_and_use(folder: Path) -> None:
+    """They are those that the code cannot do without, with their lines, and whether they are used."""
+    imports = {each.package: each for each in imports_of(folder)}
+
+    assert imports == {
+        "json": Import("json", SourceLine("handler.py", 2), used=False),
+        "os": Import("os", SourceLine("handler.py", 2), used=True),
+        "typing": Import("typing", SourceLine("handler.py", 4), used=True),
+        "sklearn": Import("sklearn", SourceLine("handler.py", 5), used=True),
+        "yaml": Import("yaml", SourceLine("handler.py", 5), used=False),
+        "httpx": Import("httpx", SourceLine("handler.py", 7), used=True),
+        "psutil": Import("psutil", SourceLine("handler.py", 16), used=False),
+        "captum": Import("captum", SourceLine("handler.py", 22), used=False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("requirements", "absent"),
+    [
+        (None, ["sklearn", "httpx", "psutil", "captum"]),
+        ("scikit_learn>=1  # for one\nhttpx[http2]\n\n-r more.txt\n", ["psutil", "captum"]),
+        (
+            "git+https://host/psutil.git@v1\nhttps://host/x.whl#egg=captum\nHTTPX @ https://host/h",
+            ["sklearn"],
+        ),
+    ],
+)
+def test_missing_lists_packages_that_are_not_required(
+    folder: Path, requirements: str | None, absent: list[str]
+) -> None:
+    """Neither Python's own, nor the server's and torch's, nor what is required by its name on the index."""
+    assert list(missing(imports_of(folder), requirements)) == absent
+
+
+def test_names_on_the_index() -> None:
+    """Packages are installed by other names than they are imported by."""
+    assert [distribution_of(name) for name in ("yaml", "unknown_one")] == ["PyYAML", "unknown_one"]
