@@ -12,7 +12,7 @@ from modelserver.errors import ConfigError
 from modelserver.models.settings.properties import parse
 from modelserver.models.snapshot import parse_snapshot
 from modelserver.models.snapshot_files import (
-    KEPT_FILES,
+    MOST_FILES,
     SnapshotFolder,
     check_archives,
     file_content,
@@ -118,13 +118,13 @@ def test_strange_files_are_ignored(tmp_path: Path) -> None:
 def test_old_files_go(tmp_path: Path) -> None:
     """The newest 50 are kept, and what a killed server was writing is swept away."""
     snapshots = folder(tmp_path)
-    for number in range(KEPT_FILES + 3):
+    for number in range(MOST_FILES + 3):
         write(snapshots, f"m{number}")
     (tmp_path / "config" / ".20260504120000000-snapshot.cfg.part").write_text("half")
     write(snapshots, "last")
 
     names = sorted(os.listdir(tmp_path / "config"))
-    assert len(names) == KEPT_FILES
+    assert len(names) == MOST_FILES
     assert names[-1] == "20260504120000176-snapshot.cfg"
 
 

@@ -106,7 +106,7 @@ class VersionBuilder:
         self._policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
         self._spawner = spawner
         path = settings.metrics_config
-        self._told = {} if path is None else {METRICS_CONFIG: str(path)}
+        self._config_variables = {} if path is None else {METRICS_CONFIG: str(path)}
         self._gate = StartGate()
         self.cluster: Machines | None = None
         self.affinities: dict[str, MakeAffinity] = {}
@@ -311,11 +311,11 @@ class VersionBuilder:
         if self._demand(options) is not None:
             # Each machine makes its own.
             return WorkerEnvironment()
-        wanted = PackageRequest(
+        request = PackageRequest(
             name, manifest.model_version, archive.model_dir, requirements, options.use_venv
         )
         try:
-            environment = await self._environments.provide(wanted, on_progress) or WorkerEnvironment()
+            environment = await self._environments.provide(request, on_progress) or WorkerEnvironment()
         except InvalidModel as error:
             raise InvalidModel(f"{archive.url}: {error.message}") from None
         archive.held.append(environment.release)
@@ -359,7 +359,7 @@ class VersionBuilder:
             own_threads=options.worker_threads,
             frame_limit=self._frame_limit(options),
             hidden_variables=settings.blacklist_env_vars,
-            extra_environment={**self._told, **environment.variables},
+            extra_environment={**self._config_variables, **environment.variables},
             python=environment.python or self._python,
             spawner=self._spawner,
             launcher=launcher,
@@ -456,13 +456,13 @@ class Steps:
     def __init__(self, url: str, tell: Callable[[str], None] | None) -> None:
         self._name = url.rpartition("/")[2].partition("?")[0]
         self._tell = tell
-        self._told = 0
+        self._step = 0
 
     def __call__(self, received: int, total: int | None) -> None:
         step = received * 10 // total if total else received >> 26
-        if step == self._told:
+        if step == self._step:
             return
-        self._told = step
+        self._step = step
         text = f"{DOWNLOADING} {self._name}: " + (f"{step * 10} %" if total else f"{received >> 20} MiB")
         _log.info("%s", text)
         if self._tell is not None:

@@ -20,9 +20,9 @@ class Change:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, **given: Any) -> Change:
+    def of(cls, **parameters: Any) -> Change:
         """A change with values validated as at a registration. Raises BadRequest."""
-        checked = Registration(**given)
+        checked = Registration(**parameters)
         named = {name: checked.given(name) for name in CHANGEABLE if checked.given(name) is not None}
         if "batch_policy" in named:
             named["batch_policy"] = BatchPolicy(named["batch_policy"].lower())
@@ -32,7 +32,7 @@ class Change:
         return bool(self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={_shown(value)}" for name, value in self.values.items())
+        return ", ".join(f"{name}={_as_text(value)}" for name, value in self.values.items())
 
     def applied_to(self, options: ModelOptions) -> ModelOptions:
         """The options with the change. Raises BadRequest for changes that this version does not support."""
@@ -46,7 +46,7 @@ class Change:
         return options.changed(changed, REGISTER)
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
 
 

@@ -53,9 +53,9 @@ async def load_first(
         settings.model_snapshot is None
         and snapshots is not None
         and not settings.as_torchserve
-        and (found := await asyncio.to_thread(snapshots.newest, registry.router.check))
+        and (newest := await asyncio.to_thread(snapshots.newest, registry.router.check))
     ):
-        path, (saved, workflows) = found
+        path, (saved, workflows) = newest
         origin = str(path)
         decides = settings.load_all and await asyncio.to_thread(had_all, path)
         registry.workflows.update(workflows)
@@ -237,9 +237,9 @@ async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: f
         await asyncio.wait([worker.first_load for worker in workers])
     # A worker that failed may have been restarted since.
     ready = model.pool.statistics().ready
-    wanted = model.pool.min_workers
-    text = f"{model.name}: {ready}/{wanted} workers ready ({time.monotonic() - started:.1f} s)"
-    if ready >= wanted:
+    fewest = model.pool.min_workers
+    text = f"{model.name}: {ready}/{fewest} workers ready ({time.monotonic() - started:.1f} s)"
+    if ready >= fewest:
         _log.info("%s", text)
     else:
         reason = model.pool.failure or "unknown reason"
@@ -247,4 +247,4 @@ async def _tell_one(model: ModelVersion, tell: Callable[[str], None], started: f
         _log.error("%s: %s", text, shortened(without_quote(reason), LONGEST))
         text = f"{text}: {shortened(reason, LONGEST)}"
     tell(text)
-    return ready >= wanted
+    return ready >= fewest

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.models")
 
-_ASKED_FOR = (REGISTER, SNAPSHOT)
+_BY_REQUEST = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
 _OF_ONE_REQUEST = (
@@ -201,7 +201,7 @@ def taken_over(before: ModelVersion, given: Registration) -> Registration:
     for name, other in _SYNONYMS:
         value = given.given(name) if given.given(name) is not None else given.given(other)
         if value is None:
-            value = _asked_for(before, name)
+            value = _requested(before, name)
         in_block = before.registration.has_batcher or given.has_batcher
         values[name], values[other] = (None, value) if in_block else (value, None)
     fewest, most = _workers(before, given)
@@ -233,11 +233,11 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
     used = max((worker_memory(pid) for process in running for pid in process.pids[:1]), default=0)
     available = available_memory()
     workers, need = worker_count(before, after), after.pool.crew.spec.need
-    wanted = workers * (used + max(0, need - before.pool.crew.spec.need) if used else need)
-    if wanted > available:
+    needed = workers * (used + max(0, need - before.pool.crew.spec.need) if used else need)
+    if needed > available:
         raise OutOfMemory(
             f"Model {before.name} {before.version} is not replaced: {workers} additional workers need about "
-            f"{wanted // _MIB} MiB, but {int(available) // _MIB} MiB are available. "
+            f"{needed // _MIB} MiB, but {int(available) // _MIB} MiB are available. "
             "Scale it down first, or request fewer with min_worker."
         )
 
@@ -245,13 +245,13 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
 def _value(name: str, before: ModelVersion, given: Registration) -> Any:
     value = given.given(name)
     if value is None:
-        value = _asked_for(before, name)
+        value = _requested(before, name)
     return getattr(before.registration, name) if value is None else value
 
 
-def _asked_for(before: ModelVersion, name: str) -> Any:
+def _requested(before: ModelVersion, name: str) -> Any:
     """The current value of the option, if it was set by a registration or change."""
-    if before.options.sources.get(name) not in _ASKED_FOR:
+    if before.options.sources.get(name) not in _BY_REQUEST:
         return None
     value = getattr(before.options, name)
     return value.value if isinstance(value, Enum) else value

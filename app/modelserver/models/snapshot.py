@@ -59,8 +59,8 @@ def registry_document(registry: Registry) -> dict[str, Any]:
     for name, saved in registry.workflows.items():
         own = [node for node, model in nodes.items() if model.registration.workflow == name]
         # Before it is restored, or if it cannot be, what was saved stays.
-        found = {node: _node_of(registry, node) for node in own if node in models} if own else saved.nodes
-        workflows[name] = _workflow_document(saved, found)
+        restored = {node: _node_of(registry, node) for node in own if node in models} if own else saved.nodes
+        workflows[name] = _workflow_document(saved, restored)
     return {**document, "workflows": workflows} if workflows else document
 
 
@@ -158,8 +158,8 @@ def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
     fields = _Fields(place, {"url": given} if isinstance(given, str) else _mapping(given, place))
     url = fields.text("url", needed=True) or ""
     nodes = {}
-    for node, given_node in _mapping(fields.values.get("nodes", {}), f"{place}.nodes").items():
-        of_node = _Fields(f"{place}.nodes.{node}", _mapping(given_node, f"{place}.nodes.{node}"))
+    for node, node_document in _mapping(fields.values.get("nodes", {}), f"{place}.nodes").items():
+        of_node = _Fields(f"{place}.nodes.{node}", _mapping(node_document, f"{place}.nodes.{node}"))
         nodes[node] = SavedNode(of_node.text("defaultVersion", needed=True) or "", of_node.traffic())
     return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"), nodes)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["startup", "snapshot", "shutdown"]
 
-KEPT_FILES = 50
+MOST_FILES = 50
 STATE_KEY = "model_snapshot"
 _NAME = re.compile(r"(\d{17})-(startup|snapshot|shutdown)\.cfg")
 _PARTIAL = re.compile(r"\.\d{17}-(startup|snapshot|shutdown)\.cfg(\.[0-9a-f]+)?\.part")
@@ -108,7 +108,7 @@ class SnapshotFolder:
     def _sweep(self) -> None:
         """Deletes the oldest files, and partial files of servers killed while writing."""
         partial = [n for n in os.listdir(self.path) if _PARTIAL.fullmatch(n)]
-        old = self._files()[:-KEPT_FILES]
+        old = self._files()[:-MOST_FILES]
         for path in (*old, *(self.path / name for name in partial)):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -175,8 +175,8 @@ def _after(stamp: str) -> str:
 
 def newest_configuration(folder: Path) -> Path | None:
     """The path of the newest valid snapshot in the folder."""
-    found = SnapshotFolder(folder, {}).newest()
-    return None if found is None else found[0]
+    newest = SnapshotFolder(folder, {}).newest()
+    return None if newest is None else newest[0]
 
 
 def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:

@@ -22,7 +22,7 @@ class StateKeeper:
         self._registry = registry
         self._folder = folder
         self._lock = asyncio.Lock()
-        self._asked = 0
+        self._requested = 0
         self._written = 0
 
     async def changed(self) -> None:
@@ -31,12 +31,12 @@ class StateKeeper:
 
     async def write(self, kind: Kind, *, shared: bool = False) -> None:
         """Writes a snapshot of this kind; a ``shared`` one is skipped if a later one has been written."""
-        self._asked += 1
-        wanted = self._asked
+        self._requested += 1
+        number = self._requested
         async with self._lock:
-            if shared and self._written >= wanted:
+            if shared and self._written >= number:
                 return
-            current = self._asked
+            current = self._requested
             document = registry_document(self._registry)
             try:
                 path = await asyncio.to_thread(self._folder.write, kind, document)

@@ -148,8 +148,8 @@ class ModelTable:
             entry.default = model.version
         # Keeping its position.
         entry.versions = {
-            found.version: found
-            for found in (model if each is before else each for each in entry.versions.values())
+            version.version: version
+            for version in (model if each is before else each for each in entry.versions.values())
         }
         model.arrivals = before.arrivals
         model.arrivals.replaced()

@@ -20,7 +20,7 @@ class Pool:
         self.queue: Any = SimpleNamespace(requests=0, batch_size=batch_size)
         self.admission = SimpleNamespace(closing=False)
         self.affinity: Any = None
-        self.given: deque[Request] = deque()
+        self.submitted: deque[Request] = deque()
         self.refuses = False
 
     @property
@@ -31,7 +31,7 @@ class Pool:
         if self.refuses:
             raise ServiceUnavailable("no")
         request.batch_id, request.batch_size = "b", len(request.rows)
-        self.given.append(request)
+        self.submitted.append(request)
 
     def fail_workers(self) -> None:
         for worker in self.workers:
@@ -39,7 +39,7 @@ class Pool:
 
     def answer(self, *contents: bytes, status: int = 200) -> None:
         """Answers the oldest request; one content is for all of its rows."""
-        request = self.given.popleft()
+        request = self.submitted.popleft()
         every = list(contents) if len(contents) > 1 else list(contents) * len(request.rows)
         answers = [Answer(len(each), status, failed=status != 200) for each in every]
         request.deliver(0, list(zip(answers, every, strict=True)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, pairs, place, shown
+from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, excerpt, pairs, place
 
 
 def nested(depth: int, value: Any) -> Any:
@@ -51,7 +51,7 @@ def test_any_depth() -> None:
     assert (left, right) == (1, 2)
     assert place(path).startswith("[0].a[0].a")
     assert len(place(path)) == LONGEST
-    assert len(shown(one)) <= LONGEST
+    assert len(excerpt(one)) <= LONGEST
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ async def test_traffic_is_shown_as_long_as_there_is_any() -> None:
     assert f"modelserver_traffic_requests_total{{{labels}}} 3.0" in text
     assert f'modelserver_shadow_copies_total{{{labels},outcome="agreed"}} 0.0' in text
     assert traffic.promotion is not None
-    traffic.promotion.said["errors"] += 1
+    traffic.promotion.decisions["errors"] += 1
     text = metrics.render().decode()
     for why, steps in (('direction="on",reason="kept"', 0), ('direction="back",reason="errors"', 1)):
         assert f"modelserver_promotion_steps_total{{{labels},{why}}} {steps}.0" in text

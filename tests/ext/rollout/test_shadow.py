@@ -60,12 +60,12 @@ def outcomes(shadow: Shadow) -> dict[str, int]:
 async def test_copies_are_sent_together(primary: Version, pool: Pool) -> None:
     """Those that wait, up to the size of a batch, as one request; each gets its part of the answers."""
     reports: list[Any] = []
-    shadow = shadow_of(pool, tell=lambda *data: reports.append((*data[1:2], data[3])))
+    shadow = shadow_of(pool, on_result=lambda *data: reports.append((*data[1:2], data[3])))
     for content in b"abcdefghij":
         shadow.take(answered(bytes([content])), primary, streamed=False)
     await turn()
 
-    (together,) = pool.given
+    (together,) = pool.submitted
     assert len(together.rows) == 8
     pool.answer(*(bytes([content]) for content in b"abXdefgh"))
     await turn()
@@ -89,7 +89,7 @@ async def test_rows_of_one_request_stay_together(primary: Version, pool: Pool) -
     sizes = []
     for _ in range(4):
         await turn()
-        sizes.append(len(pool.given[0].rows))
+        sizes.append(len(pool.submitted[0].rows))
         pool.answer(b"1")
 
     assert sizes == [6, 3, 1, 20]
@@ -106,16 +106,16 @@ async def test_copies_wait_for_what_matters_more(primary: Version, pool: Pool, w
     if why == "workers":
         shadow.take(answered(), primary, streamed=False)
         await turn()
-    before = len(pool.given)
+    before = len(pool.submitted)
     shadow.take(answered(), primary, streamed=False)
     await turn()
-    assert (len(pool.given), shadow.waiting) == (before, 1)
+    assert (len(pool.submitted), shadow.waiting) == (before, 1)
 
     spare.has, pool.queue.requests = True, 0
     if why == "workers":
         pool.answer(b"1")
     await turn()
-    assert (len(pool.given), shadow.waiting) == (1, 0)
+    assert (len(pool.submitted), shadow.waiting) == (1, 0)
 
 
 async def test_only_so_many_copies_wait(
@@ -155,7 +155,7 @@ async def test_a_dead_shadow_gets_nothing(primary: Version, pool: Pool) -> None:
     pool.fail_workers()
     shadow.take(answered(), primary, streamed=False)
     await turn()
-    assert (len(pool.given), outcomes(shadow)) == (0, {"not_ready": 1})
+    assert (len(pool.submitted), outcomes(shadow)) == (0, {"not_ready": 1})
 
     pool.workers[0].state = states[0]
     pool.refuses = True
@@ -166,19 +166,19 @@ async def test_a_dead_shadow_gets_nothing(primary: Version, pool: Pool) -> None:
     pool.refuses = False
     shadow.take(answered(), primary, streamed=False)
     await turn()
-    assert len(pool.given) == 1
+    assert len(pool.submitted) == 1
 
 
 async def test_failed_copy_differs(primary: Version, pool: Pool) -> None:
     """A copy that fails differs, and counts as failed where the primary did not fail."""
     reports: list[Any] = []
-    shadow = shadow_of(pool, tell=lambda *data: reports.append((data[1], data[3])))
+    shadow = shadow_of(pool, on_result=lambda *data: reports.append((data[1], data[3])))
     cases = ((200, None), (503, None), (200, 503), (503, 503))
     for mine, other in cases:
         shadow.take(answered(b"1", mine), primary, streamed=False)
         await turn()
         if other is None:
-            pool.given.popleft().fail(WorkerDied())
+            pool.submitted.popleft().fail(WorkerDied())
         else:
             pool.answer(b"1", status=other)
         await turn()
@@ -208,7 +208,7 @@ async def test_streamed_copy_is_not_compared(primary: Version, pool: Pool) -> No
     for _ in range(2):
         shadow.take(answered(), primary, streamed=False)
     await turn()
-    together = pool.given[0]
+    together = pool.submitted[0]
     assert together.on_part is not None
     together.on_part(together, Answer(1), b"1")
     pool.answer(b"")
@@ -234,7 +234,7 @@ async def test_bodies_are_kept_only_if_asked_for(
 async def test_the_judge_compares_what_takes_long(primary: Version, pool: Pool) -> None:
     """Bodies that differ byte by byte, unless they have to be the same."""
     reports: list[Any] = []
-    shadow = shadow_of(pool, how=Shadowing(100, "numeric"), tell=lambda *data: reports.append(data[3]))
+    shadow = shadow_of(pool, how=Shadowing(100, "numeric"), on_result=lambda *data: reports.append(data[3]))
     requests: list[Any] = []
     shadow._judge = type("J", (), {"compare": lambda _, *case: requests.append(case)})()
     for _ in range(4):
@@ -262,4 +262,4 @@ async def test_closed_shadow_takes_nothing(primary: Version, pool: Pool) -> None
 
     shadow.take(answered(), primary, streamed=False)
 
-    assert (len(pool.given), shadow.waiting, outcomes(shadow)) == (0, 0, {"agreed": 1, "ended": 2})
+    assert (len(pool.submitted), shadow.waiting, outcomes(shadow)) == (0, 0, {"agreed": 1, "ended": 2})

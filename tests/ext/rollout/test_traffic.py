@@ -24,7 +24,7 @@ HALVES = {"1.0": 50, "2.0": 50}
 SHADOW = {"2.0": {"percent": 100}}
 
 
-class Asked:
+class HeadersOnly:
     """A request with these headers."""
 
     def __init__(self, **headers: str) -> None:
@@ -59,7 +59,7 @@ async def direct(versions: dict[str, Version]) -> Any:
     made.traffic.close()
 
 
-def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = Asked()) -> Counter[str]:  # noqa: B008
+def chosen(traffic: ModelTraffic[Version], count: int = 400, requests: Any = HeadersOnly()) -> Counter[str]:  # noqa: B008
     return Counter(traffic.choose(requests).version for _ in range(count))
 
 
@@ -82,7 +82,7 @@ async def test_weights_share_the_requests(direct: Direct) -> None:
 async def test_a_header_decides(direct: Direct) -> None:
     """In any case; without it chance does."""
     traffic = direct(weights=HALVES, sticky="X-User")
-    users = [Counter(chosen(traffic, 5, Asked(x_USER=f"u{number}"))) for number in range(40)]
+    users = [Counter(chosen(traffic, 5, HeadersOnly(x_USER=f"u{number}"))) for number in range(40)]
 
     assert {count for user in users for count in user.values()} == {5}
     assert len({*map(str, users)}) == 2
@@ -128,7 +128,7 @@ async def test_copies_are_made_of_what_others_answer(
     ask("1.0", lambda made: made.fail(WorkerDied()))
     assert ids == ["r"] * 3
     assert traffic.shadows["2.0"].waiting == 1
-    await until(lambda: len(versions["2.0"].pool.given) == 1)
+    await until(lambda: len(versions["2.0"].pool.submitted) == 1)
     assert traffic.shadows["2.0"].counts.outcomes["unanswered"] == 1
 
 
@@ -183,7 +183,7 @@ async def test_promotion_goes_from_the_first_step_to_the_last(
     assert weights == [HALVES, {"1.0": 0, "2.0": 100}, {"1.0": 0, "2.0": 100}]
     assert traffic.promotion is not None
     assert (traffic.promotion.state, traffic.plan.promote, direct.saved) == ("promoted", None, 3)
-    assert traffic.promotion.said == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
+    assert traffic.promotion.decisions == {"kept": 3, "errors": 0, "p99_ratio": 0, "agreement": 0}
 
 
 async def test_failed_promotion_is_rolled_back(
@@ -214,7 +214,7 @@ async def test_a_dry_run_only_says_it(direct: Direct, versions: dict[str, Versio
         traffic._look_again()
 
     assert traffic.promotion is not None
-    assert (traffic.plan.weights, direct.saved, traffic.promotion.said["kept"]) == (HALVES, 0, 2)
+    assert (traffic.plan.weights, direct.saved, traffic.promotion.decisions["kept"]) == (HALVES, 0, 2)
     assert traffic.promotion.reason.startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
 
 
@@ -225,7 +225,7 @@ async def test_copies_count_for_a_promotion(
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW, promote={"after": 8, "agreement": 1, "steps": [10]})
     serve(traffic, versions["1.0"], 8)
-    while not versions["2.0"].pool.given:  # noqa: ASYNC110 - the loop has to turn
+    while not versions["2.0"].pool.submitted:  # noqa: ASYNC110 - the loop has to turn
         await asyncio.sleep(0)
     versions["2.0"].pool.answer(b"1")
     assert traffic.progress is not None

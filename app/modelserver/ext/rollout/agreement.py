@@ -44,11 +44,11 @@ def pairs(one: Any, other: Any, *, ordered: bool = False) -> Iterator[Pair]:
     """
     waiting: list[Iterator[Pair]] = [iter([(None, one, other)])]
     while waiting:
-        found = next(waiting[-1], None)
-        if found is None:
+        pair = next(waiting[-1], None)
+        if pair is None:
             waiting.pop()
             continue
-        path, a, b = found
+        path, a, b = pair
         if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
             if not ordered or list(a) == list(b):
                 waiting.append(_within(path, a, a, b))
@@ -56,7 +56,7 @@ def pairs(one: Any, other: Any, *, ordered: bool = False) -> Iterator[Pair]:
         elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
             waiting.append(_within(path, range(len(a)), a, b))
             continue
-        yield found
+        yield pair
 
 
 def _within(path: Path, keys: Any, one: Any, other: Any) -> Iterator[Pair]:
@@ -84,7 +84,7 @@ def place(path: Path) -> str:
     return short("".join(reversed(steps)).lstrip("."))
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value as JSON, or its beginning."""
     try:
         return short(json.dumps(value, ensure_ascii=False))

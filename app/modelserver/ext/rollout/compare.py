@@ -8,7 +8,7 @@ import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, unpack
 from modelserver.engine.tensors.rows import join_answers
-from modelserver.ext.rollout.agreement import Tolerance, agree, is_number, pairs, place, shown
+from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place
 from modelserver.ext.rollout.plan import Mode  # noqa: TC001 - helpers read annotations at run time
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _values(primary: Any, shadow: Any, tolerance: float, name: str = "") -> str:
                 return f"other keys at {where}"
             if isinstance(one, list) and isinstance(other, list):
                 return f"{len(one)} and {len(other)} elements at {where}"
-            return f"{shown(one)} and {shown(other)} at {where}"
+            return f"{excerpt(one)} and {excerpt(other)} at {where}"
     return ""
 
 
@@ -66,7 +66,7 @@ def _top(primary: Any, shadow: Any) -> str:
     one, other = _best(primary), _best(shadow)
     if one == other:
         return ""
-    return f"the most probable is {shown(one)} and {shown(other)}"
+    return f"the most probable is {excerpt(one)} and {excerpt(other)}"
 
 
 def _best(value: Any) -> Any:

@@ -55,8 +55,8 @@ def judge(goal: Promotion, seen: Evidence) -> Verdict:
         return Verdict("stay", f"{seen.compared} of {least} comparisons")
     if broken := _broken(goal, seen):
         return broken
-    kept = ", ".join(f"{name} {bad} of {of}" for _, name, bad, of, _ in _bounds(goal, seen))
-    return Verdict("on", f"{seen.answers} answers within the bounds ({kept})")
+    bounds = ", ".join(f"{name} {bad} of {of}" for _, name, bad, of, _ in _bounds(goal, seen))
+    return Verdict("on", f"{seen.answers} answers within the bounds ({bounds})")
 
 
 def _broken(goal: Promotion, seen: Evidence, least: int = 0) -> Verdict | None:

@@ -29,7 +29,7 @@ _MEMORY = 1 << 30
 class _Case(NamedTuple):
     pairs: list[Pair]
     how: Shadowing
-    tell: Callable[[str | None], None]
+    report: Callable[[str | None], None]
     nbytes: int
 
 
@@ -42,13 +42,13 @@ class Judge:
         self._helpers: Helpers | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def compare(self, pairs: list[Pair], how: Shadowing, tell: Callable[[str | None], None]) -> None:
+    def compare(self, pairs: list[Pair], how: Shadowing, report: Callable[[str | None], None]) -> None:
         """Tells why the first of the pairs differs, "" if none does, or None if that is not found out."""
         nbytes = sum(len(pair.primary) + len(pair.shadow) for pair in pairs)
         if len(self._cases) >= MOST_WAITING or self._nbytes + nbytes > MOST_BYTES:
-            tell(None)
+            report(None)
             return
-        self._cases.append(_Case(pairs, how, tell, nbytes))
+        self._cases.append(_Case(pairs, how, report, nbytes))
         self._nbytes += nbytes
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
@@ -74,17 +74,17 @@ class Judge:
         pairs = [pair for case in cases for pair in case.pairs]
         reasons: list[str | None]
         try:
-            found = await self._helpers.call(SECONDS, compare_all, pairs, how.mode, how.slack)
-            reasons = list(found)
+            result = await self._helpers.call(SECONDS, compare_all, pairs, how.mode, how.slack)
+            reasons = list(result)
         except ModelServerError as error:
             _log.warning("%d answers of a shadow could not be compared: %s", len(pairs), error)
             reasons = [None] * len(pairs)
         place = 0
         for case in cases:
-            told = reasons[place : place + len(case.pairs)]
+            own = reasons[place : place + len(case.pairs)]
             place += len(case.pairs)
             self._nbytes -= case.nbytes
-            case.tell(None if None in told else next(filter(None, told), ""))
+            case.report(None if None in own else next(filter(None, own), ""))
 
     def close(self) -> None:
         """Ends the helper."""

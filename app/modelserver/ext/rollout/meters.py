@@ -44,11 +44,11 @@ class Meters:
         self._families: dict[str, Counter | Gauge] = {
             each.name: each for each in (self._weights, self._requests, self._copies, self._decisions)
         }
-        self._shown: set[tuple[str, ...]] = set()
-        metrics.on_render(self._show)
+        self._series: set[tuple[str, ...]] = set()
+        metrics.on_render(self._render)
 
-    def _show(self) -> None:
-        before, self._shown = self._shown, set()
+    def _render(self) -> None:
+        before, self._series = self._series, set()
         for traffic in self._traffics():
             for version, weight in traffic.effective.items():
                 self._set(self._weights, weight, traffic.name, version)
@@ -58,12 +58,12 @@ class Meters:
                 for outcome, copies in shadow.counts.outcomes.items():
                     self._set(self._copies, copies, traffic.name, version, outcome)
             if (promotion := traffic.promotion) is not None:
-                for cause, steps in promotion.said.items():
+                for cause, steps in promotion.decisions.items():
                     direction = "on" if cause == "kept" else "back"
                     self._set(self._decisions, steps, traffic.name, promotion.version, direction, cause)
-        for name, *labels in before - self._shown:
+        for name, *labels in before - self._series:
             self._families[name].remove(*labels)
 
     def _set(self, family: Counter | Gauge, value: float, *labels: str) -> None:
         family.labels(*labels).set(value)
-        self._shown.add((family.name, *labels))
+        self._series.add((family.name, *labels))

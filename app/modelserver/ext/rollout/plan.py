@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from modelserver.errors import BadRequest
-from modelserver.ext.rollout.agreement import is_number, shown
+from modelserver.ext.rollout.agreement import excerpt, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,20 +95,20 @@ def patched(plan: Plan, document: object) -> Plan:
     """
     if not isinstance(document, dict) or not document:
         raise BadRequest("The traffic must be a JSON object of weights by version, or of its parts.")
-    given: dict[str, Any] = document
-    odd = next((key for key, value in given.items() if key not in _PARTS and isinstance(value, dict)), None)
+    changes: dict[str, Any] = document
+    odd = next((key for key, value in changes.items() if key not in _PARTS and isinstance(value, dict)), None)
     if odd is not None:
         parts = ", ".join(Plan.__struct_fields__)
-        raise BadRequest(f"The traffic has no part {shown(odd)}; there are {parts}.")
-    if not _PARTS & given.keys() or all(is_number(value) for value in given.values()):
-        given = {"weights": given}
-    given = {
-        key: {} if value is None and key in ("weights", "shadow") else value for key, value in given.items()
+        raise BadRequest(f"The traffic has no part {excerpt(odd)}; there are {parts}.")
+    if not _PARTS & changes.keys() or all(is_number(value) for value in changes.values()):
+        changes = {"weights": changes}
+    changes = {
+        key: {} if value is None and key in ("weights", "shadow") else value for key, value in changes.items()
     }
-    if given.get("sticky", "") is None:
-        given["sticky"] = ""
+    if changes.get("sticky", "") is None:
+        changes["sticky"] = ""
     try:
-        return msgspec.convert({**plan.document(), **given}, Plan)
+        return msgspec.convert({**plan.document(), **changes}, Plan)
     except msgspec.ValidationError as error:
         raise BadRequest(f"The traffic is invalid: {error}") from None
 

@@ -21,14 +21,14 @@ State = Literal["watching", "promoted", "rolled back", "stopped"]
 
 @dataclass(slots=True)
 class Report:
-    """The state of a promotion, or how it ended, and since when; ``said`` counts decisions by cause."""
+    """The state of a promotion, or how it ended, and since when; ``decisions`` counts decisions by cause."""
 
     version: str
     base: str
     state: State = "watching"
     reason: str = ""
     since: float = field(default_factory=time.time)
-    said: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(get_args(Cause), 0))
+    decisions: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(get_args(Cause), 0))
 
     def note(self, reason: str, state: State = "watching") -> None:
         """Something changed."""

@@ -41,7 +41,7 @@ _log = logging.getLogger("modelserver.rollout")
 # Copies that may wait, their bytes with the answers, and the differing pairs that are kept.
 MOST_WAITING = 1000
 MOST_BYTES = 1 << 24
-KEPT = 20
+MOST_DIFFERENCES = 20
 # Seconds until copies are sent, so that answers of the same turn go first, and until a busy pool is asked
 # again.
 SOON = 0.001
@@ -116,8 +116,8 @@ class Shadow:
         judge: compares what takes long.
         keep: bytes of bodies that are kept with a difference, 0 for none.
         spare: whether the loop has time.
-        tell: called with the version, whether a copy failed that the primary did not fail, its seconds, and
-            whether its answer agreed (None: not compared).
+        on_result: called with the version, whether a copy failed that the primary did not fail, its seconds,
+            and whether its answer agreed (None: not compared).
     """
 
     def __init__(
@@ -128,16 +128,16 @@ class Shadow:
         *,
         keep: int = 0,
         spare: Spare | None = None,
-        tell: Callable[[Version, bool, float, bool | None], None] | None = None,
+        on_result: Callable[[Version, bool, float, bool | None], None] | None = None,
     ) -> None:
         self.version = version
         self.how = how
         self.counts = Counts()
-        self.differences: deque[Difference] = deque(maxlen=KEPT)
+        self.differences: deque[Difference] = deque(maxlen=MOST_DIFFERENCES)
         self._judge = judge
         self._keep = keep
         self._spare = spare or Spare()
-        self._tell = tell
+        self._on_result = on_result
         self._waiting: deque[Copy] = deque()
         self._nbytes = 0
         self._running = 0
@@ -229,11 +229,11 @@ class Shadow:
         for copy in copies:
             rows += copy.request.rows
             bodies += copy.request.bodies
-        sent = _Sent(self, copies)
+        sent_copies = _SentCopies(self, copies)
         together = Request(
-            make_uuid(), rows, bodies, monotonic(), key=copies[0].request.key, on_done=sent.done
+            make_uuid(), rows, bodies, monotonic(), key=copies[0].request.key, on_done=sent_copies.done
         )
-        together.on_part = sent.part
+        together.on_part = sent_copies.part
         try:
             pool.submit(together)
         except ModelServerError as error:
@@ -290,41 +290,41 @@ class Shadow:
             # Most are like this one.
             self._agrees(seconds)
             return
-        mine = cast("list[tuple[Answer, bytes]]", copy.request.answers)
+        primary = cast("list[tuple[Answer, bytes]]", copy.request.answers)
         if together.error is not None:
-            statuses = _status(mine), getattr(together.error, "status", 500)
-            found = self._found(copy, together, seconds, statuses, reason=str(together.error))
-            self._differs(found, failed=True)
+            statuses = _status(primary), getattr(together.error, "status", 500)
+            result = self._describe(copy, together, seconds, statuses, reason=str(together.error))
+            self._differs(result, failed=True)
             return
-        theirs = cast("list[tuple[Answer, bytes]]", answers)
-        statuses = _status(mine), _status(theirs)
+        copied = cast("list[tuple[Answer, bytes]]", answers)
+        statuses = _status(primary), _status(copied)
         if statuses[0] != statuses[1]:
             failed = statuses[1] >= 500 > statuses[0]
-            found = self._found(copy, together, seconds, statuses, theirs, reason="statuses differ")
-            self._differs(found, failed=failed)
+            result = self._describe(copy, together, seconds, statuses, copied, reason="statuses differ")
+            self._differs(result, failed=failed)
             return
         pairs = [
             Pair(one, other, row.kind == TENSORS)
-            for row, (_, one), (_, other) in zip(copy.request.rows, mine, theirs, strict=True)
+            for row, (_, one), (_, other) in zip(copy.request.rows, primary, copied, strict=True)
             if one != other
         ]
         if not pairs:
             self._agrees(seconds)
         elif self.how.mode == "exact":
             reason = difference(pairs[0], "exact", 0)
-            self._differs(self._found(copy, together, seconds, statuses, theirs, reason=reason))
+            self._differs(self._describe(copy, together, seconds, statuses, copied, reason=reason))
         else:
             # Not the copies: their bodies would be kept while the answers wait to be compared.
-            found = self._found(copy, together, seconds, statuses, theirs)
-            self._judge.compare(pairs, self.how, partial(self._judged, found))
+            result = self._describe(copy, together, seconds, statuses, copied)
+            self._judge.compare(pairs, self.how, partial(self._judged, result))
 
-    def _judged(self, found: Difference, reason: str | None) -> None:
-        seconds = found.seconds[1]
+    def _judged(self, result: Difference, reason: str | None) -> None:
+        seconds = result.seconds[1]
         if reason is None:
             self.count("not_compared")
             self._report(seconds, agreed=None)
         elif reason:
-            self._differs(replace(found, reason=reason))
+            self._differs(replace(result, reason=reason))
         else:
             self._agrees(seconds)
 
@@ -332,41 +332,41 @@ class Shadow:
         self.count("agreed")
         self._report(seconds, agreed=True)
 
-    def _found(
+    def _describe(
         self,
         copy: Copy,
         together: Request,
         seconds: float,
         statuses: tuple[int, int],
-        theirs: Sequence[tuple[Answer, bytes]] = (),
+        copied: Sequence[tuple[Answer, bytes]] = (),
         *,
         reason: str = "",
     ) -> Difference:
         request = copy.request
         bodies: tuple[bytes, bytes, bytes] | None = None
         if self._keep:
-            mine = cast("list[tuple[Answer, bytes]]", request.answers)
+            primary = cast("list[tuple[Answer, bytes]]", request.answers)
             bodies = (
                 _begin(request.bodies, self._keep),
-                _begin([content for _, content in mine], self._keep),
-                _begin([content for _, content in theirs], self._keep),
+                _begin([content for _, content in primary], self._keep),
+                _begin([content for _, content in copied], self._keep),
             )
         batches = (request.batch_id, request.batch_size), (together.batch_id, together.batch_size)
         return Difference(request.id, reason, statuses, (copy.seconds, seconds), batches, bodies)
 
-    def _differs(self, found: Difference, *, failed: bool = False) -> None:
+    def _differs(self, result: Difference, *, failed: bool = False) -> None:
         self.count("differed")
-        self.differences.append(found)
+        self.differences.append(result)
         if failed:
             self.counts.failed += 1
-        self._report(found.seconds[1], agreed=False, failed=failed)
+        self._report(result.seconds[1], agreed=False, failed=failed)
 
     def _report(self, seconds: float, *, agreed: bool | None, failed: bool = False) -> None:
-        if self._tell is not None:
-            self._tell(self.version, failed, seconds, agreed)
+        if self._on_result is not None:
+            self._on_result(self.version, failed, seconds, agreed)
 
 
-class _Sent:
+class _SentCopies:
     """Copies that a pool has as one request."""
 
     __slots__ = ("_copies", "_shadow", "_streamed")
@@ -393,9 +393,9 @@ def _status(answers: Sequence[tuple[Answer, bytes]]) -> int:
 
 def _begin(pieces: Sequence[bytes], most: int) -> bytes:
     """The first bytes."""
-    found = b""
+    result = b""
     for piece in pieces:
-        found += bytes(piece[: most - len(found)])
-        if len(found) >= most:
+        result += bytes(piece[: most - len(result)])
+        if len(result) >= most:
             break
-    return found
+    return result

@@ -19,7 +19,7 @@ BUSY = 0.8
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 
 
-def seconds_wanted() -> float:
+def seconds_busy() -> float:
     """Seconds for which this thread has run or waited for a processor."""
     try:
         ran, waited, _ = _SCHEDULED.read_bytes().split()
@@ -33,15 +33,15 @@ class Spare:
 
     Args:
         clock: seconds.
-        wanted: the seconds for which the loop had something to do so far.
+        busy_seconds: the seconds for which the loop had something to do so far.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, wanted: Callable[[], float] = seconds_wanted
+        self, clock: Callable[[], float] = time.monotonic, busy_seconds: Callable[[], float] = seconds_busy
     ) -> None:
         self._clock = clock
-        self._wanted = wanted
-        self._since, self._before = clock(), wanted()
+        self._busy_seconds = busy_seconds
+        self._since, self._before = clock(), busy_seconds()
         # As of the last look.
         self.busy = False
 
@@ -50,7 +50,7 @@ class Spare:
         now = self._clock()
         if (passed := now - self._since) < EVERY:
             return not self.busy
-        wanted = self._wanted()
-        self.busy = wanted - self._before >= BUSY * passed
-        self._since, self._before = now, wanted
+        busy_seconds = self._busy_seconds()
+        self.busy = busy_seconds - self._before >= BUSY * passed
+        self._since, self._before = now, busy_seconds
         return True

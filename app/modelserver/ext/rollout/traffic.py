@@ -72,7 +72,9 @@ class ModelTraffic(Generic[V]):
         self.watches = False
         self.promoter: Promoter | None = None
         self._judge = Judge()
-        self._make_shadow = partial(Shadow, judge=self._judge, keep=keep, spare=Spare(), tell=self._copied)
+        self._make_shadow = partial(
+            Shadow, judge=self._judge, keep=keep, spare=Spare(), on_result=self._copied
+        )
         self._timer: asyncio.TimerHandle | None = None
 
     # -- for each request
@@ -140,12 +142,12 @@ class ModelTraffic(Generic[V]):
     def _sample(self, version: V) -> list[Shadow]:
         """The shadows that get a copy of one request, the one with the greatest share among them."""
         most, first = self._sampled[0]
-        found = [] if first.version is version or first.passes_over() else [first]
+        result = [] if first.version is version or first.passes_over() else [first]
         for share, shadow in self._sampled[1:]:
             chosen = random() * most < share  # noqa: S311 - no secret
             if chosen and shadow.version is not version and not shadow.passes_over():
-                found.append(shadow)
-        return found
+                result.append(shadow)
+        return result
 
     def refused(self, version: V, status: int) -> None:
         """A request for this version was answered with this status before it was queued."""
@@ -204,10 +206,10 @@ class ModelTraffic(Generic[V]):
         """Makes shadows for new entries of the plan, keeps those that stay, and ends the others."""
         before, self.shadows = self.shadows, {}
         for name, how in self.plan.shadow.items():
-            kept = before.get(name)
-            if kept is not None and kept.how == how:
+            same = before.get(name)
+            if same is not None and same.how == how:
                 self.shadows[name] = before.pop(name)
-                kept.version = self._versions[name]
+                same.version = self._versions[name]
             else:
                 self.shadows[name] = self._make_shadow(self._versions[name], how)
         for shadow in before.values():
@@ -228,16 +230,16 @@ class ModelTraffic(Generic[V]):
         ready = {name for name in weights if is_ready(self._versions[name].pool)}
         self._verifies = bool(ready)
         # Without a ready version they wait for one, as they would without weights.
-        found: list[Interval] = intervals(weights, ready or weights.keys())
+        result: list[Interval] = intervals(weights, ready or weights.keys())
         self._slots = [
-            (end, self._versions[name], self.requests.setdefault(name, Value())) for end, name in found
+            (end, self._versions[name], self.requests.setdefault(name, Value())) for end, name in result
         ]
-        percent = shares(found)
+        percent = shares(result)
         effective = {name: tidy(percent.get(name, 0) if name in ready else 0) for name in weights}
         if effective != self._effective:
             self._effective = effective
-            told = ", ".join(f"{name} {weight:g} %" for name, weight in effective.items())
-            _log.info("Model %s: traffic %s", self.name, told or "to the default version")
+            text = ", ".join(f"{name} {weight:g} %" for name, weight in effective.items())
+            _log.info("Model %s: traffic %s", self.name, text or "to the default version")
 
     def _tick(self) -> None:
         """Looks now and then, as long as there is something to look at."""
@@ -262,7 +264,7 @@ class ModelTraffic(Generic[V]):
         verdict, after = promoter.verdict(weight)
         if verdict.action == "stay":
             return
-        report.said[verdict.cause] += 1
+        report.decisions[verdict.cause] += 1
         goes = "is promoted" if after is None else f"goes from {weight:g} % to {after:g} %"
         text = f"{promoter.version} {goes}: {verdict.reason}"
         promoter.begin()

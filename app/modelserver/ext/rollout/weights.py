@@ -27,38 +27,38 @@ def intervals(weights: Mapping[str, float], ready: Container[str]) -> list[Inter
     """
     able = {version: weight for version, weight in weights.items() if weight and version in ready}
     total = sum(able.values())
-    found: list[Interval] = []
+    result: list[Interval] = []
     begin = 0.0
     for version, weight in weights.items():
         if version in able:
-            found.append(Interval((begin + weight) / 100, version))
+            result.append(Interval((begin + weight) / 100, version))
         else:
             taken = begin
             for other, share in able.items():
                 taken += weight * share / total
-                found.append(Interval(taken / 100, other))
+                result.append(Interval(taken / 100, other))
         begin += weight
-    return _joined(found)
+    return _joined(result)
 
 
-def _joined(found: Sequence[Interval]) -> list[Interval]:
+def _joined(pieces: Sequence[Interval]) -> list[Interval]:
     """Without empty intervals; neighbours of one version are one, and the last has no end."""
-    kept: list[Interval] = []
-    for each in found:
-        if kept and each.version == kept[-1].version:
-            kept.pop()
-        if each.end > (kept[-1].end if kept else 0.0):
-            kept.append(each)
-    if kept:
-        kept[-1] = Interval(1.0, kept[-1].version)
-    return kept
+    joined: list[Interval] = []
+    for each in pieces:
+        if joined and each.version == joined[-1].version:
+            joined.pop()
+        if each.end > (joined[-1].end if joined else 0.0):
+            joined.append(each)
+    if joined:
+        joined[-1] = Interval(1.0, joined[-1].version)
+    return joined
 
 
-def shares(found: Sequence[Interval]) -> dict[str, float]:
+def shares(pieces: Sequence[Interval]) -> dict[str, float]:
     """The percent of the points that each version has."""
     percent: dict[str, float] = {}
     begin = 0.0
-    for each in found:
+    for each in pieces:
         percent[each.version] = percent.get(each.version, 0.0) + (each.end - begin) * 100
         begin = each.end
     return percent

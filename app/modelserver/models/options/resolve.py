@@ -258,7 +258,7 @@ class _Sources:
     def ranked(self, option: Option) -> _Choice[Any]:
         """The first source that sets the option."""
         name = option.name
-        otherwise = getattr(_NOTHING_SAID, name), DEFAULT
+        otherwise = getattr(_UNSET, name), DEFAULT
         return _first(
             (self.registration.given(name) if name in ASKED else None, REGISTER),
             (getattr(self.config, name), YAML),
@@ -352,7 +352,7 @@ class _Devices:
         if self.sources.config.resources is not None:
             return self.sources.config.resources, YAML
         value, source = self.sources.setting("worker_resources")
-        default = parse_resources(value) if value else _NOTHING_SAID.resources
+        default = parse_resources(value) if value else _UNSET.resources
         if self.sources.config.device_type == "gpu" and isinstance(default, Demand) and not default.num_gpus:
             level, _ = self.parallel_level()
             return replace(default, num_gpus=float(max(1, level))), YAML
@@ -362,7 +362,7 @@ class _Devices:
         """The processes of one worker talk with each other; workers do not."""
         if self.sources.config.placement is not None:
             return self.sources.config.placement, YAML
-        return ("pack" if self.processes()[0] else _NOTHING_SAID.placement), DEFAULT
+        return ("pack" if self.processes()[0] else _UNSET.placement), DEFAULT
 
     def elsewhere(self) -> Demand | None:
         """What a worker needs on another machine; None if it runs on this one."""
@@ -390,7 +390,7 @@ class _WorkerNumbers:
 
     def workers(self) -> _Choice[_Workers]:
         """The requested numbers, limited to the groups of GPUs if each worker needs one (reference 18.3)."""
-        (fewest, most), source = self.asked_workers()
+        (fewest, most), source = self.requested_workers()
         level, gpus = self.devices.parallel_level()[0], self.devices.gpus()
         if level < 1 or gpus < level or most <= gpus // level:
             return (fewest, most), source
@@ -401,7 +401,7 @@ class _WorkerNumbers:
             )
         return (min(fewest, possible), possible), source
 
-    def asked_workers(self) -> _Choice[_Workers]:
+    def requested_workers(self) -> _Choice[_Workers]:
         default = self.default_workers()
         return _first(
             (self.registered_workers(default[0]), REGISTER),
@@ -514,9 +514,9 @@ class _Resolver:
         )
 
     def batch_policy(self) -> _Choice[BatchPolicy]:
-        asked_for, source = self.sources.ranked(OPTIONS["batch_policy"])
-        if asked_for is not None:
-            return BatchPolicy(asked_for.lower()), source
+        requested, source = self.sources.ranked(OPTIONS["batch_policy"])
+        if requested is not None:
+            return BatchPolicy(requested.lower()), source
         block, block_source = self.sources.batcher()
         _, delay_source = self.max_batch_delay()
         if block:
@@ -550,9 +550,9 @@ class _Resolver:
 
         TorchServe answers every request with 500 if none is given (reference 8.9).
         """
-        asked_for: _Choice[int] = self.sources.ranked(OPTIONS["sequence_max_idle_ms"])
-        if asked_for[0] or not self.sources.config.sequence_batching:
-            return asked_for
+        requested: _Choice[int] = self.sources.ranked(OPTIONS["sequence_max_idle_ms"])
+        if requested[0] or not self.sources.config.sequence_batching:
+            return requested
         self.sources.warn(
             "model-config.yaml: sequenceBatching needs a sequenceMaxIdleMSec of at least 1, "
             f"{DEFAULT_SEQUENCE_IDLE_MS} is used"
@@ -561,10 +561,10 @@ class _Resolver:
 
     def autoscale(self) -> _Choice[bool]:
         """Never with sequences, as their state would be lost with a worker."""
-        asked_for: _Choice[bool] = self.sources.ranked(OPTIONS["autoscale"])
-        if not self.sources.config.sequence_batching or not asked_for[0]:
-            return asked_for
-        if asked_for[1] in {REGISTER, YAML}:
+        requested: _Choice[bool] = self.sources.ranked(OPTIONS["autoscale"])
+        if not self.sources.config.sequence_batching or not requested[0]:
+            return requested
+        if requested[1] in {REGISTER, YAML}:
             self.sources.warn("autoscale has no effect on a model with sequenceBatching")
         return False, DEFAULT
 
@@ -576,7 +576,7 @@ _DEFAULTS: dict[str, Any] = {
     option.name: getattr(_UNTOUCHED, option.setting) if option.setting else option.otherwise
     for option in _WITHOUT_FIELD
 }
-_NOTHING_SAID = ModelOptions()
+_UNSET = ModelOptions()
 
 
 def _first(*candidates: tuple[_T | None, str], last: tuple[_T, str]) -> _Choice[_T]:

@@ -40,13 +40,13 @@ class Signature:
         """Raises BadRequest, naming the input, unless these are all inputs as declared."""
         if not self.inputs:
             return
-        given = {tensor.name: tensor for tensor in inputs}
+        tensors = {tensor.name: tensor for tensor in inputs}
         known = {spec.name for spec in self.inputs}
-        for name in given:
+        for name in tensors:
             if name not in known:
                 raise BadRequest(f"input '{name}' is unknown, the model has {_listed(self.inputs)}")
         for spec in self.inputs:
-            tensor = given.get(spec.name)
+            tensor = tensors.get(spec.name)
             if tensor is None:
                 raise BadRequest(f"input '{spec.name}' is missing")
             if tensor.datatype != spec.datatype:

@@ -231,8 +231,8 @@ def _misspelt(document: Mapping[str, object]) -> list[str]:
 def nearest(key: str, known: Iterable[str]) -> str | None:
     """The known key that is very similar, ignoring case, ``_`` and ``-``."""
     plain = {_plain(name): name for name in sorted(known)}
-    found = difflib.get_close_matches(_plain(key), plain, n=1, cutoff=_LIKENESS)
-    return plain[found[0]] if found else None
+    result = difflib.get_close_matches(_plain(key), plain, n=1, cutoff=_LIKENESS)
+    return plain[result[0]] if result else None
 
 
 def _plain(key: str) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
-from modelserver.ext.rollout.agreement import shown as short_value
+from modelserver.ext.rollout.agreement import excerpt as short_value
 from modelserver.tools.doctor.patient import message_of, place_in
 from modelserver.tools.doctor.samples import InputRow, bad_samples
 

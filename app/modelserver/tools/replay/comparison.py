@@ -13,7 +13,7 @@ from modelserver.ext.grpc.client import messages_of
 from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.ext.recording.entries import code_of
-from modelserver.ext.rollout.agreement import agree, pairs, place, short, shown
+from modelserver.ext.rollout.agreement import agree, excerpt, pairs, place, short
 from modelserver.surface.watching import GRPC
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def difference(call: Call, answered: TimedResponse, tolerance: Tolerance) -> str
     for path, before, after in pairs(then_json, now_json):
         if not agree(before, after, tolerance):
             where = f"{place(path)}: " if path else ""
-            return f"{where}{shown(before)} became {shown(after)}"
+            return f"{where}{excerpt(before)} became {excerpt(after)}"
     return _rests(then_json, then_rest, now_rest, tolerance)
 
 
