@@ -6,9 +6,8 @@ import pytest
 from tests.ext.grpc.calling import FakeCall
 
 from modelserver.ext.grpc.gate import Gate
-from modelserver.surface.auth.errors import InvalidKey
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Fingerprint, InvalidKey, Verifier
 
 _PREDICT = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
 _PING = "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"

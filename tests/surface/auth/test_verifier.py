@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.surface.auth import verifier as module
-from modelserver.surface.auth.errors import InvalidKey
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.auth.verifier import Fingerprint, Verifier
+from modelserver.surface.auth.verifier import Fingerprint, InvalidKey, Verifier
 
 if TYPE_CHECKING:
     from tests.surface.auth.conftest import Clock

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.surface.http.wire import post
 
-from modelserver.errors import ServiceUnavailable
-from modelserver.surface.http.exchange import Target, read_target
+from modelserver.errors import BadRequest, ServiceUnavailable
+from modelserver.surface.http.exchange import MAX_PARAMETERS, Target, read_query, read_target
 
 if TYPE_CHECKING:
     from tests.surface.http.wire import Wire
@@ -38,3 +38,10 @@ async def test_error_is_answered_with_its_headers(busy: Wire) -> None:
     assert busy.statuses == [503]
     assert b"\r\nx: y\r\nretry-after: 1\r\ncontent-type: application/json\r\n" in busy.transport.written
     assert b"later" in busy.transport.written
+
+
+def test_query_with_too_many_parameters_is_refused() -> None:
+    """A query has as many parameters as it may have, and is refused with more (F14)."""
+    assert len(read_query(b"&".join([b"a=%41"] * MAX_PARAMETERS))) == MAX_PARAMETERS
+    with pytest.raises(BadRequest, match="The query has 1025 parameters, 1024 are allowed"):
+        read_query(b"a&" * MAX_PARAMETERS)

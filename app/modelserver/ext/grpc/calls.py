@@ -19,7 +19,7 @@ from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.pending import REQUEST_ID, id_of
 from modelserver.ext.grpc.statuses import FAILED, Tell, http_class
 from modelserver.ext.grpc.watching import WholeCall
-from modelserver.surface.auth.errors import InvalidKey
+from modelserver.surface.auth.verifier import InvalidKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

@@ -15,8 +15,7 @@ from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import ANY_METHOD, BINARY, JsonBody, Operation
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Error, PageQuery, Status, about, optional
-from modelserver.surface.api.pages import one_page
-from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.parameters import Parameters, one_page
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from starlette.routing import Match, Route
 
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.surface.api.application import Application
-from modelserver.surface.api.logging_level import add_logging_level
 from modelserver.surface.api.openapi import add_descriptions
 from modelserver.surface.api.routes import (
     add_health,
     add_inference,
     add_liveness,
+    add_logging_level,
     add_management,
     add_metrics,
     add_repository,
+    add_token_renewal,
     add_v2,
 )
-from modelserver.surface.api.tokens import add_token_renewal
 from modelserver.surface.http.answers import JSON, error_body, is_kserve
 
 if TYPE_CHECKING:

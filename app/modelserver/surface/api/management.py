@@ -17,8 +17,7 @@ from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
 from modelserver.surface.api.describe import describe, read_gpus_of
-from modelserver.surface.api.pages import one_page
-from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.parameters import Parameters, one_page
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import fetch_description
 

@@ -7,7 +7,10 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import Response
+
 from modelserver.errors import BadRequest
+from modelserver.surface.http.answers import JSON, pretty
 from modelserver.surface.http.content import read_parameters_body
 from modelserver.surface.http.trace_context import trace_context
 
@@ -24,6 +27,8 @@ _log = logging.getLogger("modelserver.api")
 
 # Characters of a name: known ones are shorter.
 LONGEST_NAME = 50
+# Entries of a page of a list.
+_LONGEST_PAGE = 100
 # How many unknown names are warned of.
 _MOST_WARNINGS = 10
 
@@ -131,3 +136,14 @@ async def read_json(request: Request) -> Any:
         return json.loads(await read_parameters_body(request))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"The body is not valid JSON: {error}") from error
+
+
+def one_page(kind: str, urls: Mapping[str, str], parameters: Parameters) -> Response:
+    """A page of names and URLs of a kind ("model"): ``limit`` from ``next_page_token`` on (reference 5.5)."""
+    limit = parameters.integer("limit", _LONGEST_PAGE)
+    if limit is None or not 0 <= limit <= _LONGEST_PAGE:
+        limit = _LONGEST_PAGE
+    start = max(0, parameters.integer("next_page_token", 0) or 0)
+    page = [{f"{kind}Name": name, f"{kind}Url": url} for name, url in sorted(urls.items())]
+    token = {"nextPageToken": str(start + limit)} if start + limit <= len(page) else {}
+    return Response(pretty({**token, f"{kind}s": page[start : start + limit]}), media_type=JSON)

@@ -9,13 +9,17 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import JSONResponse, Response
 
 from modelserver import __version__
+from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
-from modelserver.errors import ResourceNotFound, ServiceUnavailable
+from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
 from modelserver.surface.api import models
 from modelserver.surface.api.application import ANY_METHOD, TEXT, JsonBody, Operation
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready, readiness
+from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.repository import RepositoryApi
+from modelserver.surface.auth.scopes import TOKEN_PATH, Scope
+from modelserver.surface.auth.verifier import InvalidKey
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -25,9 +29,11 @@ if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.application import Application
+    from modelserver.surface.auth.keeper import TokenKeeper
 
 # The paths of a model, each with the prefix of its operations' names.
 V2_VERSIONS = (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "version_"))
+_RENEWABLE = {scope.value: scope for scope in (Scope.MANAGEMENT, Scope.INFERENCE)}
 _V1_READY = Operation(
     "Inference",
     "get /v1/models/{name}",
@@ -203,6 +209,53 @@ def set_default(path: str) -> Operation:
     """Of a version at this path."""
     about = "Make a version the default."
     return Operation("Management", f"put {path}/set-default", "setDefault", about, models.Status, (404,))
+
+
+def add_logging_level(app: Application) -> None:
+    """Adds ``GET /logging`` and ``PUT /logging?level=``."""
+
+    async def show() -> Response:
+        return Response(pretty({"level": log_level()}), media_type=JSON)
+
+    async def change(request: Request) -> Response:
+        level = (Parameters.of_query(request).text("level") or "").lower()
+        if level not in LEVELS:
+            raise BadRequest(f"level={level[:40]}: one of {', '.join(LEVELS)} is needed")
+        set_log_level(level)
+        return await show()
+
+    add, about = app.section("Management"), "Change how much the server logs."
+    add(show, "get /logging", "getLogLevel", "How much the server logs.", models.LogLevel)
+    add(change, "put /logging", "setLogLevel", about, models.LogLevel, (400,), query=models.LogLevelQuery)
+
+
+def add_token_renewal(app: Application, tokens: TokenKeeper | None) -> None:
+    """``/token`` replaces a token (reference 16.2); the API token was checked before."""
+
+    async def renew(request: Request) -> Response:
+        if tokens is None:
+            raise ResourceNotFound
+        scope = _RENEWABLE.get(request.query_params.get("type", ""))
+        if scope is None:
+            raise InvalidKey(Scope.API)
+        try:
+            tokens.renew(scope)
+        except ConfigError as error:
+            raise InternalError(str(error)) from error
+        # As in TorchServe, the new token is read from the file.
+        return Response(b"\n", media_type=JSON)
+
+    app.section("Management")(
+        renew,
+        f"get {TOKEN_PATH}",
+        "renewToken",
+        "Replace a token; needs the API token. 404 without tokens.",
+        None,
+        (400, 404, 409),
+        "An empty line; the new token is in key_file.json.",
+        query=models.TokenQuery,
+        others=(*ANY_METHOD, "options"),
+    )
 
 
 def add_repository(app: Application, registry: Registry, settings: Settings, *, everybody: bool) -> None:

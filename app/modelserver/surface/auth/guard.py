@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import httptools
 
-from modelserver.surface.auth.errors import InvalidKey
 from modelserver.surface.auth.scopes import Scope, needed_scope, strictest_scope
+from modelserver.surface.auth.verifier import InvalidKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,14 +12,25 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
-from modelserver.surface.auth.errors import InvalidKey
+from modelserver.errors import BadRequest
+from modelserver.surface.auth.scopes import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from modelserver.surface.auth.scopes import Scope
-
+_REASON = "failed. Token either incorrect, expired, or not provided correctly"
 _BEARER = re.compile(rb"Bearer\s+(\S+)")
+
+
+class InvalidKey(BadRequest):
+    """The token is missing, malformed, wrong or expired: 400 with TorchServe's words (reference 16.2)."""
+
+    type = "InvalidKeyException"
+
+    def __init__(self, scope: Scope) -> None:
+        # TorchServe says "Authentication" at /token and "Authorization" everywhere else.
+        what = "Authentication" if scope is Scope.API else "Authorization"
+        super().__init__(f"Token {what} {_REASON}")
 
 
 @dataclass(frozen=True, slots=True)

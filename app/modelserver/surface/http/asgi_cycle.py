@@ -79,26 +79,6 @@ class AsgiCycle:
     ``disconnected``: nothing more of it is written.
     """
 
-    __slots__ = (
-        "_body",
-        "_chunked",
-        "_connection",
-        "_news",
-        "_unwritten",
-        "_waits_for_continue",
-        "announced",
-        "disconnected",
-        "headers",
-        "http_version",
-        "keep_alive",
-        "method",
-        "more_body",
-        "received",
-        "response_complete",
-        "sent_status",
-        "target",
-    )
-
     def __init__(  # noqa: PLR0917 - those of an exchange
         self,
         connection: AsgiConnection,

@@ -111,28 +111,6 @@ class Http1Connection:
     last response is written, and the client may read it. ``half_closed``: the client has closed its side.
     """
 
-    __slots__ = (
-        "_app",
-        "_arrival",
-        "_held",
-        "_listener",
-        "_read_paused",
-        "_running",
-        "_source",
-        "_writable",
-        "addresses",
-        "cors",
-        "delivery",
-        "exchange",
-        "half_closed",
-        "lingers",
-        "newest",
-        "pipeline",
-        "refused",
-        "transport",
-        "write_paused",
-    )
-
     def __init__(
         self,
         source: RequestSource,

@@ -14,9 +14,9 @@ from modelserver.engine.telemetry.stalls import served
 from modelserver.errors import InternalError, ModelServerError
 from modelserver.surface.http.answers import ALWAYS, JSON, error_body, is_kserve
 from modelserver.surface.http.cors import is_preflight
+from modelserver.surface.http.exchange import check_query
 from modelserver.surface.http.head import announced_length
 from modelserver.surface.http.intake import too_large
-from modelserver.surface.http.query import check_query
 from modelserver.surface.http.sockets import address_text
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import httptools
 
+from modelserver.errors import BadRequest
 from modelserver.surface.http.answers import JSON, error_body
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Bytes of an answer in parts that may wait for a slow client: the default limit of a whole answer
 # (max_response_size).
 MAX_UNSENT = 6_553_500
+# Parameters of a query: more are useless and take long.
+MAX_PARAMETERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,19 @@ def read_target(url: bytes) -> Target | None:
     query = parsed.query or b""
     text = f"{path}?{query.decode('latin-1')}" if query else path
     return Target(unquote(path) if "%" in path else path, query, text)
+
+
+def read_query(query: bytes) -> list[tuple[str, str]]:
+    """Names and values of a URL's query, empty ones too. Raises BadRequest for too many."""
+    check_query(query)
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+
+
+def check_query(query: bytes) -> None:
+    """Raises BadRequest for too many parameters."""
+    count = query.count(b"&")
+    if count >= MAX_PARAMETERS:
+        raise BadRequest(f"The query has {count + 1} parameters, {MAX_PARAMETERS} are allowed.")
 
 
 class Exchange(ABC):

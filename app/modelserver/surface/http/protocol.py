@@ -60,28 +60,6 @@ _FIRST_CHECK, _LONGEST_PAUSE = 0.05, 5.0
 class HttpProtocol(asyncio.Protocol):
     """Receives the bytes of one connection; :class:`Http1Connection` responds to the requests in them."""
 
-    __slots__ = (
-        "_app",
-        "_arrival",
-        "_checking",
-        "_chunk",
-        "_connection",
-        "_first_piece",
-        "_framing",
-        "_header_bytes",
-        "_last_piece",
-        "_listener",
-        "_loop",
-        "_offer",
-        "_parser",
-        "_raw_headers",
-        "_tail",
-        "in_head",
-        "incoming",
-        "unparsed",
-        "url",
-    )
-
     def __init__(self, app: ASGIApp, listener: HttpListener) -> None:
         self._app = app
         self._listener = listener

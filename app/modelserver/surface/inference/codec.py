@@ -14,7 +14,7 @@ import msgspec
 
 from modelserver.engine.wire.messages import BODY
 from modelserver.errors import HandlerError, InternalError, ModelServerError
-from modelserver.surface.http.query import read_query
+from modelserver.surface.http.exchange import read_query
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request

@@ -16,8 +16,8 @@ from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, WorkflowNotFound
 from modelserver.surface.http.content import form_field, inflate
+from modelserver.surface.http.exchange import read_query
 from modelserver.surface.http.off_loop import OffLoop
-from modelserver.surface.http.query import read_query
 from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
