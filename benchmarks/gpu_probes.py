@@ -117,7 +117,7 @@ def fork(_scale: Scale) -> Outcome:
     return done.returncode == 0, {"said": (done.stdout + done.stderr).strip()[-500:]}
 
 
-def landing(scale: Scale) -> Outcome:
+def buffer(scale: Scale) -> Outcome:
     """Copies and normalisation on the GPU give the processor's floats, beside a busy default stream."""
     processing, stream = classic_processing(), CopyStream(GPU)
     matrix = torch.randn(scale.side, scale.side, device="cuda").to(torch.bfloat16)
@@ -292,7 +292,7 @@ def compiled_requests(scale: Scale) -> Outcome:
 PROBES: dict[str, Callable[[Scale], Outcome]] = {
     probe.__name__: probe
     for probe in (
-        *(versions, fork, landing, resampling, nvjpeg, graphs, failed_capture, poisoned, out_of_memory),
+        *(versions, fork, buffer, resampling, nvjpeg, graphs, failed_capture, poisoned, out_of_memory),
         compiled_requests,
     )
 }

@@ -24,9 +24,9 @@ from modelserver_handlers.networks.device import choose_device, give_back_memory
 from modelserver_handlers.networks.exported import (
     ONNX_AVAILABLE,
     OnnxNetwork,
+    declared_signature,
     fixed_rows_of,
     setup_ort_session,
-    sides_of,
 )
 from modelserver_handlers.networks.int8 import NotInt8Error, calibration_rows
 from modelserver_handlers.networks.precision import choose_float32
@@ -38,7 +38,7 @@ from modelserver_handlers.typed.signature import Described
 
 logger = logging.getLogger(__name__)
 
-# As in TorchServe's module of this name, for handlers that check.
+# TorchServe's module of this name has these; some handlers check them.
 PROFILER_AVAILABLE = True
 PT2_AVAILABLE = True
 PT230_AVAILABLE = True
@@ -153,7 +153,7 @@ class BaseHandler:
             partial(self._ms_report_precision, "int8"),
         )
         return make_ready(
-            *(model, options, self.model_yaml_config, batches, self.device, calibration), self._ms_warn
+            model, options, self.model_yaml_config, batches, self.device, calibration, self._ms_warn
         )
 
     def _ms_calibration_rows(self, name: str | None) -> torch.Tensor:
@@ -367,7 +367,7 @@ class BaseHandler:
     def _ms_signature(self) -> HandlerSignature | None:
         """What the model file declares, as far as the class passes its inputs and outputs on unchanged."""
         leaves = all(map(self._ms_inherits, ("preprocess", "inference", "handle")))
-        declared = sides_of(self.model) if leaves else None
+        declared = declared_signature(self.model) if leaves else None
         if declared is None or self._ms_inherits("postprocess"):
             return declared
         return HandlerSignature(declared.inputs, Described())

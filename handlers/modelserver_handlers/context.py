@@ -364,7 +364,7 @@ class Context:
 
     @contextlib.contextmanager
     def _ms_count_from(self, first: int) -> Iterator[None]:
-        """In the calling thread, :meth:`reject` counts from row ``first``: it processes a part."""
+        """Within, :meth:`reject` counts from row ``first`` in the calling thread, which processes a part."""
         self._ms_of_thread.first = first
         try:
             yield

@@ -15,13 +15,13 @@ _enter: Callable[[], object] | None = None
 
 
 def enter_by(enter: Callable[[], object]) -> None:
-    """Makes the calling thread's current device by this function, and from now on those of others."""
+    """Set the current device of the calling thread by ``enter``, and that of new threads from now on."""
     global _enter  # noqa: PLW0603 - a process has one GPU
     enter()
     _enter = enter
 
 
 def enter_thread() -> None:
-    """For new threads, before they use CUDA; does nothing in a process without a GPU."""
+    """Set the current device of a new thread, before it uses CUDA; does nothing without a GPU."""
     if _enter is not None:
         _enter()

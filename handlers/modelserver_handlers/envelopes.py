@@ -31,7 +31,7 @@ class Instance:
     value: Any
 
     def copy(self) -> Instance:
-        """The same, as it is immutable."""
+        """The instance itself, which is immutable."""
         return self
 
 
@@ -389,7 +389,7 @@ def _output(name: str, answer: Any) -> dict[str, Any]:
 
 
 def _datatype(values: list[Any]) -> str:
-    """As NumPy would read the list: the widest type of its numbers, BYTES for anything else."""
+    """The type that NumPy would give the list: the widest of its numbers, BYTES for anything else."""
     kinds = {type(value) for value in values}
     if not kinds or not kinds <= _OF_PYTHON.keys():
         return "FP64" if not kinds else "BYTES"

@@ -24,12 +24,7 @@ def whole_number(
 
 def probability(settings: Mapping[str, Any], key: str, default: float) -> float:
     """A number from 0 to 1. Raises ModelLoadError naming the key."""
-    value = _checked(
-        *(settings, key, default),
-        lambda value: type(value) in (int, float) and 0 <= value <= 1,
-        "a number from 0 to 1",
-    )
-    return float(value)
+    return float(_checked(settings, key, default, _is_share, "a number from 0 to 1"))
 
 
 def _flag(settings: Mapping[str, Any], key: str) -> bool:
@@ -43,6 +38,10 @@ def _checked(
     if not allows(value):
         raise ModelLoadError(f"handler: {key} must be {what}, got {value!r}")
     return value
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _is_size(value: Any) -> bool:
@@ -103,7 +102,9 @@ class NetworkOptions:
         precision = _choice("precision", _value(document, "precision"), _PRECISION)
         warmup, shape = _warmup(_value(document, "warmup"))
         calibration = _checked(
-            *(handler_settings(document), "calibration", None),
+            handler_settings(document),
+            "calibration",
+            None,
             lambda value: value is None or (isinstance(value, str) and bool(value)),
             "the name of a file or folder in the archive",
         )

@@ -68,7 +68,7 @@ def remove_html(text: str) -> str:
 
 
 def remove_accents(text: str) -> str:
-    """In ASCII: letters lose their accents, what has no ASCII form is removed."""
+    """The text in ASCII: letters lose their accents, characters without an ASCII form are removed."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
 
 
@@ -86,21 +86,18 @@ def features(words: list[str], longest: int) -> list[tuple[int, int]]:
 
 
 _PRONOUNS = ("i", "you", "he", "she", "it", "we", "they")
-_NEGATED = (
-    *("are", "could", "did", "does", "do", "had", "has", "have", "is", "might", "must", "need", "ought"),
-    *("should", "was", "were", "would"),
-)
+_NEGATED = "are could did does do had has have is might must need ought should was were would"
 _IS = (
-    *("he", "she", "it", "that", "there", "here", "how", "what", "when", "where", "who", "why"),
-    *("everyone", "someone", "somebody", "everything", "nothing", "something"),
+    "he she it that there here how what when where who why everyone someone somebody everything nothing"
+    " something"
 )
 _MODALS = ("could", "should", "would", "must", "might")
 
 CONTRACTION_MAP: dict[str, str] = {
-    **{f"{verb}n't": f"{verb} not" for verb in _NEGATED},
+    **{f"{verb}n't": f"{verb} not" for verb in _NEGATED.split()},
     **{f"{verb}n't've": f"{verb} not have" for verb in _MODALS},
     **{f"{word}'ve": f"{word} have" for word in (*_MODALS, "i", "you", "we", "they", "what", "who", "to")},
-    **{f"{word}'s": f"{word} is" for word in _IS},
+    **{f"{word}'s": f"{word} is" for word in _IS.split()},
     **{f"{word}'ll": f"{word} will" for word in (*_PRONOUNS, "that", "there", "what", "who", "this")},
     **{f"{word}'ll've": f"{word} will have" for word in _PRONOUNS},
     **{f"{word}'d": f"{word} would" for word in (*_PRONOUNS, "that", "there", "who", "how")},

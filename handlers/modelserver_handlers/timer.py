@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+from modelserver_handlers.handler_options import handler_settings
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -46,8 +48,7 @@ def timeit(func: Method) -> Method:
 
 def _profiles(context: Any) -> bool:
     config = getattr(context, "model_yaml_config", None)
-    settings = config.get("handler") if isinstance(config, Mapping) else None
-    return isinstance(settings, Mapping) and bool(settings.get("profile"))
+    return isinstance(config, Mapping) and bool(handler_settings(config).get("profile"))
 
 
 def _start(context: Any) -> Callable[[], float]:

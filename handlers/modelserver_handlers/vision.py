@@ -80,7 +80,7 @@ class VisionHandler(BaseHandler):
         return super()._ms_prepare_network(model)
 
     def _ms_input_shape(self) -> tuple[int, ...] | None:
-        """Of one prepared picture, channels x height x width; None if only ``image_processing`` knows."""
+        """The shape of a prepared picture: channels, height, width; None if only the class knows."""
         processing = self._ms_classic()
         return None if processing is None else (3, processing.crop, processing.crop)
 
@@ -95,7 +95,7 @@ class VisionHandler(BaseHandler):
         )
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """As BaseHandler; replayed if a CUDA graph fits."""
+        """The network's outputs; a CUDA graph is replayed if one fits the batch."""
         if self._ms_graphs is not None and not args and not kwargs and self._ms_graphs.fits(data):
             return self._ms_graphs(data)
         with self._ms_reject_unfit_tensors(data):
@@ -115,7 +115,7 @@ class VisionHandler(BaseHandler):
             raise PredictionException(reason, 400) from error
 
     def _ms_unfit_reason(self, data: Any) -> str:
-        """What is wrong with the network's input tensors, or nothing: pictures have one shape."""
+        """What is wrong with the network's input tensors, empty if nothing is: pictures have one shape."""
         expected = self._ms_input_shape()
         if expected is None or not isinstance(data, torch.Tensor):
             return ""
@@ -132,7 +132,7 @@ class VisionHandler(BaseHandler):
             shape = (3, processing.crop, processing.crop)
             sizes = batch_sizes(batch_size)
             self._ms_graphs = record_graphs(
-                *(super().inference, shape, sizes, self.device, self._ms_order), self._ms_warn
+                super().inference, shape, sizes, self.device, self._ms_order, self._ms_warn
             )
 
     def _ms_classic(self) -> ClassicProcessing | None:
@@ -143,33 +143,33 @@ class VisionHandler(BaseHandler):
         return handler_settings(self.model_yaml_config)
 
     def _ms_prepare_together(self, rows: list[Any], processing: ClassicProcessing) -> torch.Tensor:
-        """By ClassicProcessing: crops as bytes, and one tensor of floats that they are written to."""
-        landing: HostCropBuffer | DeviceCropBuffer
+        """Prepare by ClassicProcessing: crops as bytes, and one tensor of floats that they are written to."""
+        buffer: HostCropBuffer | DeviceCropBuffer
         if self._ms_copies is None:
-            landing = HostCropBuffer(processing, len(rows))
-            landed: frozenset[int] = frozenset()
+            buffer = HostCropBuffer(processing, len(rows))
+            decoded: frozenset[int] = frozenset()
         else:
-            landing = DeviceCropBuffer(processing, len(rows), self._ms_copies, self._ms_order)
-            landed = self._ms_decode_on_gpu(rows, processing, landing)
+            buffer = DeviceCropBuffer(processing, len(rows), self._ms_copies, self._ms_order)
+            decoded = self._ms_decode_on_gpu(rows, processing, buffer)
         enough = processing.resized_size if self._ms_options.fast_decode else None
         mode = self._ms_mode()
 
-        def land(place: int, encoded: bytes) -> torch.Tensor | None:
+        def put_crop(place: int, encoded: bytes) -> torch.Tensor | None:
             picture = open_picture(encoded, mode, enough)
             pixels = processing.pixels(picture)
             if pixels is None:
                 prepared: torch.Tensor = processing(picture)
                 return prepared
-            landing.put(place, pixels)
+            buffer.put(place, pixels)
             return None
 
         def prepare(place: int) -> Any:
-            return None if place in landed else self._ms_prepare_row(rows[place], partial(land, place))
+            return None if place in decoded else self._ms_prepare_row(rows[place], partial(put_crop, place))
 
-        return join(landing, self._ms_each(prepare, list(range(len(rows)))), self.device)
+        return join(buffer, self._ms_each(prepare, list(range(len(rows)))), self.device)
 
     def _ms_decode_on_gpu(
-        self, rows: list[Any], processing: ClassicProcessing, landing: DeviceCropBuffer
+        self, rows: list[Any], processing: ClassicProcessing, buffer: DeviceCropBuffer
     ) -> frozenset[int]:
         """Land what nvJPEG can decode; returns the places, none if one is damaged."""
         if self._ms_jpeg_decoder is None or self._ms_mode() != "RGB":
@@ -178,7 +178,7 @@ class VisionHandler(BaseHandler):
         candidates = ((place, _file_of(row)) for place, row in enumerate(rows))
         files = {place: file for place, file in candidates if file is not None and suits(file, processing)}
         try:
-            landing.land_on_device(
+            buffer.put_on_device(
                 list(files), partial(self._ms_jpeg_decoder.crops, list(files.values()), processing)
             )
         except RuntimeError as error:
@@ -199,13 +199,10 @@ class VisionHandler(BaseHandler):
 
     def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
         """What the network gets for several prepared pictures: here, one tensor on its device."""
-        return self._ms_stack(tensors).to(self.device)
-
-    def _ms_stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """One tensor, made by a single thread: this may run beside inference, which needs the cores more."""
         if self._ms_decoders is None:
-            return torch.stack(tensors)
-        return self._ms_decoders.submit(torch.stack, tensors).result()
+            return torch.stack(tensors).to(self.device)
+        # Made by a single thread: this may run beside inference, which needs the cores more.
+        return self._ms_decoders.submit(torch.stack, tensors).result().to(self.device)
 
     def get_insights(self, tensor_data: torch.Tensor, _inputs: Any, target: Any = 0) -> list[Any]:
         """Integrated gradients of each row as lists; PredictionException (400) for an unknown class."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import URLError
 
 import torch
@@ -17,9 +16,6 @@ from torchvision import models
 
 from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.networks.weights import put_state, read_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +47,16 @@ def calibrate(model: nn.Module, seed: int) -> None:
     # Vision transformers take pictures of one size only.
     batch = calibration_batch(seed, side=getattr(model, "image_size", SIDE))
     model.eval()
-    with _collecting(module for module in model.modules() if isinstance(module, _BatchNorm)):
-        model(batch)
-    _spread_logits(model, model(batch))
-
-
-@contextmanager
-def _collecting(norms: Iterable[_BatchNorm]) -> Iterator[None]:
-    """Within, the given layers take over the statistics of what passes through them."""
-    momenta = {norm: norm.momentum for norm in norms}
-    for norm in momenta:
+    norms = [(module, module.momentum) for module in model.modules() if isinstance(module, _BatchNorm)]
+    for norm, _ in norms:
         norm.reset_running_stats()
         norm.momentum = None
         norm.train()
-    try:
-        yield
-    finally:
-        for norm, momentum in momenta.items():
-            norm.momentum = momentum
-            norm.eval()
+    model(batch)
+    for norm, momentum in norms:
+        norm.momentum = momentum
+        norm.eval()
+    _spread_logits(model, model(batch))
 
 
 def _spread_logits(model: nn.Module, logits: torch.Tensor) -> None:

@@ -279,7 +279,7 @@ def test_the_two_halves_can_be_called() -> None:
         (Instance({"body": 1}), {"body": 1}),
     ],
 )
-def test_body_hands_over_data_or_body(request_: Any, value: Any) -> None:
+def test_envelope_body_takes_data_or_body(request_: Any, value: Any) -> None:
     """``body`` hands the handler what is under data or body."""
     assert put(BodyEnvelope, [request_])[0] == [value]
 

@@ -174,7 +174,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow  # trains a network
-def test_the_detector_learns(detector: Any) -> None:
+def test_the_trained_detector_finds_shapes(detector: Any) -> None:
     """Nine of ten shapes in pictures that training never saw are found, and hardly any others."""
     _, build, _, share = detector
 
@@ -237,7 +237,7 @@ BUILD = EXAMPLES / "resnet152" / "build.py"
 
 
 @pytest.mark.slow  # a process builds a ResNet-18
-def test_one_command_builds_an_archive(tmp_path: Path, pictures: list[bytes]) -> None:
+def test_an_archive_is_built_by_one_command(tmp_path: Path, pictures: list[bytes]) -> None:
     """The archive names the built-in handler, ImageNet's labels and the seeded network's weights."""
     arguments = ("--arch", "resnet18", "--weights", "random", "--export-path", str(tmp_path))
     command = [sys.executable, str(BUILD), *arguments]

@@ -52,7 +52,7 @@ def test_other_labels_are_refused(tmp_path: Path, label: Any) -> None:
         load_label_mapping(written(tmp_path, {"0": label}))
 
 
-def test_labels_in_the_order_of_classes() -> None:
+def test_labels_follow_the_order_of_classes() -> None:
     """Each row's probabilities carry its classes' labels, in the order given."""
     answers = map_class_to_label([[0.7, 0.2], [0.6, 0.1]], {"0": "cat", "2": "dog"}, [[2, 0], [0, 2]])
 

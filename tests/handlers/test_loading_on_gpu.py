@@ -123,7 +123,7 @@ def test_the_precision_of_float32_is_described(
     assert context._ms_warnings == []
 
 
-def test_tf32_on_a_processor(classifier: Any) -> None:
+def test_tf32_is_refused_on_a_processor(classifier: Any) -> None:
     """Whoever asks for it is told that there is none; nothing is said of exact numbers, nor by default."""
     contexts = [classifier(Three(), config, None).context for config in ({}, {"precision": "fp32"})]
     (line,) = classifier(Three(), {"precision": "tf32"}, None).context._ms_warnings
@@ -132,7 +132,7 @@ def test_tf32_on_a_processor(classifier: Any) -> None:
     assert [(context._ms_warnings, context._ms_precision) for context in contexts] == [([], {}), ([], {})]
 
 
-def test_tf32_where_there_is_none(classifier: Any, gpus: SimulatedGpus) -> None:
+def test_tf32_is_refused_by_an_older_gpu(classifier: Any, gpus: SimulatedGpus) -> None:
     """Whoever asks for it is told that an older GPU does not have it; by default nobody is warned."""
     gpus.capability = (7, 5)
 

@@ -190,27 +190,6 @@ def test_networks_that_are_annotated_for_lists_get_lists(
     assert [tensor.shape for tensor in handler.inference(prepared)] == [(3, 30, 40)] * 2
 
 
-def test_bad_pictures_are_rejected_alone(make: Any, begin: Any, pictures: list[bytes]) -> None:
-    """What is no picture gets its own 400, its neighbours their answers (F17)."""
-    handler = make()
-    state = begin(handler.context, 3)
-
-    answers = handler.handle([{"data": b""}, {"data": pictures[0]}, {"data": "?"}], handler.context)
-
-    assert [answer is None for answer in answers] == [True, False, True]
-    assert {idx: status for idx, (status, _) in state.rejections.items()} == {0: 400, 2: 400}
-
-
-def test_lists_of_numbers_are_pictures(make: Any, begin: Any) -> None:
-    """Nested lists (3 x height x width, 0 to 1) are taken as they are."""
-    handler = make({"handler": {"threshold": 0}})
-    begin(handler.context)
-
-    (answer,) = handler.handle([{"data": torch.full((3, 4, 6), 0.25).tolist()}], handler.context)
-
-    assert answer[0] == {"1": [0.0, 0.0, 6.0, 4.0], "score": 0.25}
-
-
 def test_nothing_is_explained(make: Any, begin: Any, pictures: list[bytes]) -> None:
     """An explanation is refused in so many words."""
     handler = make()

@@ -1,17 +1,118 @@
-"""The base of handlers of texts."""
+"""Handlers of texts: whole batches, numbers equal to the network's own, steps that can be overridden."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from tests.handlers.conftest import MakeClassifier, alone
 
-from modelserver_handlers.errors import ModelLoadError
+from modelserver_handlers.errors import ModelLoadError, PredictionException
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_a_batch_is_answered_whole(make_classifier: MakeClassifier, begin: Any) -> None:
+    """Each text gets all classes in their order, with the numbers it would get alone, to 1e-5."""
+    handler = make_classifier()
+    rows = [
+        {"data": "The <b>cat</b> sat!"},
+        {"body": bytearray(b"It isn't a cat.")},
+        {"data": [5, 4]},
+        {"b64": "dGhlIG1hdA=="},
+        {"data": "?!"},
+    ]
+    begin(handler.context, len(rows))
+
+    answers = handler.handle(rows, handler.context)
+
+    numbers = [[1, 2, 3, 8, 9], [0, 6, 7, 0, 2, 0, 10, 0, 0], [5, 4], [1, 5, 0], []]
+    assert [list(answer) for answer in answers] == [["0", "1", "2"]] * 5
+    for answer, ids in zip(answers, numbers, strict=True):
+        assert list(answer.values()) == pytest.approx(alone(handler, ids), abs=1e-5)
+
+
+def test_bad_texts_are_rejected_alone(make_classifier: MakeClassifier, begin: Any) -> None:
+    """What is no text gets its own 400, its neighbours their answers (F8)."""
+    handler = make_classifier()
+    state = begin(handler.context, 5)
+    rows = [{"data": "the cat"}, {"body": b"\xff"}, {"data": [99]}, {"body": b""}, {"data": "the mat"}]
+
+    answers = handler.handle(rows, handler.context)
+
+    assert [answer is None for answer in answers] == [False, True, True, True, False]
+    assert {idx: status for idx, (status, _) in state.rejections.items()} == {1: 400, 2: 400, 3: 400}
+    assert "token numbers must be from 0 to 10" in state.rejections[2][1]
+
+
+def test_labels_topk_and_ngrams_count(make_classifier: MakeClassifier, begin: Any, tmp_path: Path) -> None:
+    """Labels come from index_to_name.json; ``handler`` sets how many are answered, and how long runs are."""
+    (tmp_path / "index_to_name.json").write_text(json.dumps({"0": "bad", "1": "fair", "2": "good"}))
+    handler = make_classifier({"handler": {"topk": 2, "ngrams": 1}})
+    begin(handler.context)
+
+    (answer,) = handler.handle(["the cat"], handler.context)
+
+    scores = dict(zip(("bad", "fair", "good"), alone(handler, [1, 2]), strict=True))
+    best = sorted(scores, key=lambda label: -scores[label])[:2]
+    assert list(answer) == best
+    assert [answer[label] for label in best] == pytest.approx([scores[label] for label in best])
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum"])
+def test_explanations_add_up(mode: str, make_classifier: MakeClassifier, begin: Any) -> None:
+    """For each text of a batch, what its words add makes the difference to a text without words."""
+    handler = make_classifier(mode=mode)
+    rows = [{"data": "the cat sat", "target": 2}, {"data": "on the mat"}, {"data": "cat", "target": "1"}]
+    begin(handler.context, 3, explain="True")
+
+    answers = handler.handle(rows, handler.context)
+
+    assert [answer["words"] for answer in answers] == [["the", "cat", "sat"], ["on", "the", "mat"], ["cat"]]
+    with torch.inference_mode():
+        empty = handler.model(torch.tensor([], dtype=torch.int64), torch.tensor([0]))[0]
+        for answer, ids, target in zip(
+            answers, ([1, 2, 3, 8, 9], [4, 1, 5, 0, 0], [2]), (2, 0, 1), strict=True
+        ):
+            full = handler.model(torch.tensor(ids), torch.tensor([0]))[0]
+            assert len(answer["importances"]) == len(answer["words"])
+            assert sum(answer["importances"]) == pytest.approx((full - empty)[target].item(), abs=1e-5)
+
+
+def test_empty_texts_are_explained(make_classifier: MakeClassifier, begin: Any) -> None:
+    """A text of no words has no importances."""
+    handler = make_classifier()
+    begin(handler.context, 2, explain="True")
+
+    answers = handler.handle(["!", "cat"], handler.context)
+
+    assert answers[0] == {"importances": [], "words": []}
+    assert len(answers[1]["importances"]) == 1
+
+
+def test_unknown_classes_are_not_explained(make_classifier: MakeClassifier, begin: Any) -> None:
+    """A target that the network does not have is a 400."""
+    handler = make_classifier()
+    begin(handler.context, explain="True")
+
+    with pytest.raises(PredictionException, match="the model has no class 3") as refusal:
+        handler.handle([{"data": "cat", "target": 3}], handler.context)
+    assert refusal.value.error_code == 400
+
+
+def test_opaque_networks_are_not_explained(make_classifier: MakeClassifier, begin: Any) -> None:
+    """A bag of maxima, and a network without a bag, are a 501."""
+    for handler in (make_classifier(mode="max"), make_classifier()):
+        if handler.model.embedding.mode != "max":
+            handler.model = torch.nn.Linear(1, 1)
+        begin(handler.context, explain="True")
+
+        with pytest.raises(PredictionException) as refusal:
+            handler.handle(["cat"], handler.context)
+        assert refusal.value.error_code == 501
 
 
 def test_unknown_words_are_left_out_without_a_number_for_them(

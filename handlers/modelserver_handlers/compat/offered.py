@@ -31,7 +31,7 @@ ABSENT: dict[str, str] = {
 """Module to the reason."""
 
 
-# Module to ``place: names``, where a name that differs here is written ``theirs=ours``.
+# Each module, and its names as ``place: names``; a name that differs here is written ``theirs=ours``.
 _TABLE = {
     "ts.context": "context: Context RequestProcessor",
     "ts.handler_utils.hf_batch_streamer": "compat.batch_streamer: TextIteratorStreamerBatch",

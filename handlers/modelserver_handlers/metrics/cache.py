@@ -61,7 +61,7 @@ class Dimension:
         return f"{self.name}:{self.value}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As TorchServe writes it to JSON."""
+        """The mapping that TorchServe writes as JSON."""
         return {"Name": self.name, "Value": self.value}
 
 
@@ -100,7 +100,7 @@ class Emission:
 
     @property
     def line(self) -> str:
-        """As TorchServe's workers print it (reference 15.4)."""
+        """The line that TorchServe's workers print (reference 15.4)."""
         dimensions = ",".join(f"{name}:{value}" for name, value in self.dimensions)
         request = f",{self.request_id}" if self.request_id else ""
         return (
@@ -136,7 +136,7 @@ _sink: Sink = log_emission
 
 
 def send_emissions_to(sink: Sink) -> None:
-    """From now on, values of metrics without a cache go to this sink."""
+    """Send values of metrics without a cache to this sink from now on."""
     global _sink  # noqa: PLW0603 - a process has one way to its server
     _sink = sink
 
@@ -146,7 +146,7 @@ def emit(emission: Emission) -> None:
     _sink(emission)
 
 
-class Measurement(NamedTuple):
+class MetricValue(NamedTuple):
     """One value; ``kind`` is counter, gauge or histogram."""
 
     name: str
@@ -171,13 +171,13 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.COUNTER,
     ) -> None:
         """Adds one value; ``metric_type`` is counter, gauge or histogram."""
-        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = ()
     ) -> None:
         """Increments a counter by ``value``."""
-        self._add(Measurement(name, value, "count", "counter", dimensions, idx))
+        self._add(MetricValue(name, value, "count", "counter", dimensions, idx))
 
     def add_time(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -191,7 +191,7 @@ class Measures(ABC):
         """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
         if unit not in TIME_UNITS:
             raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_size(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -205,7 +205,7 @@ class Measures(ABC):
         """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
         if unit not in SIZE_UNITS:
             raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self._add(Measurement(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
 
     def add_percent(
         self,
@@ -216,19 +216,19 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.GAUGE,
     ) -> None:
         """Adds a share in percent."""
-        self._add(Measurement(name, value, "percent", kind_of(metric_type), dimensions, idx))
+        self._add(MetricValue(name, value, "percent", kind_of(metric_type), dimensions, idx))
 
     def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = ()) -> None:
         """Increments an error counter."""
-        self._add(Measurement(name, value, "", "counter", dimensions, None, "Error"))
+        self._add(MetricValue(name, value, "", "counter", dimensions, None, "Error"))
 
     @abstractmethod
-    def _add(self, measurement: Measurement) -> None:
+    def _add(self, measurement: MetricValue) -> None:
         """Add one value."""
 
 
 class MetricAbstract(ABC):
-    """What every declared metric offers."""
+    """The interface of declared metrics."""
 
     def __init__(
         self,
@@ -237,10 +237,13 @@ class MetricAbstract(ABC):
         dimension_names: Sequence[str] | None = None,
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> None:
+        _check_type(metric_type, MetricTypes, "`metric_type` must be a MetricTypes enum")
         self.metric_name = metric_name
         self.unit = long_unit(unit)
         self.dimension_names = list(dimension_names or ())
         self.metric_type = metric_type
+        self._short_unit = unit
+        self._sink: Sink | None = None
 
     @abstractmethod
     def add_or_update(self, value: float, dimension_values: Sequence[Any] = (), request_id: str = "") -> None:
@@ -254,21 +257,8 @@ class CachingMetric(MetricAbstract):
     nothing is raised, so that measuring never fails a request.
     """
 
-    def __init__(
-        self,
-        metric_name: str,
-        unit: str | None,
-        dimension_names: Sequence[str] | None = None,
-        metric_type: MetricTypes = MetricTypes.COUNTER,
-    ) -> None:
-        if not isinstance(metric_type, MetricTypes):
-            raise MetricsCacheTypeError("`metric_type` must be a MetricTypes enum")
-        super().__init__(metric_name, unit, dimension_names, metric_type)
-        self._short_unit = unit
-        self._sink: Sink | None = None
-
     def sent_to(self, sink: Sink | None) -> CachingMetric:
-        """Itself, with this sink for its values; None: the sink of the process."""
+        """Set the sink for its values (None: that of the process); returns the metric."""
         self._sink = sink
         return self
 
@@ -279,7 +269,10 @@ class CachingMetric(MetricAbstract):
             values = ",".join(str(text) for text in dimension_values or ())
             logger.error(
                 "[METRICS]Failed to update metric with name:%s and dimensions: %s with value: %s: %s",
-                *(self.metric_name, values, value, problem),
+                self.metric_name,
+                values,
+                value,
+                problem,
             )
             return
         dimensions = tuple(zip(self.dimension_names, dimension_values, strict=True))
@@ -375,7 +368,7 @@ class MetricsCache(Measures):
     def initialize_cache(self) -> None:
         """Declares the metrics that are known in advance: here, none."""
 
-    def _add(self, measurement: Measurement) -> None:
+    def _add(self, measurement: MetricValue) -> None:
         name, value, unit, kind, dimensions, idx, level = measurement
         if kind == "counter" and value < 0:
             logger.error("The counter %s cannot be increased by %s: it is below 0", name, value)

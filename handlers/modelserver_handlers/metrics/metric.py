@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from modelserver_handlers.metrics.cache import (
     Dimension,
     Emission,
-    Measurement,
     Measures,
     MetricTypes,
+    MetricValue,
     emit,
     long_unit,
 )
@@ -56,7 +56,7 @@ class Metric:
         return Emission(self.name, value, self.unit, kind, dimensions, self.request_id or "")
 
     def to_dict(self) -> dict[str, Any]:
-        """As TorchServe writes it to JSON."""
+        """The mapping that TorchServe writes as JSON."""
         return {
             "MetricName": self.name,
             "Value": self.value,
@@ -78,7 +78,7 @@ class MetricEncoder(json.JSONEncoder):
     """Writes metrics and dimensions as JSON."""
 
     def default(self, o: Any) -> Any:
-        """What :meth:`Metric.to_dict` returns."""
+        """The mapping that :meth:`Metric.to_dict` returns."""
         return o.to_dict() if isinstance(o, (Metric, Dimension)) else super().default(o)
 
 
@@ -106,7 +106,7 @@ class MetricsStore(Measures):
         """Adds one value of any kind."""
         super().add_metric(name, value, unit, idx, dimensions, metric_type)
 
-    def _add(self, measurement: Measurement) -> None:
+    def _add(self, measurement: MetricValue) -> None:
         name, value, unit, kind, dimensions, idx, level = measurement
         own, request_id, tag, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
         if level == "Model":

@@ -127,7 +127,7 @@ class CompiledForward(Substitute):
         self._compiled = compiled
 
     def suits(self, value: Any) -> bool:
-        """What the code was made for, without gradients."""
+        """Whether the code was made for this input, and no gradients are needed."""
         return self._compiled.suits(value) and not torch.is_grad_enabled()
 
     def compute(self, rows: torch.Tensor) -> Any:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "MODELSERVER_CACHE"
 LIMIT = 8 << 30  # maximum bytes of a folder; the longest unused go first
-LEFT_BEHIND = 86_400.0  # seconds after which nobody is writing what has a hidden name
+ABANDONED_AFTER = 86_400.0  # seconds after which nobody is writing what has a hidden name
 
 
 def cache_folder(name: str) -> Path | None:
@@ -54,14 +54,14 @@ def cache_folder(name: str) -> Path | None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove the hidden files and folders of processes that were killed, if nobody continues them."""
-    for left in folder.glob(".*"):
+    for path in folder.glob(".*"):
         with contextlib.suppress(OSError):
-            if time.time() - left.lstat().st_mtime < LEFT_BEHIND:
+            if time.time() - path.lstat().st_mtime < ABANDONED_AFTER:
                 continue
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
             else:
-                left.unlink()
+                path.unlink()
 
 
 def _root() -> Path | None:

@@ -152,7 +152,7 @@ class OnnxNetwork:
         self._ms_fixed_rows = fixed_rows(getattr(entry, "shape", ()) for entry in inputs)
 
     def row_shape(self) -> tuple[int, ...] | None:
-        """Of its only input, without the batch, if that has floats and one shape; else None."""
+        """The shape of a row of its only input, if that has floats and one shape; else None."""
         if len(self._inputs) != 1:
             return None
         ((_, kind),) = self._inputs
@@ -238,12 +238,12 @@ def _numpy_type(kind: torch.dtype) -> Any:
 
 
 _ANY: Final = -1
-_OF_PROGRAM: Final = "_ms_sides"
+_SIGNATURE: Final = "_ms_sides"
 _ONNX: Final = {"float": "FP32", "float16": "FP16", "double": "FP64", "bfloat16": "BF16", "string": "BYTES"}
-_Declared = tuple[str, Any, Iterable[Any]]  # name, datatype, sizes
+_DeclaredTensor = tuple[str, Any, Iterable[Any]]  # name, datatype, sizes
 
 
-def remember(network: Any, program: Any) -> Any:
+def with_signature(network: Any, program: Any) -> Any:
     """The network of an exported program, with what the program declares."""
     named = {node.name: node.meta.get("val") for node in program.graph.nodes}
     sides = [
@@ -255,22 +255,22 @@ def remember(network: Any, program: Any) -> Any:
         if all(hasattr(named.get(name), "shape") for name in names)
     ]
     if len(sides) == 2:
-        setattr(network, _OF_PROGRAM, HandlerSignature(*sides))
+        setattr(network, _SIGNATURE, HandlerSignature(*sides))
     return network
 
 
-def sides_of(network: Any) -> HandlerSignature | None:
-    """What the file of a network declares, None if it declares nothing."""
+def declared_signature(network: Any) -> HandlerSignature | None:
+    """The inputs and outputs that the file of a network declares, None if it declares nothing."""
     if isinstance(network, OnnxNetwork):
         session = network.session
         inputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_inputs()]
         outputs = [(each.name, _onnx_type(each.type), each.shape) for each in session.get_outputs()]
         return HandlerSignature(_side(inputs), _side(outputs, is_output=True))
-    declared: HandlerSignature | None = getattr(network, _OF_PROGRAM, None)
+    declared: HandlerSignature | None = getattr(network, _SIGNATURE, None)
     return declared
 
 
-def _side(declared: Iterable[_Declared], *, is_output: bool = False) -> Described:
+def _side(declared: Iterable[_DeclaredTensor], *, is_output: bool = False) -> Described:
     """The first size is the rows; outputs have the names that answers give them."""
     tensors = []
     for place, (name, datatype, sizes) in enumerate(declared):

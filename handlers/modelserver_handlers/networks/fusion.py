@@ -51,7 +51,7 @@ class Geometry:
     groups: int
 
     def arguments(self) -> tuple[list[int], list[int], list[int], int]:
-        """For oneDNN's operators."""
+        """The arguments that oneDNN's operators take."""
         return list(self.padding), list(self.stride), list(self.dilation), self.groups
 
 
@@ -88,16 +88,8 @@ class FusedConvolution(nn.Module):
             return torch.ops.mkldnn._convolution_pointwise(
                 rows, self.weight, self.bias, *self._arguments, self._name, self._scalars, ""
             )
-        arguments: tuple[Any, ...] = (
-            self.weight,
-            self.bias,
-            *self._arguments,
-            "add",
-            1.0,
-            self._after_sum,
-            [],
-            "",
-        )
+        weights = (self.weight, self.bias, *self._arguments)
+        arguments: tuple[Any, ...] = (*weights, "add", 1.0, self._after_sum, [], "")
         if self.in_place:
             return torch.ops.mkldnn._convolution_pointwise_.binary(other, rows, *arguments)
         return torch.ops.mkldnn._convolution_pointwise.binary(rows, other, *arguments)

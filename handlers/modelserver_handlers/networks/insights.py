@@ -69,7 +69,7 @@ def bag_attributions(
 def _mean_gradients(
     forward: Callable[[], torch.Tensor], layer: nn.Module, target: int | Sequence[int]
 ) -> torch.Tensor:
-    """Of the chosen outputs by the layer's output, integrated along the path from zero to it."""
+    """The gradients of the chosen outputs by the layer's output, averaged along the path from zero to it."""
 
     def run(share: float) -> tuple[torch.Tensor, torch.Tensor]:
         seen: list[torch.Tensor] = []

@@ -80,7 +80,7 @@ class Scale:
 
     @classmethod
     def of(cls, smallest: float, largest: float) -> Scale:
-        """For numbers in this range, and zero, which is exact."""
+        """The scale for numbers in this range; zero is exact."""
         low, high = min(smallest, 0.0), max(largest, 0.0)
         step = (high - low) / top() or 1.0
         return cls(step, round(-low / step))
@@ -94,7 +94,7 @@ class Quantise(nn.Module):
         self.scale = scale
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Of any shape; the same layout."""
+        """A tensor of any shape to one of the same shape and layout."""
         # Converting cuts the fraction off.
         scaled = value.mul(1 / self.scale.step).add_(self.scale.zero + 0.5)
         return scaled.clamp_(0, top()).to(torch.uint8)
@@ -108,7 +108,7 @@ class Dequantise(nn.Module):
         self.scale = scale
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Of any shape; the same layout."""
+        """A tensor of any shape to one of the same shape and layout."""
         return value.float().sub_(self.scale.zero).mul_(self.scale.step)
 
 
@@ -128,7 +128,7 @@ class QuantisedPool(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Of a layer: 8 bits, out x ..., and the step of each output."""
+    """A layer's weight in 8 bits (out x ...), and the step of each output."""
 
     values: torch.Tensor
     steps: torch.Tensor
@@ -163,7 +163,7 @@ class QuantisedLayer(nn.Module):
         object.__setattr__(self, "_owner", owner)
 
     def in_floats(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """The same for float32 inputs and outputs."""
+        """The outputs in float32, for inputs in float32."""
         others = () if other is None or self.other is None else (Quantise(self.other)(other),)
         output: torch.Tensor = self(Quantise(self.into)(rows), *others)
         return output if self.out is None else Dequantise(self.out)(output)
@@ -173,7 +173,7 @@ class QuantisedLayer(nn.Module):
 
 
 class QuantisedConvolution(QuantisedLayer):
-    """As a FusedConvolution; ``other`` is the scale of the second input, None if there is none."""
+    """A FusedConvolution in 8 bits; ``other`` is the scale of its second input, None without one."""
 
     def __init__(self, plain: FusedConvolution, into: Scale, out: Scale | None, other: Scale | None) -> None:
         super().__init__(into, out, other)
@@ -204,10 +204,10 @@ class QuantisedLinear(QuantisedLayer):
     def forward(self, rows: torch.Tensor) -> Any:
         """... x inputs of 8 bits to ... x outputs."""
         flat = rows.reshape(-1, rows.shape[-1])
+        weights = (self.into.step, self.into.zero, self._packed, self._steps, self._zeros)
         outputs = torch.ops.onednn.qlinear_pointwise(
-            flat, self.into.step, self.into.zero, self._packed, self._steps, self._zeros, self._bias,
-            *self._output(), "none", [], "",
-        )  # fmt: skip
+            flat, *weights, self._bias, *self._output(), "none", [], ""
+        )
         return outputs.view(*rows.shape[:-1], -1)
 
 
@@ -330,7 +330,7 @@ class Int8Plan:
     # -- what a file keeps
 
     def key(self) -> str:
-        """Of the network, its weights, the calibration set and this platform."""
+        """A key that differs for another network, other weights, another calibration set or platform."""
         digest = hashlib.sha256(self._rows.contiguous().numpy().tobytes()).hexdigest()
         shape = tuple(self._rows.shape)
         return key_of(self._fused, self._model, "int8", top(), self._agreement, shape, digest, self._typical)
@@ -420,14 +420,14 @@ class Int8Plan:
         return f"most of it is lost in {self._own_name(node)}, whose output is off by {error:.0%}"
 
     def _own_name(self, node: fx.Node) -> str:
-        """What the network calls a layer."""
+        """The name of a layer in the network."""
         source = self._fused.sources.get(str(node.target))
         names = {id(module): name for name, module in self._model.named_modules()}
         return str(node.target) if source is None else names[id(source.conv)]
 
 
 class _Builder:
-    """Makes a graph in 8 bits of one in float32; ``layers`` are its layers in 8 bits, by their nodes."""
+    """Builds a graph in 8 bits from one in float32; ``layers`` maps its nodes to layers in 8 bits."""
 
     def __init__(
         self, graph: fx.GraphModule, plain_layers: Mapping[fx.Node, nn.Module], content: Mapping[str, Any]
@@ -475,7 +475,7 @@ class _Builder:
         return layer
 
     def scale(self, node: fx.Node) -> Scale:
-        """Of a value."""
+        """The scale of the value of a node."""
         return self._scales[node.name]
 
     def _eight(self, node: fx.Node) -> fx.Node:
@@ -504,7 +504,7 @@ class _Ranges(fx.Interpreter):
         self.shapes: dict[str, list[int]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """As the graph does."""
+        """Run a node, and note what it computed."""
         value = super().run_node(n)
         if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.numel():
             low, high = map(float, value.aminmax())
@@ -523,7 +523,7 @@ class _Errors(fx.Interpreter):
         self.errors: dict[fx.Node, float] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """As the graph does."""
+        """Run a node, and note what it computed."""
         layer = self._layers.get(n)
         inputs = [value.clone() for value in self.fetch_args_kwargs_from_env(n)[0]] if layer else []
         value = super().run_node(n)
@@ -623,7 +623,7 @@ def calibration_rows(folder: Path, name: str, prepare: Callable[[list[Any]], Any
 
 
 def _files(folder: Path, name: str) -> list[Path]:
-    """In the order of their names. Raises NotInt8Error if there are none, or they are elsewhere."""
+    """The files of a calibration set, by name. Raises NotInt8Error without any, or if they are elsewhere."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise NotInt8Error(f"the calibration set {name!r} must be in the archive")
     place = folder / name

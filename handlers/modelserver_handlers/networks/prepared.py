@@ -160,7 +160,7 @@ class FusedPlan:
     precision: str
 
     def key(self) -> str:
-        """Of the network, its weights, and this platform."""
+        """A key that differs for another network, other weights, or another platform."""
         return key_of(self.fused, self.model, self.precision, self.batch_shape)
 
     def make(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class _ShapeFinder(fx.Interpreter):
         self.shapes: dict[str, list[int]] = {}
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """As the graph does."""
+        """Call the module, and note the shape of its input."""
         if target.startswith("fused_"):
             self.shapes[target] = list(args[0].shape[1:])
         return super().call_module(target, args, kwargs)

@@ -120,12 +120,12 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """For ``precision: int8``: ``rows`` makes the network's inputs, or raises NotInt8Error; ``tell`` gets the
-    precision that is used, and why.
+    """For ``precision: int8``: ``rows`` makes the network's inputs, or raises NotInt8Error; ``report`` gets
+    the precision that is used, and why.
     """
 
     rows: Callable[[], torch.Tensor]
-    tell: Callable[[str, str], None]
+    report: Callable[[str, str], None]
 
 
 def make_ready(  # noqa: PLR0917 - all that there is to know
@@ -152,19 +152,19 @@ def make_ready(  # noqa: PLR0917 - all that there is to know
 
 
 def _in_int8(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
-    """Makes the network compute in int8 if it may; the precision to use."""
+    """Make the network compute in int8 if it may; returns the precision to use."""
     try:
         used, why = "int8", _quantised(model, batches, device, calibration)
     except NotInt8Error as reason:
         used, why = _next_best(model, device), str(reason)
         logger.warning("precision: int8 is not used, but %s: %s", used, why)
     if calibration is not None:
-        calibration.tell(used, why)
+        calibration.report(used, why)
     return used
 
 
 def _quantised(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
-    """What the network is like. Raises NotInt8Error."""
+    """Quantise the network and describe its accuracy. Raises NotInt8Error."""
     if device.type != "cpu":
         raise NotInt8Error("the network is on a GPU, and int8 is for processors")
     if not is_able():

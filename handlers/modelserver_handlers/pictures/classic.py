@@ -57,7 +57,7 @@ class Frame:
 
     @classmethod
     def of(cls, size: tuple[int, int], resize: int, crop: int) -> Frame | None:
-        """For a picture of ``size`` (width, height), as torchvision rounds; None if the crop is larger."""
+        """The frame for a picture of ``size`` (width, height); None if the crop is larger than that."""
         width, height = _resized(size, resize)
         if crop > min(width, height):
             return None
@@ -103,7 +103,7 @@ class ClassicProcessing(transforms.Compose):  # type: ignore[misc] # torchvision
 
     @classmethod
     def of_preset(cls, preset: Any) -> ClassicProcessing | None:
-        """The same as the transforms of torchvision's classification weights; None if they do more."""
+        """The equivalent of the transforms of torchvision's classification weights; None if they do more."""
         if type(preset).__name__ != "ImageClassification" or preset.interpolation not in _FILTERS:
             return None
         (resize,), (crop,) = preset.resize_size, preset.crop_size

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from modelserver_handlers.pictures.classic import ClassicProcessing
 
+logger = logging.getLogger(__name__)
+
+
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Without tables, an extension and arithmetic conditioning.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -66,8 +69,6 @@ def _frame(marker: int, segment: bytes, *, complete: bool, is_ycc: bool) -> Jpeg
     named = bytes(segment[6::3][:3]) != b"RGB"
     return JpegHeader(width, height, known and is_ycc and named and complete)
 
-
-logger = logging.getLogger(__name__)
 
 MAX_PIXELS = 50_000_000  # of one picture, and of those that are decoded together: 150 MB on the GPU
 

@@ -40,7 +40,7 @@ def _cubic(x: Floats) -> Floats:
     return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
 
 
-# Filter to its function and support.
+# The function and the support of each filter.
 _KERNELS: dict[Image.Resampling, tuple[Callable[[Floats], Floats], float]] = {
     Image.Resampling.BILINEAR: (_triangle, 1.0),
     Image.Resampling.BICUBIC: (_cubic, 2.0),

@@ -29,34 +29,34 @@ class CropBuffer(Protocol):
 
 
 def join(
-    landing: CropBuffer, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
+    buffer: CropBuffer, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
 ) -> torch.Tensor:
     """One tensor of all rows but the bad ones, on the device; empty if all are bad.
 
     An outcome is None for a crop that has landed, otherwise the row's tensor or error.
     """
-    landed = [place for place, outcome in enumerate(outcomes) if outcome is None]
+    placed = [place for place, outcome in enumerate(outcomes) if outcome is None]
     others = {place: each for place, each in enumerate(outcomes) if isinstance(each, torch.Tensor)}
     if not others:
-        return landing.finish(landed).to(device) if landed else torch.empty(0)
-    if landed:
-        others |= zip(landed, landing.finish(landed), strict=True)
+        return buffer.finish(placed).to(device) if placed else torch.empty(0)
+    if placed:
+        others |= zip(placed, buffer.finish(placed), strict=True)
     return torch.stack([others[place].to(device) for place in sorted(others)])
 
 
 class HostCropBuffer:
-    """In the CPU's memory; each crop is normalised by the thread that puts it."""
+    """Collects crops in the CPU's memory; each is normalised by the thread that puts it."""
 
     def __init__(self, processing: ClassicProcessing, size: int) -> None:
         self._processing = processing
         self._batch = torch.empty(size, 3, processing.crop, processing.crop)
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
-        """As Landing."""
+        """See CropBuffer."""
         self._processing.write(pixels, self._batch[place])
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """As Landing."""
+        """See CropBuffer."""
         return self._batch if len(places) == len(self._batch) else self._batch[list(places)]
 
 
@@ -86,7 +86,9 @@ class CopyStream:
 
 
 class DeviceCropBuffer:
-    """In pinned memory, then in one copy on the GPU, where they are normalised; ``order`` is its format."""
+    """Collects crops in pinned memory, copies them to the GPU at once and normalises them there; ``order`` is
+    the memory format of the batch.
+    """
 
     def __init__(
         self,
@@ -102,17 +104,17 @@ class DeviceCropBuffer:
         self._decoded: dict[int, torch.Tensor] = {}
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
-        """As Landing."""
+        """See CropBuffer."""
         self._staging[place].copy_(pixels)
 
-    def land_on_device(self, places: Sequence[int], crops: Callable[[], Sequence[torch.Tensor]]) -> None:
+    def put_on_device(self, places: Sequence[int], crops: Callable[[], Sequence[torch.Tensor]]) -> None:
         """Crops for these places that ``crops`` makes on the GPU; raises what that raises."""
         if places:
             with self._stream.working():
                 self._decoded.update(zip(places, crops(), strict=True))
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """As Landing. Returns when the batch has arrived: any stream may use it."""
+        """See CropBuffer. Returns when the batch has arrived: any stream may use it."""
         with self._stream.working():
             pixels = self._on_device(places)
             batch = self._processing.normalise(pixels).contiguous(memory_format=self._order)

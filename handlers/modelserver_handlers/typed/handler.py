@@ -74,7 +74,7 @@ _EXPLAINS_NOTHING = "The handler has no method for explanations"
 
 @dataclass(frozen=True, slots=True)
 class HandlerSignature:
-    """What the annotations say about a handler's rows and answers."""
+    """A handler's rows and answers, as its annotations describe them."""
 
     inputs: Described
     outputs: Described
@@ -194,7 +194,7 @@ class Handler:
             parts.close()
 
     def _ms_signature(self) -> HandlerSignature:
-        """What the annotations say."""
+        """The signature that the annotations declare."""
         return self._ms_types.signature
 
 
@@ -244,13 +244,13 @@ class Types:
         if handler.answer is not Handler.answer:
             answer = annotated_types(handler.answer, f"{handler.__name__}.answer")[1]
             content_type = declared_type(handler.answer)
-        sent, reads = row, name
+        received, reader_name = row, name
         prepares = handler.prepare is not Handler.prepare
         if prepares:
-            reads = f"{handler.__name__}.prepare"
-            sent = annotated_types(handler.prepare, reads)[0]
-        sides = _signature(sent, answer, content_type)
-        return cls(row, whole, prepares, _reader(sent, reads), sides, content_type)
+            reader_name = f"{handler.__name__}.prepare"
+            received = annotated_types(handler.prepare, reader_name)[0]
+        signature = _signature(received, answer, content_type)
+        return cls(row, whole, prepares, _reader(received, reader_name), signature, content_type)
 
     @classmethod
     def of_function(cls, function: Any, name: str, batch: Any, outputs: Any) -> Types:
@@ -258,8 +258,8 @@ class Types:
         _check_synchronous(function, name)
         row, whole = element_of(batch)
         content_type = declared_type(function)
-        sides = _signature(row, _answer_type(outputs), content_type)
-        return cls(row, whole, False, _reader(row, name), sides, content_type)
+        signature = _signature(row, _answer_type(outputs), content_type)
+        return cls(row, whole, False, _reader(row, name), signature, content_type)
 
 
 def _signature(row: Any, answer: Any, content_type: str) -> HandlerSignature:
@@ -378,7 +378,7 @@ class FunctionHandler(Handler):
         self._ms_types = Types.of_function(function, name, rows, answers)
 
     def predict(self, rows: Any) -> Any:
-        """What the function returns."""
+        """The results of the function, called for the batch or for each row."""
         return self._function(rows) if self._by_batch else [self._function(row) for row in rows]
 
 

@@ -182,7 +182,7 @@ def _cast(numpy: Any, array: Any, dtype: Any) -> Any:
 
 
 def _structured(annotation: Any) -> Read:
-    """By msgspec: structs, data classes, typed dicts, numbers, lists, and dicts of them."""
+    """A reader by msgspec: of structs, data classes, typed dicts, numbers, lists, and dicts of them."""
     decoder, fields = msgspec.json.Decoder(annotation), _fields_of(annotation)
 
     def read(row: Any) -> Any:

@@ -27,7 +27,7 @@ _FLOATS: Final = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "flo
 
 @dataclass(frozen=True, slots=True)
 class ContentType:
-    """What answers are sent as, in the annotation of one: ``Annotated[bytes, ContentType("image/png")]``."""
+    """The content type of answers, as in ``Annotated[bytes, ContentType("image/png")]``."""
 
     name: str
 
@@ -48,7 +48,7 @@ class Described:
 
 
 def described(annotation: Any, name: str) -> Described:
-    """What a row of this type is; ``name`` is that of the tensor. Without an annotation nothing is known."""
+    """The description of rows of this type; ``name`` is the tensor's. Empty without an annotation."""
     if annotation in (None, Any, object, type(None)):
         return Described()
     datatype, rank = _tensor_of(annotation)

@@ -189,7 +189,7 @@ def test_a_gpu_that_fails_loads_again(gpus: SimulatedGpus) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_recording_computes_the_same() -> None:
+def test_replaying_a_real_recording_matches_the_network() -> None:
     """A real recording computes what the network does."""
     device = torch.device("cuda")
     network = torch.nn.Conv2d(3, 4, 3).to(device).eval()

@@ -53,13 +53,13 @@ class Both(torch.nn.Module):
         ([(0, 3)], None),
     ],
 )
-def test_shapes_fix_the_rows(shapes: list[tuple[Any, ...]], rows: int | None) -> None:
+def test_rows_are_fixed_by_shapes(shapes: list[tuple[Any, ...]], rows: int | None) -> None:
     """All inputs have the same first size, which is a number."""
     assert fixed_rows(shapes) == rows
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_program_computes_any_number_of_rows(tmp_path: Path, rows: int) -> None:
+def test_any_number_of_rows_is_computed_by_a_program(tmp_path: Path, rows: int) -> None:
     """It does so in parts; what fills up the last part is in no output."""
     program = torch.export.export(Both(), (torch.zeros(rows, 2), torch.zeros(rows)))
     torch.export.save(program, tmp_path / "both.pt2")
@@ -92,7 +92,7 @@ def test_the_description_warns(
     assert [expected in warning for warning in context._ms_warnings] == [True] * warns
 
 
-def test_an_onnx_model_computes_any_number_of_rows() -> None:
+def test_any_number_of_rows_is_computed_by_an_onnx_model() -> None:
     """The shapes of its inputs say for how many rows it was exported."""
 
     class Session:

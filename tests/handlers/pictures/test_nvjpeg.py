@@ -131,7 +131,7 @@ def test_the_decoder_waits_before_it_reuses_memory(
     assert streams == [0, 1, 2]
 
 
-def test_ordinary_jpegs_suit(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
+def test_ordinary_jpegs_are_accepted(monkeypatch: pytest.MonkeyPatch, picture: Any, encode: Any) -> None:
     """Ordinary JPEGs that are neither too small for the crop nor too large for the memory (F17)."""
     decoder = JpegDecoder(DEVICE)
     file = encode(picture(1), "JPEG")

@@ -41,7 +41,7 @@ class Played:
 
 
 @pytest.fixture(params=["host", "device"])
-def landing(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
+def buffer(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer:
     """Both kinds, for three crops."""
     return (
         HostCropBuffer(PROCESSING, 3)
@@ -51,12 +51,12 @@ def landing(request: pytest.FixtureRequest) -> HostCropBuffer | DeviceCropBuffer
 
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])
-def test_crops_come_out_normalised(landing: HostCropBuffer | DeviceCropBuffer, places: list[int]) -> None:
+def test_crops_come_out_normalised(buffer: HostCropBuffer | DeviceCropBuffer, places: list[int]) -> None:
     """The batch holds the crops of the asked places, in order, as floats."""
     for place in places:
-        landing.put(place, CROPS[place])
+        buffer.put(place, CROPS[place])
 
-    assert torch.equal(landing.finish(places), PROCESSING.normalise(CROPS[places]))
+    assert torch.equal(buffer.finish(places), PROCESSING.normalise(CROPS[places]))
 
 
 def test_a_batch_is_there_when_it_is_given() -> None:
@@ -70,9 +70,9 @@ def test_a_batch_is_there_when_it_is_given() -> None:
 @pytest.mark.parametrize("there", [[0, 1, 2], [1], [0, 2], []])
 def test_crops_made_on_the_device_are_put_between(there: list[int]) -> None:
     """They are put between those that were copied."""
-    landing = DeviceCropBuffer(PROCESSING, 3, Played())
-    landing.land_on_device(there, lambda: list(CROPS[there]))
+    buffer = DeviceCropBuffer(PROCESSING, 3, Played())
+    buffer.put_on_device(there, lambda: list(CROPS[there]))
     for place in set(range(3)) - set(there):
-        landing.put(place, CROPS[place])
+        buffer.put(place, CROPS[place])
 
-    assert torch.equal(landing.finish([0, 1, 2]), PROCESSING.normalise(CROPS))
+    assert torch.equal(buffer.finish([0, 1, 2]), PROCESSING.normalise(CROPS))

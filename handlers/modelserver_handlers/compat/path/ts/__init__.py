@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modelserver_handlers.compat import TORCHSERVE_VERSION
-from modelserver_handlers.compat.doors import install_finder
+from modelserver_handlers.compat.finder import install_finder
 
 __version__ = TORCHSERVE_VERSION
 

@@ -1,7 +1,7 @@
 """The modules of ``ts``, created from the table of offered names when imported.
 
 Only ``ts`` itself is a file: so its place on ``sys.path`` decides precedence, and processes that inherit that
-path find it too. It opens the doors: Python then asks :class:`NamesFinder` for modules in its folder.
+path find it too. It installs :class:`NamesFinder`, which Python then asks for modules in its folder.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class _NamesLoader(Loader):
         if name in ABSENT:
             raise ImportError(f"modelserver does not offer {name}: {ABSENT[name]}.", name=name)
         offered = OFFERED.get(name, {})
-        late = {short: place for short, place in offered.items() if f"{name}.{short}" in LAZY}
-        beside = {short: _HOMES[short] for short in REEXPORTED.get(name, "").split()}
-        for short, place in (offered | beside).items():
-            if short not in late:
+        lazy = {short: place for short, place in offered.items() if f"{name}.{short}" in LAZY}
+        reexported = {short: _HOMES[short] for short in REEXPORTED.get(name, "").split()}
+        for short, place in (offered | reexported).items():
+            if short not in lazy:
                 setattr(module, short, _resolve(place))
         if offered:
             vars(module)["__all__"] = sorted(offered)
-        if late:
-            vars(module)["__getattr__"] = _getter(name, late)
+        if lazy:
+            vars(module)["__getattr__"] = _getter(name, lazy)
 
 
 def _resolve(place: str) -> Any:
@@ -91,10 +91,10 @@ def _resolve(place: str) -> Any:
     return getattr(import_module(f"modelserver_handlers.{home}"), name)
 
 
-def _getter(module: str, late: Mapping[str, str]) -> Callable[[str], Any]:
+def _getter(module: str, lazy: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
-        if name in late:
-            return _resolve(late[name])
+        if name in lazy:
+            return _resolve(lazy[name])
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get

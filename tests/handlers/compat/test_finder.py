@@ -136,7 +136,7 @@ def test_another_ts_has_its_own_modules(tmp_path: Path) -> None:
     (package / "context.py").write_text("MINE = True\n")
     done = python(
         "-c",
-        "import ts.context, modelserver_handlers.compat.doors as doors; doors.install_finder()\n"
+        "import ts.context, modelserver_handlers.compat.finder as finder; finder.install_finder()\n"
         "print(ts.context.MINE)\nimport ts.version",
         path=str(tmp_path),
     )
