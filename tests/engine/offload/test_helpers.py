@@ -31,7 +31,7 @@ def helpers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize(
-    "module", ["surface.inference.v1", "surface.inference.v2", "ext.grpc.reading", "models.reading"]
+    "module", ["surface.inference.v1", "surface.inference.v2", "ext.grpc.tensors", "models.reading"]
 )
 def test_helpers_start_quickly(module: str) -> None:
     """What they import for their work brings nothing of the server that they do not need."""

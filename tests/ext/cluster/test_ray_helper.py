@@ -17,8 +17,15 @@ from unittest.mock import Mock
 import pytest
 
 from modelserver.ext.cluster import ray_helper
-from modelserver.ext.cluster.ray_helper import Places, _state, unreachable
-from modelserver.ext.cluster.ray_messages import Ended, Place, Placed, Refused, Watch, Withdraw
+from modelserver.ext.cluster.ray_helper import ActorPlaces, _state, unreachable
+from modelserver.ext.cluster.ray_messages import (
+    ActorEnded,
+    ActorsPlaced,
+    ClusterRefused,
+    PlaceActors,
+    WatchActors,
+    WithdrawActors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,9 +138,9 @@ def reports() -> list[FromHelper]:
 
 
 @pytest.fixture
-def places(ray: PlayedRay, reports: list[FromHelper]) -> Iterator[Places]:
+def places(ray: PlayedRay, reports: list[FromHelper]) -> Iterator[ActorPlaces]:
     """The helper's actors."""
-    made = Places(ray, object, reports.append)
+    made = ActorPlaces(ray, object, reports.append)
     yield made
     made.close()
 
@@ -146,17 +153,17 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-_PLACE = Place(1, "a", ["the-invitation"], {"num_cpus": 1})
+_PLACE = PlaceActors(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
-def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
+def test_an_actor_is_created_detached(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """With its name and options; the invitation comes by a call. It is placed once it answers."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
     assert reports == []
     ray.actor.calls["alive"][0].set_result(None)
 
-    assert reports == [Placed(1)]
+    assert reports == [ActorsPlaced(1)]
     assert ray.actor.invitations == ["the-invitation"]
     assert ray.options == {
         "name": "a",
@@ -167,19 +174,21 @@ def test_an_actor_is_created_detached(places: Places, ray: PlayedRay, reports: l
     }
 
 
-def test_the_end_of_an_actor_is_reported(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
+def test_the_end_of_an_actor_is_reported(
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
+) -> None:
     """Once, with the reason; it needs no killing."""
     places.handle(_PLACE)
     until(lambda: ray.actor.invitations)
     ray.actor.calls["alive"][0].set_result(None)
     ray.actor.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
 
-    assert reports == [Placed(1), Ended(1, "is dead because its node has died.")]
+    assert reports == [ActorsPlaced(1), ActorEnded(1, "is dead because its node has died.")]
     assert ray.killed == []
 
 
 def test_an_actor_that_cannot_run_its_agent_is_killed(
-    places: Places, ray: PlayedRay, reports: list[FromHelper]
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """It would keep its resources."""
     places.handle(_PLACE)
@@ -187,11 +196,11 @@ def test_an_actor_that_cannot_run_its_agent_is_killed(
     ray.actor.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
     until(lambda: ray.killed)
 
-    assert reports == [Ended(1, "ModuleNotFoundError: No module named 'x'")]
+    assert reports == [ActorEnded(1, "ModuleNotFoundError: No module named 'x'")]
 
 
 def test_an_actor_out_of_reach_is_looked_for_again(
-    places: Places, ray: PlayedRay, reports: list[FromHelper], monkeypatch: pytest.MonkeyPatch
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent may well run on: that is no end, and no reason to kill it."""
     monkeypatch.setattr(ray_helper, "_LOOKS", 0.01)
@@ -202,24 +211,24 @@ def test_an_actor_out_of_reach_is_looked_for_again(
     assert reports == []
     ray.actor.calls["alive"][1].set_exception(ActorDiedError("it died"))
 
-    assert reports == [Ended(1, "it died")]
+    assert reports == [ActorEnded(1, "it died")]
     assert ray.killed == []
 
 
-def test_what_ray_refuses_has_ended(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
+def test_what_ray_refuses_has_ended(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """As with options that it does not take."""
     ray.error = ValueError("bad options")
     places.handle(_PLACE)
     until(lambda: reports)
 
-    assert reports == [Ended(1, "Ray refused it: bad options")]
+    assert reports == [ActorEnded(1, "Ray refused it: bad options")]
 
 
 def test_cluster_that_was_started_anew_needs_another_helper(
-    places: Places, ray: PlayedRay, reports: list[FromHelper]
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """A helper of the one before can do nothing in it: it says that another one is needed."""
-    refused = Refused("the cluster was started anew, and has to be joined again")
+    refused = ClusterRefused("the cluster was started anew, and has to be joined again")
     ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
     places.handle(_PLACE)
     until(lambda: reports)
@@ -233,46 +242,46 @@ def test_cluster_that_was_started_anew_needs_another_helper(
 
 
 def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(
-    places: Places, ray: PlayedRay, reports: list[FromHelper]
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """It gets no invitation."""
     ray.may_create.clear()
     places.handle(_PLACE)
-    places.handle(Withdraw("a"))
+    places.handle(WithdrawActors("a"))
     ray.may_create.set()
     until(lambda: ray.killed)
 
     assert ray.killed == [ray.actor]
     assert ray.actor.invitations == []
-    assert reports == [Ended(1, "it was withdrawn")]
+    assert reports == [ActorEnded(1, "it was withdrawn")]
 
 
 def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(
-    places: Places, ray: PlayedRay, reports: list[FromHelper]
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
 ) -> None:
     """Their handles are lost; what Ray does not know has ended."""
-    places.handle(Withdraw("earlier"))
+    places.handle(WithdrawActors("earlier"))
     until(lambda: ray.killed)
-    places.handle(Watch(2, "running"))
+    places.handle(WatchActors(2, "running"))
     until(lambda: ray.actor.calls["alive"])
     assert reports == []
     ray.actor.calls["alive"][0].set_exception(ActorDiedError("it died"))
     until(lambda: reports)
     ray.known = False
-    places.handle(Withdraw("gone"))
-    places.handle(Watch(3, "gone"))
+    places.handle(WithdrawActors("gone"))
+    places.handle(WatchActors(3, "gone"))
     until(lambda: len(reports) == 2)
 
-    assert reports == [Ended(2, "it died"), Ended(3, "Ray does not know it any more")]
+    assert reports == [ActorEnded(2, "it died"), ActorEnded(3, "Ray does not know it any more")]
     assert ray.killed == [ray.actor]
 
 
 def test_the_situation_is_looked_up_while_an_actor_waits(
-    places: Places, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
+    places: ActorPlaces, ray: PlayedRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no node has is told after a while."""
     assert places.situation() == ("", "")
-    places.handle(Place(1, "a", ["{}"], {"num_cpus": 4}))
+    places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")
     monkeypatch.setattr(ray_helper, "_IMPOSSIBLE_AFTER", -1.0)
     assert places.situation() == ("Ray has free 1 of 2 CPU", "no node has 4 CPU, at most 2 CPU")
@@ -281,12 +290,14 @@ def test_the_situation_is_looked_up_while_an_actor_waits(
     assert places.situation() == ("", "")
 
 
-def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
+def test_a_group_has_its_places_together(
+    places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]
+) -> None:
     """Each actor has a bundle of its own; they are placed when all are, and what is reserved for them is free
     once the last has ended.
     """
     options = {"num_cpus": 0.5, "num_gpus": 1, "label_selector": {"zone": "a"}}
-    places.handle(Place(1, "g", ["first", "second"], options, "PACK"))
+    places.handle(PlaceActors(1, "g", ["first", "second"], options, "PACK"))
     until(lambda: [actor.invitations for actor in ray.actors.values()] == [["first"], ["second"]])
     first, second = ray.actors["g:0"], ray.actors["g:1"]
     assert ray.groups["g"] == (
@@ -298,39 +309,39 @@ def test_a_group_has_its_places_together(places: Places, ray: PlayedRay, reports
     first.calls["alive"][0].set_result(None)
     assert reports == []
     second.calls["alive"][0].set_result(None)
-    assert reports == [Placed(1)]
+    assert reports == [ActorsPlaced(1)]
     second.calls["run"][0].set_exception(ActorDiedError("it died"))
-    assert reports[1:] == [Ended(1, "it died", 1)]
+    assert reports[1:] == [ActorEnded(1, "it died", 1)]
     assert "g" in ray.groups
     first.calls["run"][0].set_result(None)
     until(lambda: "g" not in ray.groups)
 
-    assert reports[2:] == [Ended(1, "its agent ended")]
+    assert reports[2:] == [ActorEnded(1, "its agent ended")]
     assert ray.killed == [first]
 
 
-def test_a_group_is_given_back(places: Places, ray: PlayedRay, reports: list[FromHelper]) -> None:
+def test_a_group_is_given_back(places: ActorPlaces, ray: PlayedRay, reports: list[FromHelper]) -> None:
     """All that is left of it, also if another helper has made it, or Ray refuses a part."""
-    places.handle(Place(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
+    places.handle(PlaceActors(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
     until(lambda: len(ray.actors) == 2)
-    places.handle(Withdraw("g", 2))
+    places.handle(WithdrawActors("g", 2))
     until(lambda: "g" not in ray.groups)
     assert ray.killed == list(ray.actors.values())
 
     ray.groups["earlier"] = ray.groups["gone"] = None
     ray.actors = {"earlier:0": PlayedActor(), "earlier:1": PlayedActor()}
-    places.handle(Watch(2, "earlier", 2))
+    places.handle(WatchActors(2, "earlier", 2))
     until(lambda: all(actor.calls["alive"] for actor in ray.actors.values()))
-    places.handle(Withdraw("earlier", 2))
+    places.handle(WithdrawActors("earlier", 2))
     until(lambda: "earlier" not in ray.groups)
     ray.known = False
-    places.handle(Watch(3, "gone", 2))
+    places.handle(WatchActors(3, "gone", 2))
     until(lambda: "gone" not in ray.groups)
-    assert Ended(3, "Ray does not know it any more") in reports
+    assert ActorEnded(3, "Ray does not know it any more") in reports
 
     ray.error = ValueError("bad options")
-    places.handle(Place(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
-    until(lambda: Ended(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
+    places.handle(PlaceActors(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
+    until(lambda: ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
 def test_an_address_that_does_not_answer_is_said() -> None:

@@ -10,9 +10,9 @@ from modelserver.ext.cluster import ray_messages as messages
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Place(1, "a:b:1", ["{}\n"], {"num_cpus": 0.5, "label_selector": {"zone": "a"}}),
-        messages.Watch(1, "a"),
-        messages.Withdraw("a"),
+        messages.PlaceActors(1, "a:b:1", ["{}\n"], {"num_cpus": 0.5, "label_selector": {"zone": "a"}}),
+        messages.WatchActors(1, "a"),
+        messages.WithdrawActors("a"),
     ],
 )
 def test_requests_are_one_line(message: messages.ToHelper) -> None:
@@ -26,11 +26,11 @@ def test_requests_are_one_line(message: messages.ToHelper) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Joined("2.60.0", "0.1.0", 3),
-        messages.Refused("two\nlines"),
-        messages.Placed(1),
-        messages.Ended(1, "it ended"),
-        messages.State("", "Ray has", "no node"),
+        messages.ClusterJoined("2.60.0", "0.1.0", 3),
+        messages.ClusterRefused("two\nlines"),
+        messages.ActorsPlaced(1),
+        messages.ActorEnded(1, "it ended"),
+        messages.RayState("", "Ray has", "no node"),
     ],
 )
 def test_reports_are_one_line(message: messages.FromHelper) -> None:
@@ -43,4 +43,4 @@ def test_reports_are_one_line(message: messages.FromHelper) -> None:
 
 def test_an_invitation_is_not_shown() -> None:
     """A request that is printed, in a traceback or a log, keeps it secret."""
-    assert "secret" not in repr(messages.Place(1, "a", ["secret"], {}))
+    assert "secret" not in repr(messages.PlaceActors(1, "a", ["secret"], {}))

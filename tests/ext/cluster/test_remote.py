@@ -14,8 +14,8 @@ from tests.ext.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
 from modelserver.engine.wire.frames import encode, to_worker_decoder
 from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
 from modelserver.errors import StartFailed
+from modelserver.ext.cluster import launcher as starting_module
 from modelserver.ext.cluster import remote as remote_module
-from modelserver.ext.cluster import starting as starting_module
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.messages import (

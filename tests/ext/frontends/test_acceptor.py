@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.ext.frontends.acceptor import Acceptor
-from modelserver.ext.frontends.counts import Counts, make_counts
+from modelserver.ext.frontends.counts import ConnectionCounts, make_counts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -153,4 +153,4 @@ async def test_connection_is_accepted_later_when_descriptors_run_out(
     await asyncio.wait_for(house.until_taken(1), 10)
 
     assert len(tries) == 3
-    assert Counts(house.descriptor, 2).fewest() == 1
+    assert ConnectionCounts(house.descriptor, 2).fewest() == 1

@@ -90,7 +90,7 @@ class Hot:
         exchange.send(b"one")
         exchange.end(complete=False)
 
-    def do_begun(self, exchange: Exchange) -> None:
+    def do_begin(self, exchange: Exchange) -> None:
         exchange.begin(200)
         exchange.send(b"one")
 
@@ -232,7 +232,7 @@ async def test_hot_routes_answer_as_in_one_process(pair: Pair, verb: str) -> Non
     assert [line[:2] for line in pair.front.lines] == [("POST", f"/predictions/m/1/{verb}")]
     assert pair.front.lines == pair.alone.lines
     assert pair.end.exchanges == {}
-    assert pair.forwarder._asked == {}
+    assert pair.forwarder._exchanges == {}
 
 
 @pytest.mark.parametrize("verb", ["head", "packed"])
@@ -299,7 +299,7 @@ async def test_pipelined_requests_are_answered_in_order(pair: Pair) -> None:
 
 async def test_endpoint_knows_what_its_client_has_not_taken(pair: Pair) -> None:
     """The endpoint knows how much its client has not taken yet, to some 64 kB."""
-    await pair.front.send(post("begun"))
+    await pair.front.send(post("begin"))
     exchange, transport = pair.front.hot.exchanges[0], pair.front.transport
     transport.unsent = 1 << 20
     exchange.send(bytes(1 << 20))
@@ -315,7 +315,7 @@ async def test_endpoint_knows_what_its_client_has_not_taken(pair: Pair) -> None:
     exchange.end()
     await pair.front.settle()
     assert pair.forwarder._streams == {}
-    assert not pair.forwarder._is_telling
+    assert not pair.forwarder._is_reporting
 
 
 class Endless:
@@ -488,7 +488,7 @@ async def left_waiting(pair: Pair, path: str) -> None:
 
 async def left_within_its_answer(pair: Pair, path: str) -> None:
     """A client that leaves between two parts of its answer: the endpoint hears of it."""
-    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     await pair.front.leave()
     pair.front.hot.exchanges[0].send(b"two")
     pair.front.hot.exchanges[0].end()
@@ -505,7 +505,7 @@ async def broken_off(pair: Pair, path: str) -> None:
 
 async def not_read(pair: Pair, path: str) -> None:
     """A client that is cut off because too much of its answer waits for it: the endpoint hears of it."""
-    await pair.front.send(post("begun", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
+    await pair.front.send(post("begin", b"x" * 900) + head("Content-Length: 5", path=path) + b"whole")
     pair.front.transport.unsent = MAX_UNSENT + 1
     pair.front.hot.exchanges[0].send(b"two")
     await pair.front.settle()
@@ -543,8 +543,8 @@ async def test_nothing_outlives_its_connection(
     """What both sides have of a connection and its requests is gone when it is, without the collector of
     circles, however it ended.
     """
-    kinds = (HttpProtocol, Http1Connection, Exchange, AsgiCycle, frontend_end._Call, frontend_end._Stream,
-             server_end._Call)  # fmt: skip
+    calls = (frontend_end._Call, frontend_end._Stream, server_end._Call)
+    kinds = (HttpProtocol, Http1Connection, Exchange, AsgiCycle, *calls)
     gc.disable()
     gc.freeze()
     try:
@@ -562,7 +562,7 @@ async def test_nothing_outlives_its_connection(
         assert pair.front.listener.intake.held == 0
     finally:
         gc.enable()
-    assert (pair.forwarder._asked, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
+    assert (pair.forwarder._exchanges, pair.forwarder._streams, pair.forwarder._calls) == ({}, {}, {})
     assert (pair.end.exchanges, pair.end._calls) == ({}, {})
 
 

@@ -13,7 +13,7 @@ from tests.waiting import until
 
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import make_pair
-from modelserver.ext.frontends.process import Frontend, TellServer
+from modelserver.ext.frontends.process import Frontend, LogToServer
 from modelserver.ext.frontends.server_end import ServerEnd
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def test_records_reach_the_servers_log(caplog: pytest.LogCaptureFixture) -
     frontend = Frontend(None, None, 0, ended.set)  # type: ignore[arg-type]
     await join(end, frontend)
     logger = logging.Logger("modelserver.somewhere")  # noqa: LOG001 - not among those that pytest watches
-    logger.addHandler(TellServer(frontend.link))
+    logger.addHandler(LogToServer(frontend.link))
     with caplog.at_level(logging.INFO):
         logger.info("said %s", "this")
         try:

@@ -40,7 +40,7 @@ async def test_front_ends_that_cannot_start_fail_the_start(
     fleet = make_fleet(listener)
     fleet.start()
     with pytest.raises(ConfigError, match="frontend_processes=2"):
-        await asyncio.wait_for(fleet.open(10), 20)
+        await asyncio.wait_for(fleet.open(), 20)
     await fleet.close(1.0)
 
     assert "Front end 0 ended with status 1" in caplog.text
@@ -54,7 +54,7 @@ async def test_missing_program_fails_the_start(
     fleet = make_fleet(listener)
     fleet.start()
     with pytest.raises(ConfigError):
-        await asyncio.wait_for(fleet.open(10), 20)
+        await asyncio.wait_for(fleet.open(), 20)
     await fleet.close(1.0)
 
     assert fleet.pids == []
@@ -68,7 +68,7 @@ async def test_front_end_that_does_not_end_is_killed(
         monkeypatch.setattr(fleet_module, name, 0.1)
     fleet = make_fleet(listener)
     fleet.start()
-    await fleet.open(10)
+    await fleet.open()
     pids = fleet.pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

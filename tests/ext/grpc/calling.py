@@ -9,13 +9,13 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from modelserver.ext.grpc.call import Call, Port
-from modelserver.ext.grpc.calls import Surroundings
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.heads import Head, read_head
+from modelserver.ext.grpc.call import GrpcCall, GrpcPort
+from modelserver.ext.grpc.calls import CallContext
+from modelserver.ext.grpc.heads import CallHead, read_head
 from modelserver.ext.grpc.http2 import frames
-from modelserver.ext.grpc.http2.connection import Connection, Listener
-from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
+from modelserver.ext.grpc.http2.stream import Http2Limits
+from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import message_framed
@@ -23,14 +23,14 @@ from modelserver.surface.watching import message_framed
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
-    from modelserver.ext.grpc.call import Serving
+    from modelserver.ext.grpc.call import CallHandler
     from modelserver.ext.grpc.heads import Metadata
 
 LARGEST = 64 << 20  # bytes of a message
 CLIENT = "127.0.0.1:1"
 
 
-class FakeCall(Call):
+class FakeCall(GrpcCall):
     """Without a connection; ``timeout`` in seconds from now.
 
     ``initial`` is the metadata that was told, ``sent`` the messages; ``ending`` the code, text and metadata
@@ -46,7 +46,7 @@ class FakeCall(Call):
         unread: bool = False,
         requests: Sequence[bytes] = (),
     ) -> None:
-        self.head = Head("", metadata, timeout, "identity", 0)
+        self.head = CallHead("", metadata, timeout, "identity", 0)
         self.arrived = monotonic()
         self.is_cancelled, self.is_unread = cancelled, unread
         self.traceparent = b""
@@ -61,7 +61,7 @@ class FakeCall(Call):
     def client(self) -> str:
         return CLIENT
 
-    def tell(self, metadata: Iterable[tuple[str, str]]) -> None:
+    def add_metadata(self, metadata: Iterable[tuple[str, str]]) -> None:
         assert not self.sent
         self.initial += metadata
 
@@ -92,27 +92,31 @@ class FakeCall(Call):
             yield request
 
 
-def around_calls(codes: list[int]) -> Surroundings:
+def around_calls(codes: list[int]) -> CallContext:
     """Lets all calls pass; ``codes`` gets those with which they end."""
     gate: Any = SimpleNamespace(check=lambda *_: None)
-    return Surroundings(lambda *data: codes.append(data[2]), gate)
+    access: Any = SimpleNamespace(log=lambda *line: codes.append(line[4]))
+    metrics: Any = SimpleNamespace(response=lambda *_: None)
+    return CallContext(metrics, access, gate)
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
     """A server, and where it is."""
 
-    listener: Listener
+    listener: Http2Listener
     address: str
 
 
 @contextlib.asynccontextmanager
-async def listening(methods: Mapping[str, Serving], limits: Limits | None = None) -> AsyncIterator[Listening]:
+async def listening(
+    methods: Mapping[str, CallHandler], limits: Http2Limits | None = None
+) -> AsyncIterator[Listening]:
     """A server of these methods on a port of its own, until the block is left."""
-    port = Port(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
-    listener = Listener(port.make, read_head, limits or Limits())
+    port = GrpcPort(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
+    listener = Http2Listener(port.make, read_head, limits or Http2Limits())
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(listener), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Http2Connection(listener), "127.0.0.1", 0)
     try:
         yield Listening(listener, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     finally:

@@ -22,13 +22,13 @@ from tests.ext.grpc.http2.talking import (
 )
 from tests.waiting import until
 
-from modelserver.ext.grpc.call import Call, Port
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.call import GrpcCall, GrpcPort
+from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.heads import read_head
-from modelserver.ext.grpc.http2.connection import Connection, Listener
+from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
 from modelserver.ext.grpc.http2.frames import Code
-from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.ext.grpc.http2.stream import Http2Limits
+from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import message_framed
@@ -40,21 +40,21 @@ LARGEST = 100_000
 
 
 class Method:
-    """Answers with what it was asked; notes how calls end."""
+    """Answers with the message of the request; notes how calls end."""
 
     streams = False
 
     def __init__(self) -> None:
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.endings: list[str] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
+    def begin(self, call: GrpcCall, body: bytes) -> Coroutine[Any, Any, None]:
         return self._serve(call, body)
 
-    async def _serve(self, call: Call, body: bytes) -> None:
-        self.asked.append(body)
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
+        self.requests.append(body)
         try:
             await self.go_on.wait()
             call.answer(body)
@@ -70,10 +70,10 @@ class Talk(Method):
 
     streams = True
 
-    async def _serve(self, call: Call, body: bytes) -> None:
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
         try:
             async for message in call.messages():
-                self.asked.append(message)
+                self.requests.append(message)
                 await self.go_on.wait()
                 call.write(message)
                 await call.room()
@@ -89,11 +89,13 @@ class Caller(Client):
     def __init__(self, intake: int = 10 << 20, **limits: Any) -> None:
         self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
         self.outgoing = Outgoing(1 << 20)
-        port = Port({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
+        port = GrpcPort({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
         self._port = port
         super().__init__(**limits)
         self.listener.make, self.listener.read = port.make, read_head
-        self.connection = Connection(Listener(port.make, read_head, Limits(**limits), self.outgoing.count))
+        self.connection = Http2Connection(
+            Http2Listener(port.make, read_head, Http2Limits(**limits), self.outgoing.count)
+        )
         self.connection.connection_made(self.transport)
         self.greet()
 
@@ -141,12 +143,12 @@ async def test_message_is_answered(caller: Caller, size: int, pieces: int) -> No
     step = -(-len(body) // pieces)
     parts = [body[at : at + step] for at in range(0, len(body), step)]
     caller.say(caller.call(1), *(frame(DATA, 0, 1, part) for part in parts[:-1]))
-    assert caller.unary.asked == []
+    assert caller.unary.requests == []
     caller.say(frame(DATA, END, 1, parts[-1]))
 
     result = await caller.received()
     assert result == [(1, *OK), (1, body), (1, {"grpc-status": "0"})]
-    assert caller.unary.asked == [b"a" * size]
+    assert caller.unary.requests == [b"a" * size]
     assert caller.intake.held == 0
 
 
@@ -157,7 +159,7 @@ async def test_call_may_end_with_an_empty_frame(caller: Caller) -> None:
     caller.say(frame(DATA, END, 1))
     await caller.received()
 
-    assert caller.unary.asked == [b"abc"]
+    assert caller.unary.requests == [b"abc"]
     assert caller.intake.held == 0
 
 
@@ -182,7 +184,7 @@ async def test_body_that_is_no_message_ends_its_call(
     caller.say(caller.call(1), *(frame(DATA, flags, 1, piece) for flags, piece in messages))
     assert (await caller.status())[0] is code
     assert caller.intake.held == 0
-    assert caller.unary.asked == []
+    assert caller.unary.requests == []
     caller.say(caller.call(3), frame(DATA, END, 3, message_framed(b"x")))
 
     assert (await caller.status(3))[0] is StatusCode.OK
@@ -211,8 +213,8 @@ async def test_compressed_call_is_answered(caller: Caller) -> None:
     )
     result = await caller.received()
 
-    assert caller.unary.asked == [b"a" * 1000]
-    assert caller.talk.asked == [b"plain", b"a" * 1000]
+    assert caller.unary.requests == [b"a" * 1000]
+    assert caller.talk.requests == [b"plain", b"a" * 1000]
     assert [stream for stream, data in result if data == {"grpc-status": "0"}] == [1, 3]
     caller.intake.limit = LARGEST - 1
     caller.say(caller.call(5, grpc_encoding="gzip"), frame(DATA, END, 5, body))
@@ -224,7 +226,7 @@ async def test_bad_message_in_a_stream_is_an_error_of_its_method(caller: Caller)
     """The method gets it as an error, after the messages before it."""
     caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a") + b"\3\0\0\0\0"))
     assert (await caller.status())[0] is StatusCode.ABORTED
-    assert caller.talk.asked == [b"a"]
+    assert caller.talk.requests == [b"a"]
     assert caller.talk.endings == ["A message has the unknown flags 3."]
 
 
@@ -270,7 +272,7 @@ async def test_streams_wait_for_their_method() -> None:
 
     heard = caller.hear()
     assert sum(int.from_bytes(e.payload, "big") for e in heard if e.kind == WINDOW and e.stream) == 10_000
-    assert len(caller.talk.asked) == 10
+    assert len(caller.talk.requests) == 10
     # The window is as it was, not larger.
     assert caller.connection.streams[1].receives == 10_000
 
@@ -291,7 +293,7 @@ async def test_message_may_be_larger_than_the_window(path: str) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
-    assert (caller.unary.asked or caller.talk.asked) == [bytes(LARGEST)]
+    assert (caller.unary.requests or caller.talk.requests) == [bytes(LARGEST)]
 
 
 async def test_deadline_cancels_the_call(caller: Caller) -> None:
@@ -308,14 +310,14 @@ async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
     """Clients are told at once that they would be served without a deadline."""
     caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
     assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
-    assert caller.unary.asked == []
+    assert caller.unary.requests == []
 
 
 async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:
     """A call that has ended is not kept until its deadline."""
     caller.say(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, message_framed(b"a")))
     call = caller.connection.streams[1]
-    assert isinstance(call, Call)
+    assert isinstance(call, GrpcCall)
     assert call._deadline is not None
     await caller.received()
 
@@ -348,7 +350,7 @@ async def test_thousands_of_calls_end_in_turns(how: str, monkeypatch: pytest.Mon
         caller.say(caller.call(each, **fields), frame(DATA, END, each, message_framed(b"a")))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(caller.unary.asked) == 200
+    assert len(caller.unary.requests) == 200
     if how == "lost":
         caller.connection.connection_lost(None)
     else:
@@ -372,12 +374,12 @@ async def test_upload_that_stops_ends_its_call() -> None:
     caller.say(caller.call(1), frame(DATA, 0, 1, b"\0\0"), caller.call(3, "s/talk"), caller.call(5))
     slow, streaming, silent = caller.connection.streams.values()
     for call in (slow, streaming, silent):
-        call._heard -= 11
+        call._received_at -= 11
     caller.say(frame(DATA, 0, 1, b"\0"))
     caller.connection.check(caller.connection.now())
     assert (await caller.status(5))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [1, 3]
-    slow._heard -= 11
+    slow._received_at -= 11
     caller.connection.check(caller.connection.now())
     assert (await caller.status(1))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [3]
@@ -390,17 +392,17 @@ async def test_message_of_a_stream_that_stops_ends_its_call(part: int) -> None:
     caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"whole")))
     await caller.received()
     (call,) = caller.connection.streams.values()
-    call._heard -= 11
+    call._received_at -= 11
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
     caller.say(frame(DATA, 0, 1, message_framed(bytes(1000))[:part]))
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
-    call._heard -= 11
+    call._received_at -= 11
     caller.connection.check(caller.connection.now())
     await caller.received()
 
-    assert caller.talk.asked == [b"whole"]
+    assert caller.talk.requests == [b"whole"]
     assert "Nothing of the message came" in caller.talk.endings[0]
     assert caller.connection.streams == {}
     assert caller.intake.held == 0
@@ -432,7 +434,7 @@ async def test_answer_without_room_is_refused(caller: Caller) -> None:
     call: Any = caller.connection.streams[1]
     call.check_room()
     caller.outgoing.add(1 << 20)
-    with pytest.raises(Unacceptable, match="max_outgoing_bytes=1048576") as refused:
+    with pytest.raises(CallRefused, match="max_outgoing_bytes=1048576") as refused:
         call.check_room()
 
     assert refused.value.code is StatusCode.UNAVAILABLE

@@ -9,25 +9,25 @@ import pytest
 from tests.ext.grpc.calling import GREETING, FakeCall, around_calls, asking, connected, listening
 
 from modelserver.errors import BadRequest, ServiceUnavailable
-from modelserver.ext.grpc.calls import handlers
-from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.calls import method_handlers
 from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.statuses import FAILED, tell_prediction
+from modelserver.ext.grpc.statuses import FAILED, StatusCode, prediction_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.ext.grpc.calls import Served
+    from modelserver.ext.grpc.calls import MethodHandler
 
+METHODS = ("Ping", "Predictions", "StreamPredictions", "StreamPredictions2")
 NAME = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
-_Asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 
 
-def served(method: Any, codes: list[int], name: str = "Predictions") -> Served:
+def served(method: Any, codes: list[int], name: str = "Predictions") -> MethodHandler:
     """What serves a method's calls; ``codes`` gets those with which they end."""
-    methods = dict.fromkeys(("Ping", "Predictions", "StreamPredictions", "StreamPredictions2"), method)
-    return handlers(NAME, methods, tell_prediction, around_calls(codes))[f"{NAME}/{name}"]
+    methods = dict.fromkeys(METHODS, method)
+    return method_handlers(NAME, methods, prediction_status, around_calls(codes))[f"{NAME}/{name}"]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -61,9 +61,9 @@ async def test_call_cancelled_as_it_comes_asks_no_model() -> None:
 
     path = f"{NAME}/Predictions"
     async with listening({path: served(predict, codes)}) as server:
-        given_up = asking(path, b"") + frames.reset(1, frames.Code.CANCEL)
+        abandoned = asking(path, b"") + frames.reset(1, frames.Code.CANCEL)
         async with connected(server) as (reader, writer):
-            writer.write(GREETING + given_up + asking(path, b"", 3))
+            writer.write(GREETING + abandoned + asking(path, b"", 3))
             while 0 not in codes:
                 await asyncio.wait_for(reader.read(1 << 16), 10)
 
@@ -73,7 +73,7 @@ async def test_call_cancelled_as_it_comes_asks_no_model() -> None:
 @pytest.mark.parametrize("size", [10, 1_000_000])
 async def test_messages_know_their_bytes(size: int) -> None:
     """A large message is not serialized anew for whoever needs its bytes; its fields are as in any other."""
-    body = _Asked(model_name="m", input={"data": bytes(size)}).SerializeToString()
+    body = _Request(model_name="m", input={"data": bytes(size)}).SerializeToString()
     requests: list[Any] = []
 
     async def predict(message: Any, _: Any) -> Any:
@@ -157,4 +157,19 @@ async def test_ended_call_has_the_code_of_who_gave_up(call: FakeCall, code: int)
 def test_service_needs_all_methods_of_its_proto() -> None:
     """A service has the methods that its proto has, no more and no fewer."""
     with pytest.raises(KeyError, match="Ping"):
-        handlers(NAME, {}, tell_prediction, around_calls([]))
+        method_handlers(NAME, {}, prediction_status, around_calls([]))
+
+
+async def test_calls_are_counted_with_their_method() -> None:
+    """So that health checks over gRPC count apart; the count is by the HTTP status of the same meaning."""
+    counted: list[Any] = []
+    context: Any = around_calls([])
+    context.metrics.response = lambda *labels: counted.append(labels)
+    handlers = method_handlers(NAME, dict.fromkeys(METHODS, refuse_call), prediction_status, context)
+    await handlers[f"{NAME}/Predictions"].begin(FakeCall(), b"")
+
+    assert counted == [(503, f"{NAME}/Predictions")]
+
+
+async def refuse_call(*_: Any) -> Any:
+    raise ServiceUnavailable("later")

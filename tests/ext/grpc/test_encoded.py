@@ -6,7 +6,7 @@ import pytest
 from tests.opcodes import opcodes_of
 
 from modelserver.errors import BadRequest
-from modelserver.ext.grpc.encoded import Encoded, is_heavy, texts_of
+from modelserver.ext.grpc.encoded import EncodedMessage, is_heavy, texts_of
 from modelserver.ext.grpc.messages import message
 
 NAME = "inference.ModelInferRequest"
@@ -64,7 +64,7 @@ def test_names_are_read_without_decoding() -> None:
 def test_encoded_answer_becomes_part_of_a_stream() -> None:
     """An encoded answer becomes a part of a stream without being taken apart."""
     answer = _Answer(model_name="m", raw_output_contents=[bytes(300)])
-    encoded = Encoded(_Answer.DESCRIPTOR, answer.SerializeToString())
+    encoded = EncodedMessage(_Answer.DESCRIPTOR, answer.SerializeToString())
 
     part = encoded.within(_Part.DESCRIPTOR, "infer_response")
 

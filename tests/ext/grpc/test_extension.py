@@ -1,18 +1,18 @@
-"""How gRPC opens."""
+"""How gRPC opens, and ends if it has not."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-from modelserver.ext.grpc.extension import call_observer
+from modelserver.ext.grpc.extension import GrpcListener
 
 
-def test_calls_are_counted_with_their_method() -> None:
-    """So that health checks over gRPC count apart."""
-    counted: list[tuple[Any, ...]] = []
-    metrics: Any = SimpleNamespace(response=lambda *said: counted.append(said))
-    access: Any = SimpleNamespace(log=lambda *_: None)
-    call_observer(metrics, access)("c", "grpc.health.v1.Health/Check", 0, 200, 0.1, "")
+async def test_listener_that_never_opened_can_be_closed() -> None:
+    """The start may fail before gRPC's turn; a renewed certificate may come before it, too."""
+    nothing: Any = None
+    listener = GrpcListener(nothing, nothing, [])
+    listener.certify(nothing)
+    await listener.refuse()
+    await listener.close(1.0)
 
-    assert counted == [(200, "grpc.health.v1.Health/Check")]
+    assert listener._servers is None

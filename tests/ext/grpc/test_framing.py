@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import _AT_ONCE, Inbox, Unacceptable, unpacked
+from modelserver.ext.grpc.framing import _AT_ONCE, CallRefused, Inbox, unpacked
+from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.watching import message_framed
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_message_too_long_or_with_unknown_flags_is_refused(data: bytes, code: St
     inbox = Inbox(LARGEST)
     inbox.add(data)
     for _ in range(2):
-        with pytest.raises(Unacceptable) as refused:
+        with pytest.raises(CallRefused) as refused:
             assert inbox.is_complete
         assert refused.value.code is code
 
@@ -117,7 +117,7 @@ async def test_compressed_message_is_unpacked(
 @pytest.mark.parametrize("largest", [0, 100, _AT_ONCE - 1, _AT_ONCE, LARGEST])
 async def test_bomb_is_refused_at_the_limit(largest: int) -> None:
     """No more than the limit comes out of a compressed message, and its call says so."""
-    with pytest.raises(Unacceptable) as refused:
+    with pytest.raises(CallRefused) as refused:
         await unpacked(gzip.compress(bytes(max(largest + 1, 10 * largest))), "gzip", largest)
 
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
@@ -138,7 +138,7 @@ async def test_message_that_cannot_be_unpacked_is_refused(
     message: bytes, encoding: str, code: StatusCode
 ) -> None:
     """Nonsense is an error of the call, and an unknown compression one that clients understand."""
-    with pytest.raises(Unacceptable) as refused:
+    with pytest.raises(CallRefused) as refused:
         await unpacked(message, encoding, LARGEST)
 
     assert refused.value.code is code

@@ -10,8 +10,8 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, read_head, trailers
+from modelserver.ext.grpc.statuses import StatusCode
 
 USUAL = [
     (b":method", b"POST"),

@@ -11,10 +11,10 @@ import pytest
 from tests.waiting import until
 
 from modelserver.errors import ModelNotFound
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.health import MOST, MOST_OF_CLIENT, HealthService
 from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.statuses import StatusCode
 
 _SERVING, _NOT_SERVING, _UNKNOWN = 1, 2, 3
 
@@ -122,7 +122,7 @@ async def test_watchers_are_bounded(service: HealthService, of_client: int, coun
     for each in watched:
         await anext(each)
     refused = service.watch(question(), call(count // of_client))
-    with pytest.raises(Unacceptable, match="1000") as error:
+    with pytest.raises(CallRefused, match="1000") as error:
         await anext(refused)
     assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from modelserver.ext.grpc.management import Finishing
+from modelserver.ext.grpc.management import Uninterrupted
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -15,7 +15,7 @@ async def test_results_and_errors_come_back() -> None:
     async def fail() -> None:
         raise ValueError("no")
 
-    finishing = Finishing()
+    finishing = Uninterrupted()
 
     assert await finishing.run(asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ValueError, match="no"):
@@ -31,7 +31,7 @@ async def test_leaving_does_not_stop_it() -> None:
         ended.set()
         raise ValueError("too late to tell")
 
-    waiting = asyncio.create_task(Finishing().run(change()))
+    waiting = asyncio.create_task(Uninterrupted().run(change()))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -19,9 +19,9 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import ServiceUnavailable, WorkerDied
 from modelserver.ext.grpc import inference, open_inference
-from modelserver.ext.grpc.calls import handlers
+from modelserver.ext.grpc.calls import method_handlers
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.statuses import tell_open_inference, tell_prediction
+from modelserver.ext.grpc.statuses import open_inference_status, prediction_status
 from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.options.signature import Signature
 from modelserver.models.settings.settings import Settings
@@ -112,8 +112,8 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     tensors = open_inference.OpenInferenceService(
         services, asyncio.Event(), None, triton_rpcs(services)
     ).methods
-    served = handlers(inference.NAME, predictions, tell_prediction, around)
-    served |= handlers(open_inference.NAME, tensors, tell_open_inference, around)
+    served = method_handlers(inference.NAME, predictions, prediction_status, around)
+    served |= method_handlers(open_inference.NAME, tensors, open_inference_status, around)
     async with listening(served) as server, grpc.aio.insecure_channel(server.address) as channel:
         yield channel
     off_loop.close()

@@ -14,8 +14,8 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import TENSORS, Answer
 from modelserver.errors import HandlerError, InternalError, PayloadTooLarge, ServiceUnavailable
 from modelserver.ext.grpc import pending
-from modelserver.ext.grpc.pending import Pending, id_of
-from modelserver.ext.grpc.statuses import tell_prediction
+from modelserver.ext.grpc.pending import Pending, request_id_of
+from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.v2 import Inference
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
 
 CALL = FakeCall()
-UNWATCHED: Any = WatchedRequest(None, "", cast("Any", None), cast("Any", None), tell_prediction)
+UNWATCHED: Any = WatchedRequest(None, "", cast("Any", None), cast("Any", None), prediction_status)
 
 
 class Pool:
@@ -191,7 +191,7 @@ def test_usable_request_id_is_taken() -> None:
     """A usable one of the metadata is taken; line breaks never are (F13)."""
 
     def of(*metadata: tuple[str, str | bytes]) -> str:
-        return id_of(FakeCall(metadata))
+        return request_id_of(FakeCall(metadata))
 
     assert of(("a", "b"), ("x-request-id", "mine")) == "mine"
     assert len(of(("x-request-id", "a\nb"))) == 36

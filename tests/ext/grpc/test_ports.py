@@ -30,12 +30,6 @@ def test_ports_are_held_until_the_end() -> None:
     assert len(set(ports)) == 2
 
 
-def test_nothing_is_held_where_grpc_is_off() -> None:
-    """enable_grpc_api=false needs no ports."""
-    with reserved(Settings(enable_grpc_api=False)) as held:
-        assert held == []
-
-
 def test_taken_port_is_refused_with_its_settings() -> None:
     """The error names the settings, the reason and the ways out (F56)."""
     with socket.socket() as other:

@@ -12,7 +12,7 @@ from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.engine.wire.messages import BODY, TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.reading import read_bytes, read_message
+from modelserver.ext.grpc.tensors import read_bytes, read_message
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules
 

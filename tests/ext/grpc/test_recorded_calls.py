@@ -10,7 +10,7 @@ from tests.ext.grpc.calling import FakeCall
 
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.statuses import tell_prediction
+from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
 from modelserver.ext.recording.recorder import Recorder, Recording, RecordingOptions
@@ -18,7 +18,7 @@ from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 REQUEST: Any = SimpleNamespace(batch_id="b", batch_size=2, queued=0.001, handler_time=0.002)
-_Asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 
 
@@ -30,18 +30,18 @@ def recorder() -> Recorder:
 
 def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **call: Any) -> WatchedRequest:
     """A request of a service that may be recorded."""
-    asked = _Asked(model_name=model, input={"data": b"x"})
-    return WatchedRequest(recorder.watch, PATH + method, asked, FakeCall(**call), tell_prediction)
+    request = _Request(model_name=model, input={"data": b"x"})
+    return WatchedRequest(recorder.watch, PATH + method, request, FakeCall(**call), prediction_status)
 
 
 async def taken(recording: Recording) -> list[Any]:
     """All that was recorded, but for begin and end."""
     recording.finish("over")
     frames = Frames()
-    found = [
+    entries = [
         entry async for data in recording.frames() for each in frames.feed(data) for entry in unpack(each)
     ]
-    return found[1:-1]
+    return entries[1:-1]
 
 
 async def test_a_call(recorder: Recorder) -> None:
@@ -56,7 +56,7 @@ async def test_a_call(recorder: Recorder) -> None:
     assert isinstance(call, Call)
     assert (call.method, call.target, call.model, call.version) == (b"gRPC", f"{PATH}Predictions", "m", None)
     assert call.headers == [(b"x-mark", b"1"), (b"grpc-timeout", b"2000m")]
-    assert _Asked.FromString(call.body).input["data"] == b"x"
+    assert _Request.FromString(call.body).input["data"] == b"x"
     assert (call.number, call.status, code_of(call.lines)) == (1, 200, 0)
     assert call.answer == message_framed(answer.SerializeToString())
     assert (call.batch, call.batch_size, call.timing) == ("b", 2, (1.0, 2.0))

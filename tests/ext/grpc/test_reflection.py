@@ -33,7 +33,7 @@ async def ask(name: str, **query: Any) -> Any:
 
     service = ReflectionService(name, {_OURS, "a.B"})
     assert set(service.methods) == {"ServerReflectionInfo"}
-    (answer,) = [each async for each in service.tell(requests(), FakeCall())]
+    (answer,) = [each async for each in service.respond(requests(), FakeCall())]
     assert (answer.valid_host, answer.original_request) == ("here", request)
     return answer
 

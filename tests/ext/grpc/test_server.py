@@ -39,10 +39,12 @@ def servers(settings: Settings) -> GrpcServers:
         settings=settings,
         registry=SimpleNamespace(healthy=True),
         tokens=None,
+        metrics=SimpleNamespace(response=lambda *_: None),
         off_loop=SimpleNamespace(helpers=None),
         shared=None,
     )
-    return GrpcServers(services, lambda *_: None, rpcs=triton_rpcs(services))
+    access: Any = SimpleNamespace(log=lambda *_: None)
+    return GrpcServers(services, access, rpcs=triton_rpcs(services))
 
 
 @contextlib.asynccontextmanager

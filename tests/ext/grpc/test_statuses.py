@@ -28,16 +28,16 @@ from modelserver.errors import (
     StartFailed,
     WorkerDied,
 )
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.statuses import (
-    Refused,
-    Tell,
-    by_http,
-    http_class,
-    tell_as_torchserve,
-    tell_management,
-    tell_open_inference,
-    tell_prediction,
+    RefusedRequest,
+    StatusCode,
+    ToStatus,
+    code_of_http,
+    http_status,
+    management_status,
+    open_inference_status,
+    prediction_status,
+    torchserve_status,
 )
 from modelserver.surface.http.intake import IntakeFull
 
@@ -73,13 +73,13 @@ def test_codes_are_those_of_grpc() -> None:
 @pytest.mark.parametrize(("status", "code"), _TABLE.items())
 def test_http_status_has_its_code(status: int, code: int) -> None:
     """The table of reference 20."""
-    assert by_http(status) == code
+    assert code_of_http(status) == code
 
 
 @pytest.mark.parametrize("code", StatusCode)
 def test_code_counts_as_success_or_whose_fault(code: StatusCode) -> None:
     """Each code counts as success, the client's fault or the server's."""
-    like = http_class(code) // 100
+    like = http_status(code) // 100
 
     servers = {"UNKNOWN", "INTERNAL", "UNAVAILABLE", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
     assert like == (2 if code is StatusCode.OK else 5 if code.name in servers else 4)
@@ -105,19 +105,19 @@ def test_code_counts_as_success_or_whose_fault(code: StatusCode) -> None:
 )
 def test_refused_prediction_is_internal(error: ModelServerError, text: str) -> None:
     """Whatever the reason, it is INTERNAL, as a recording of TorchServe 0.12 has it."""
-    assert tell_as_torchserve(Refused(error)) == (StatusCode.INTERNAL, text)
+    assert torchserve_status(RefusedRequest(error)) == (StatusCode.INTERNAL, text)
     if error.status != 503:
-        assert tell_prediction(Refused(error)) == (StatusCode.INTERNAL, text)
+        assert prediction_status(RefusedRequest(error)) == (StatusCode.INTERNAL, text)
 
 
 @pytest.mark.parametrize("error", [ServiceUnavailable("full"), IntakeFull(1), no_worker("m")])
 def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
     """What is 503 over REST is UNAVAILABLE in all services, the code on which clients of gRPC retry."""
-    code, text = tell_prediction(Refused(error))
+    code, text = prediction_status(RefusedRequest(error))
 
     assert code is StatusCode.UNAVAILABLE
     assert text == f"{error.message}\norg.pytorch.serve.http.ServiceUnavailableException"
-    assert tell_open_inference(error) == (StatusCode.UNAVAILABLE, error.message)
+    assert open_inference_status(error) == (StatusCode.UNAVAILABLE, error.message)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_refusals_that_clients_may_repeat(error: ModelServerError) -> None:
 )
 def test_failed_prediction_has_the_code_of_its_status(error: ModelServerError, code: StatusCode) -> None:
     """By the HTTP status, with the class on the second line."""
-    result, text = tell_prediction(error)
+    result, text = prediction_status(error)
 
     assert result is code
     assert text == f"{error.message}\norg.pytorch.serve.http.{error.type}"
@@ -155,7 +155,7 @@ def test_failed_prediction_has_the_code_of_its_status(error: ModelServerError, c
 )
 def test_management_error_has_its_code(error: ModelServerError, code: StatusCode) -> None:
     """The table of reference 20; what TorchServe does not map is UNKNOWN, but has a text."""
-    result, text = tell_management(error)
+    result, text = management_status(error)
 
     assert result is code
     assert text
@@ -174,11 +174,11 @@ def test_management_error_has_its_code(error: ModelServerError, code: StatusCode
 )
 def test_open_inference_error_has_its_code(error: ModelServerError, code: StatusCode, text: str) -> None:
     """By the status and the text that V2 has over REST."""
-    assert tell_open_inference(error) == (code, text)
+    assert open_inference_status(error) == (code, text)
 
 
-@pytest.mark.parametrize("tell", [tell_prediction, tell_management, tell_open_inference])
-def test_long_message_is_cut_before_its_class(tell: Tell) -> None:
+@pytest.mark.parametrize("tell", [prediction_status, management_status, open_inference_status])
+def test_long_message_is_cut_before_its_class(tell: ToStatus) -> None:
     """A message is cut, but neither the request's id nor TorchServe's class after it."""
     error = HandlerError("x" * 5000, 503)
     error.request_id = "mine"
@@ -186,13 +186,13 @@ def test_long_message_is_cut_before_its_class(tell: Tell) -> None:
 
     message, _, kind = text.partition("\n")
     assert message == "x" * 4096 + " [request mine]"
-    assert kind == ("" if tell is tell_open_inference else "org.pytorch.serve.http.InternalServerException")
+    assert kind == ("" if tell is open_inference_status else "org.pytorch.serve.http.InternalServerException")
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
 def test_long_message_fits_into_a_header(letter: str) -> None:
     """A message fits into a header, in which gRPC writes bytes that are not ASCII with three."""
-    _, text = tell_open_inference(HandlerError(letter * 9000, 503, 500))
+    _, text = open_inference_status(HandlerError(letter * 9000, 503, 500))
 
     assert 4000 < len(quote(text)) <= 4096
     assert set(text) == {letter}
@@ -200,6 +200,6 @@ def test_long_message_fits_into_a_header(letter: str) -> None:
 
 def test_long_refusal_is_cut() -> None:
     """The same for what no queue accepted."""
-    _, text = tell_as_torchserve(Refused(ServiceUnavailable("x" * 5000)))
+    _, text = torchserve_status(RefusedRequest(ServiceUnavailable("x" * 5000)))
 
     assert text == "x" * 4096 + "\nInternalServerException.()"

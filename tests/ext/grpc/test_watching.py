@@ -10,9 +10,8 @@ import pytest
 from tests.ext.grpc.calling import FakeCall
 
 from modelserver.errors import ServiceUnavailable
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.statuses import FAILED, tell_prediction
+from modelserver.ext.grpc.statuses import FAILED, StatusCode, prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest, WholeCall
 from modelserver.surface.watching import Watcher
 
@@ -22,7 +21,7 @@ LINES = (
     b"grpc-status: 0\r\nx-batch-id: b\r\nx-batch-size: 2\r\n"
     b"server-timing: queue;dur=1.000, inference;dur=2.000\r\n"
 )
-_Asked = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
 _Answer = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 TYPE = "application/protobuf; proto=org.pytorch.serve.grpc.inference.PredictionResponse"
 
@@ -59,9 +58,9 @@ class Notes(Watcher):
 
 def begin(notes: Notes | None) -> WatchedRequest:
     """A request of a service."""
-    asked = _Asked(model_name="m", model_version="2")
+    request = _Request(model_name="m", model_version="2")
     watch = None if notes is None else notes.watch
-    return WatchedRequest(watch, "/service/Predictions", asked, FakeCall(), tell_prediction)
+    return WatchedRequest(watch, "/service/Predictions", request, FakeCall(), prediction_status)
 
 
 def test_request_and_answer_reach_the_watcher() -> None:
@@ -79,7 +78,7 @@ def test_request_and_answer_reach_the_watcher() -> None:
     seen = notes.watched
     assert (seen.method, seen.target.text, seen.code) == (b"gRPC", "/service/Predictions", 0)
     assert (seen.target.route.model, seen.target.route.version) == ("m", "2")
-    assert _Asked.FromString(seen.body).model_name == "m"
+    assert _Request.FromString(seen.body).model_name == "m"
 
 
 def test_parts_reach_the_watcher_and_can_be_joined() -> None:
@@ -99,7 +98,7 @@ def test_parts_reach_the_watcher_and_can_be_joined() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (ServiceUnavailable("later"), *tell_prediction(ServiceUnavailable("later"))),
+        (ServiceUnavailable("later"), *prediction_status(ServiceUnavailable("later"))),
         (ValueError("secret"), StatusCode.INTERNAL, FAILED),
         (asyncio.CancelledError(), None, ""),
         (GeneratorExit(), None, ""),

@@ -13,9 +13,9 @@ import pytest
 from tests.tools.migrate.grpc_player import playing_grpc
 from tests.tools.migrate.sites import recorded
 
-from modelserver.ext.grpc.client import Replied
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.statuses import StatusCode
+from modelserver.tools.grpc_client import CallResult
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import Port, Probe, Response
@@ -88,8 +88,8 @@ def test_a_message_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off, or of another kind."""
     (ping, *_) = general(NOBODY)
     for body in (b"\0\0\0\0\x09x", b"\0\0", b"\0\0\0\0\x02\xff\xff", b"\x01\0\0\0\0"):
-        replied = Replied(StatusCode.OK, b"", body)
-        monkeypatch.setattr(grpc_calls, "ask", lambda *_, replied=replied: replied)
+        replied = CallResult(StatusCode.OK, b"", body)
+        monkeypatch.setattr(grpc_calls, "send_call", lambda *_, replied=replied: replied)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             assert send(ping, listening.getsockname()).status == 0
 

@@ -8,11 +8,11 @@ import pytest
 from tests.e2e.conftest import MODEL_CODE
 
 from modelserver.errors import ConfigError
-from modelserver.ext.grpc.client import messages_of
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.recording.entries import code_of
 from modelserver.models.settings.load import load_settings
 from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.grpc_client import messages_of
 from modelserver.tools.replay.command import main
 from modelserver.tools.replay.exact import RecordedBatch, Replayed, archive_of, batches_of, replay_exactly
 from modelserver.tools.replay.sender import TimedResponse

@@ -14,9 +14,9 @@ import pytest
 from tests.odd_servers import answering, listening
 
 from modelserver.errors import ConfigError
-from modelserver.ext.grpc.client import messages_of
 from modelserver.ext.recording.entries import code_of
 from modelserver.surface.tls.throwaway import make_certificate
+from modelserver.tools.grpc_client import messages_of
 from modelserver.tools.replay.sender import Destination, send, send_grpc
 
 if TYPE_CHECKING:

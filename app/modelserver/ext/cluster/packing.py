@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import stat
 import tarfile
@@ -19,10 +20,12 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+_log = logging.getLogger("modelserver.workers")
 
 PIECE: Final = 256 << 10
 """Bytes that a piece of the stream has at most."""
@@ -115,11 +118,11 @@ class Packer:
     async def _pack(self, model_dir: Path) -> Packed:
         entries = await asyncio.to_thread(_entries, model_dir)
         async with self._hashing:  # the disk is busy with one
-            found = self._packed.get(model_dir)
-            if found is None or found._entries != entries:
+            packed = self._packed.get(model_dir)
+            if packed is None or packed._entries != entries:
                 await asyncio.to_thread(self._forget_removed)
-                found = self._packed[model_dir] = await asyncio.to_thread(_hashed, model_dir, entries)
-        return found
+                packed = self._packed[model_dir] = await asyncio.to_thread(_hashed, model_dir, entries)
+        return packed
 
     def _ended(self, model_dir: Path, done: asyncio.Task[Packed]) -> None:
         del self._running[model_dir]
@@ -165,8 +168,8 @@ def _entries(model_dir: Path) -> tuple[_Entry, ...]:
 
 
 def _below(root: Path, folder: str) -> Iterator[_Entry]:
-    with os.scandir(root / folder) as found:
-        children = sorted(found, key=lambda child: os.fsencode(child.name))
+    with os.scandir(root / folder) as entries:
+        children = sorted(entries, key=lambda child: os.fsencode(child.name))
     for child in children:
         info = tarfile.TarInfo(f"{folder}{child.name}")
         status = child.stat(follow_symlinks=False)
@@ -206,3 +209,37 @@ def _header(info: tarfile.TarInfo) -> bytes:
 def _state(status: os.stat_result) -> tuple[int, ...]:
     """Differs if a file was changed or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class ArchiveSender(asyncio.Protocol):
+    """Sends a model's stream from ``offset`` to its end to an agent, and closes the connection."""
+
+    def __init__(self, packed: Packed, offset: int) -> None:
+        self._packed = packed
+        self._offset = offset
+        self._room = asyncio.Event()
+        self._room.set()
+        self._sending: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._sending = asyncio.create_task(self._send(cast("asyncio.Transport", transport)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    async def _send(self, transport: asyncio.Transport) -> None:
+        try:
+            async for piece in self._packed.read(self._offset):
+                transport.write(piece)
+                await self._room.wait()
+        except PackingFailed as error:
+            # The agent notices that bytes are missing.
+            _log.error("%s", error)
+        transport.close()

@@ -15,31 +15,17 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import modelserver
 from modelserver.engine.worker.parent import die_with
+from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.ray_joining import NAMESPACE, Unusable, join, one_line
-from modelserver.ext.cluster.ray_messages import (
-    Ended,
-    Joined,
-    Place,
-    Placed,
-    Refused,
-    State,
-    ToHelper,
-    Watch,
-    Withdraw,
-    actor_names,
-    decode_to_helper,
-    encode,
-)
 from modelserver.ext.cluster.ray_needs import impossible, needed, situation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from modelserver.ext.cluster.ray_messages import FromHelper
 
 # Seconds: between looks whether Ray can be reached; for that; of waiting after which an impossible demand is
 # called so; for the last requests when the server has ended the talk.
@@ -53,7 +39,10 @@ _THREADS = 8
 _ANEW = "WrongClusterID"
 
 
-class Places:
+_Watched: TypeAlias = messages.PlaceActors | messages.WatchActors
+
+
+class ActorPlaces:
     """The actors of one server.
 
     Args:
@@ -62,26 +51,26 @@ class Places:
         report: sends a message to the server, from any thread.
     """
 
-    def __init__(self, ray: Any, agent_class: type, report: Callable[[FromHelper], None]) -> None:
+    def __init__(self, ray: Any, agent_class: type, report: Callable[[messages.FromHelper], None]) -> None:
         self._ray = ray
         self._class = ray.remote(agent_class)
         self._report = report
         self._lock = threading.Lock()
         self._actors: dict[str, list[Any]] = {}
-        # Those that are being created, and whether they are still wanted.
+        # Those that are being created, and whether they are still needed.
         self._creating: dict[str, bool] = {}
         # Those without a machine yet: since when, and what they ask for.
         self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="places")
 
-    def handle(self, request: ToHelper) -> None:
+    def handle(self, request: messages.ToHelper) -> None:
         """Performs a request; requests for one actor in their order."""
-        if isinstance(request, Place):
+        if isinstance(request, messages.PlaceActors):
             with self._lock:
                 self._creating[request.name] = True
                 self._waiting[request.id] = (time.monotonic(), request.options)
             self._threads.submit(self._place, request)
-        elif isinstance(request, Watch):
+        elif isinstance(request, messages.WatchActors):
             self._threads.submit(self._watch, request)
         elif not self._cancelled(request.name):
             self._threads.submit(self._withdraw, request)
@@ -109,11 +98,11 @@ class Places:
                 return True
         return False
 
-    def _place(self, request: Place) -> None:
+    def _place(self, request: messages.PlaceActors) -> None:
         actors: list[Any] = []
         try:
             for name, options in zip(
-                actor_names(request.name, request.ranks), self._options(request), strict=True
+                messages.actor_names(request.name, request.ranks), self._options(request), strict=True
             ):
                 actors.append(
                     self._class.options(
@@ -128,9 +117,9 @@ class Places:
             self._give_back(request, actors)
             return
         with self._lock:
-            if wanted := self._creating.pop(request.name):
+            if needed := self._creating.pop(request.name):
                 self._actors[request.name] = list(actors)
-        if not wanted:
+        if not needed:
             self._end(request.id, "it was withdrawn")
             self._give_back(request, actors)
             return
@@ -139,7 +128,7 @@ class Places:
             actor.alive.remote().future().add_done_callback(lambda call: self._placed(request, up, call))
             self._until_ended(request, actor, actor.run.remote(invitation))
 
-    def _options(self, request: Place) -> Iterator[dict[str, Any]]:
+    def _options(self, request: messages.PlaceActors) -> Iterator[dict[str, Any]]:
         """Those of each actor; of a group, each has a bundle of its own."""
         if not request.strategy:
             yield request.options
@@ -157,27 +146,27 @@ class Places:
         for index in range(request.ranks):
             yield {**own, "scheduling_strategy": strategy(group, placement_group_bundle_index=index)}
 
-    def _placed(self, request: Place, up: list[Any], call: Any) -> None:
+    def _placed(self, request: messages.PlaceActors, up: list[Any], call: Any) -> None:
         if call.exception() is not None:
             return
         with self._lock:
             up.append(call)
             complete = len(up) == len(request.invitations)
         if complete and self._waiting.pop(request.id, None) is not None:
-            self._report(Placed(request.id))
+            self._report(messages.ActorsPlaced(request.id))
 
-    def _find(self, request: Watch | Withdraw) -> tuple[list[Any], str]:
+    def _find(self, request: messages.ToHelper) -> tuple[list[Any], str]:
         """Its actors that Ray knows, and why not those that are missing."""
-        found, missing = [], ""
-        for name in actor_names(request.name, request.ranks):
+        actors, missing = [], ""
+        for name in messages.actor_names(request.name, request.ranks):
             try:
-                found.append(self._ray.get_actor(name, namespace=NAMESPACE))
+                actors.append(self._ray.get_actor(name, namespace=NAMESPACE))
             except Exception as error:  # noqa: BLE001, PERF203 - it has ended, or Ray has
                 unknown = isinstance(error, ValueError)
                 missing = "Ray does not know it any more" if unknown else one_line(error)
-        return found, missing
+        return actors, missing
 
-    def _watch(self, request: Watch) -> None:
+    def _watch(self, request: messages.WatchActors) -> None:
         actors, missing = self._find(request)
         with self._lock:
             self._actors[request.name] = list(actors)
@@ -188,18 +177,18 @@ class Places:
         for actor in actors:
             self._watch_actor(request, actor)
 
-    def _watch_actor(self, request: Place | Watch, actor: Any) -> None:
+    def _watch_actor(self, request: _Watched, actor: Any) -> None:
         # It is answered after the agent's end, if at all: the actor has one thread.
         self._until_ended(request, actor, actor.alive.remote())
 
-    def _until_ended(self, request: Place | Watch, actor: Any, call: Any) -> None:
+    def _until_ended(self, request: _Watched, actor: Any, call: Any) -> None:
         """Reports the end of the actor's long call."""
         errors = self._ray.exceptions
 
         def ended(done: Any) -> None:
             error = done.exception()
             if isinstance(error, errors.ActorUnavailableError):
-                # Out of reach for a moment, which is no end.
+                # A node that is briefly unreachable has not failed.
                 again = self._threads.submit, (self._watch_actor, request, actor)
                 threading.Timer(_LOOKS, *again).start()
                 return
@@ -215,13 +204,13 @@ class Places:
 
         call.future().add_done_callback(ended)
 
-    def _kill(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+    def _kill(self, request: messages.ToHelper, actors: list[Any]) -> None:
         for actor in actors:
             # It may have ended.
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
 
-    def _give_back(self, request: Place | Watch | Withdraw, actors: list[Any]) -> None:
+    def _give_back(self, request: messages.ToHelper, actors: list[Any]) -> None:
         """Kills these actors, the last ones, and frees what was reserved for all."""
         self._kill(request, actors)
         if request.ranks:
@@ -231,9 +220,9 @@ class Places:
 
     def _end(self, id_: int, how: str, left: int = 0) -> None:
         self._waiting.pop(id_, None)
-        self._report(Ended(id_, how, left))
+        self._report(messages.ActorEnded(id_, how, left))
 
-    def _withdraw(self, request: Withdraw) -> None:
+    def _withdraw(self, request: messages.WithdrawActors) -> None:
         with self._lock:
             actors = self._actors.pop(request.name, None)
         self._give_back(request, self._find(request)[0] if actors is None else actors)
@@ -246,9 +235,9 @@ class Reporter:
         self._output = output
         self._lock = threading.Lock()
 
-    def __call__(self, message: FromHelper) -> None:
+    def __call__(self, message: messages.FromHelper) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._output.write(encode(message) + b"\n")
+            self._output.write(messages.encode(message) + b"\n")
             self._output.flush()
 
 
@@ -256,11 +245,11 @@ class Requests:
     """Reads what the server asks for; ends the process with the server, also while it joins or hangs."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self._requests: queue.SimpleQueue[ToHelper | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[messages.ToHelper | None] = queue.SimpleQueue()
         self._joined = threading.Event()
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
 
-    def perform(self, places: Places) -> None:
+    def perform(self, places: ActorPlaces) -> None:
         """Hands them to ``places`` until the server wants no more."""
         self._joined.set()
         while (request := self._requests.get()) is not None:
@@ -269,14 +258,14 @@ class Requests:
 
     def _read(self, source: IO[bytes]) -> None:
         for line in source:
-            self._requests.put(decode_to_helper(line))
+            self._requests.put(messages.decode_to_helper(line))
         self._requests.put(None)
         if self._joined.is_set():
             time.sleep(_LAST_PATIENCE)
         os._exit(0)
 
 
-def watch_ray(address: str, places: Places, report: Callable[[FromHelper], None]) -> None:
+def watch_ray(address: str, places: ActorPlaces, report: Callable[[messages.FromHelper], None]) -> None:
     """Reports for ever whether Ray can be reached, and what is free while actors wait for a machine.
 
     If Ray hangs, so does this: the server notices that nothing is reported.
@@ -286,18 +275,18 @@ def watch_ray(address: str, places: Places, report: Callable[[FromHelper], None]
         time.sleep(_LOOKS)
 
 
-def _left_behind() -> Refused:
+def _left_behind() -> messages.ClusterRefused:
     """Asks the server for another helper."""
-    return Refused("the cluster was started anew, and has to be joined again")
+    return messages.ClusterRefused("the cluster was started anew, and has to be joined again")
 
 
-def _state(address: str, places: Places) -> State | Refused:
+def _state(address: str, places: ActorPlaces) -> messages.RayState | messages.ClusterRefused:
     if lost := unreachable(address):
-        return State(lost)
+        return messages.RayState(lost)
     try:
-        return State("", *places.situation())
+        return messages.RayState("", *places.situation())
     except Exception as error:  # noqa: BLE001 - Ray has a dozen kinds; the server is told
-        return _left_behind() if _ANEW in str(error) else State(one_line(error))
+        return _left_behind() if _ANEW in str(error) else messages.RayState(one_line(error))
 
 
 def unreachable(address: str) -> str:
@@ -327,11 +316,11 @@ def main() -> None:
         # It imports Ray.
         from modelserver.ext.cluster.node.ray_actor import AgentActor  # noqa: PLC0415
     except (Unusable, ImportError) as error:
-        report(Refused(str(error)))
+        report(messages.ClusterRefused(str(error)))
         os._exit(1)
-    places = Places(ray, AgentActor, report)
+    places = ActorPlaces(ray, AgentActor, report)
     alive = sum(node["Alive"] for node in ray.nodes())
-    report(Joined(ray.__version__, modelserver.__version__, alive))
+    report(messages.ClusterJoined(ray.__version__, modelserver.__version__, alive))
     threading.Thread(target=watch_ray, args=(address, places, report), daemon=True).start()
     requests.perform(places)
     # Ray's own ending takes seconds, and nothing is left to do.

@@ -65,10 +65,10 @@ def join(address: str) -> Any:
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine as it calls itself; names that cannot be resolved are not."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), None)
+        addresses = socket.getaddrinfo(host.strip("[]"), None)
     except OSError:
         return False
-    return bool(found) and all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
+    return bool(addresses) and all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)
 
 
 def demands_token(address: str) -> bool:
@@ -87,12 +87,12 @@ def demands_token(address: str) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        said = ""
+        state = ""
     else:
-        said = tried.stdout.strip()
-    if said not in {"open", "closed"}:
+        state = tried.stdout.strip()
+    if state not in {"open", "closed"}:
         raise Unusable(f"whether the Ray cluster at {address} demands a token cannot be found out")
-    return said == "closed"
+    return state == "closed"
 
 
 def explained(error: BaseException, address: str) -> str:
@@ -159,10 +159,10 @@ def _look_at(ray: Any, address: str) -> tuple[dict[str, str], list[str]]:
     try:
         client = ray._raylet.GcsClient(address=address)
         about = client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=_ANSWER_PATIENCE)
-        found: Iterable[Any] = client.get_all_node_info(timeout=_ANSWER_PATIENCE).values()
+        nodes: Iterable[Any] = client.get_all_node_info(timeout=_ANSWER_PATIENCE).values()
     except Exception as error:
         raise Unusable(explained(error, address)) from error
-    alive = [node for node in found if node.state == 0]
+    alive = [node for node in nodes if node.state == 0]
     if not alive:
         raise Unusable(f"the Ray cluster at {address} has no nodes")
     return json.loads(about or b"{}"), [str(node.node_manager_address) for node in alive]
@@ -171,12 +171,12 @@ def _look_at(ray: Any, address: str) -> tuple[dict[str, str], list[str]]:
 def _check_versions(ray: Any, about: dict[str, str], address: str) -> None:
     """Ray's must be equal, and Python's too, if Ray is not told that major and minor are enough."""
     own = ray.__version__, ".".join(map(str, sys.version_info[:3]))
-    theirs = about.get("ray_version", own[0]), about.get("python_version", own[1])
+    cluster = about.get("ray_version", own[0]), about.get("python_version", own[1])
     parts = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
-    if own[0] == theirs[0] and own[1].split(".")[:parts] == theirs[1].split(".")[:parts]:
+    if own[0] == cluster[0] and own[1].split(".")[:parts] == cluster[1].split(".")[:parts]:
         return
     raise Unusable(
-        f"the Ray cluster at {address} runs Ray {theirs[0]} with Python {theirs[1]}, but ray_python "
+        f"the Ray cluster at {address} runs Ray {cluster[0]} with Python {cluster[1]}, but ray_python "
         f"({sys.executable}) has Ray {own[0]} with Python {own[1]}"
     )
 

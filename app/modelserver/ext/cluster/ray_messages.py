@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Place(Struct, frozen=True, tag="place"):
+class PlaceActors(Struct, frozen=True, tag="place"):
     """Create an actor with these options of Ray for each invitation, and give it that.
 
     With a ``strategy`` they are a placement group, and have their places together.
@@ -26,25 +26,25 @@ class Place(Struct, frozen=True, tag="place"):
         return len(self.invitations) if self.strategy else 0
 
     def __repr__(self) -> str:
-        return f"Place({self.id}, {self.name!r}, {self.options})"
+        return f"PlaceActors({self.id}, {self.name!r}, {self.options})"
 
 
-class Watch(Struct, frozen=True, tag="watch"):
-    """Report the ends of actors that another helper has created; ``ranks`` as in :class:`Place`."""
+class WatchActors(Struct, frozen=True, tag="watch"):
+    """Report the ends of actors that another helper has created; ``ranks`` as in :class:`PlaceActors`."""
 
     id: int
     name: str
     ranks: int = 0
 
 
-class Withdraw(Struct, frozen=True, tag="withdraw"):
-    """Kill actors, also those that another helper has created; ``ranks`` as in :class:`Place`."""
+class WithdrawActors(Struct, frozen=True, tag="withdraw"):
+    """Kill actors, also those that another helper has created; ``ranks`` as in :class:`PlaceActors`."""
 
     name: str
     ranks: int = 0
 
 
-class Joined(Struct, frozen=True, tag="joined"):
+class ClusterJoined(Struct, frozen=True, tag="joined"):
     """The helper is part of the cluster. ``modelserver`` is the version there."""
 
     ray: str
@@ -52,19 +52,19 @@ class Joined(Struct, frozen=True, tag="joined"):
     nodes: int
 
 
-class Refused(Struct, frozen=True, tag="refused"):
+class ClusterRefused(Struct, frozen=True, tag="refused"):
     """The cluster cannot be used; the helper ends. The reason is one line."""
 
     reason: str
 
 
-class Placed(Struct, frozen=True, tag="placed"):
+class ActorsPlaced(Struct, frozen=True, tag="placed"):
     """Machines have been found: all actors run there, and have their invitations."""
 
     id: int
 
 
-class Ended(Struct, frozen=True, tag="ended"):
+class ActorEnded(Struct, frozen=True, tag="ended"):
     """An actor has ended, or cannot be created; ``left`` others of its group run."""
 
     id: int
@@ -72,7 +72,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     left: int = 0
 
 
-class State(Struct, frozen=True, tag="state"):
+class RayState(Struct, frozen=True, tag="state"):
     """Sent all the time. ``lost``: why Ray cannot be reached.
 
     While actors wait for a machine, ``situation`` is what is free, and ``impossible`` what no node has.
@@ -88,8 +88,8 @@ def actor_names(name: str, ranks: int) -> list[str]:
     return [f"{name}:{rank}" for rank in range(ranks)] if ranks else [name]
 
 
-ToHelper = Place | Watch | Withdraw
-FromHelper = Joined | Refused | Placed | Ended | State
+ToHelper = PlaceActors | WatchActors | WithdrawActors
+FromHelper = ClusterJoined | ClusterRefused | ActorsPlaced | ActorEnded | RayState
 
 encode = msgspec.json.Encoder().encode
 decode_to_helper = msgspec.json.Decoder(ToHelper).decode

@@ -30,7 +30,7 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
     fitting = [
         node
         for node in alive
-        if all(_admits(wanted, node.get("Labels", {}).get(name)) for name, wanted in selector.items())
+        if all(_admits(expression, node.get("Labels", {}).get(name)) for name, expression in selector.items())
     ]
     if selector and not fitting:
         return "no node has the labels " + ", ".join(f"{name}={value}" for name, value in selector.items())
@@ -42,19 +42,19 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
     for name, amount in amounts.items():
         most = max((total.get(name, 0) for total in totals), default=0)
         if most < amount:
-            return f"{where} {_said(name, amount)}, at most {_said(name, most)}"
-    return f"{where} " + " with ".join(_said(name, amount) for name, amount in amounts.items())
+            return f"{where} {_amount(name, amount)}, at most {_amount(name, most)}"
+    return f"{where} " + " with ".join(_amount(name, amount) for name, amount in amounts.items())
 
 
 def situation(free: Mapping[str, float], total: Mapping[str, float]) -> str:
     """What is free of what there is, as Ray sums it over the nodes."""
     names = [name for name in total if not name.startswith("node:") and name != "object_store_memory"]
     order = sorted(names, key=lambda name: ({"CPU": 0, "GPU": 1, "memory": 2}.get(name, 3), name))
-    sums = ", ".join(f"{_number(name, free.get(name, 0))} of {_said(name, total[name])}" for name in order)
+    sums = ", ".join(f"{_number(name, free.get(name, 0))} of {_amount(name, total[name])}" for name in order)
     return f"Ray has free {sums}" if sums else "Ray has no nodes"
 
 
-def _said(name: str, amount: float) -> str:
+def _amount(name: str, amount: float) -> str:
     return f"{_number(name, amount)} {'GiB memory' if name == 'memory' else name}"
 
 
@@ -62,11 +62,11 @@ def _number(name: str, amount: float) -> str:
     return f"{round(amount / _GIB if name == 'memory' else amount, 2):g}"
 
 
-def _admits(wanted: str, value: str | None) -> bool:
-    """Whether a label's value is as wanted: ``x``, ``!x``, ``in(x, y)`` or ``!in(x, y)``."""
-    listed = _LIST.fullmatch(wanted)
+def _admits(expression: str, value: str | None) -> bool:
+    """Whether a label's value fits: ``x``, ``!x``, ``in(x, y)`` or ``!in(x, y)``."""
+    listed = _LIST.fullmatch(expression)
     if listed:
         negated, values = bool(listed[1]), {part.strip() for part in listed[2].split(",")}
     else:
-        negated, values = wanted.startswith("!"), {wanted.removeprefix("!")}
+        negated, values = expression.startswith("!"), {expression.removeprefix("!")}
     return (value in values) != negated

@@ -15,25 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import modelserver
+from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.placing import NoPlace
-from modelserver.ext.cluster.ray_messages import (
-    Ended,
-    Joined,
-    Place,
-    Placed,
-    Refused,
-    State,
-    Watch,
-    Withdraw,
-    decode_from_helper,
-    encode,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from modelserver.engine.demand import Demand
-    from modelserver.ext.cluster.ray_messages import FromHelper, ToHelper
 
 _log = logging.getLogger("modelserver.workers")
 
@@ -62,7 +50,7 @@ _FRAME = re.compile(r"0x[0-9a-f]+|^\*\*\*")
 class RayPlacement:
     """The place of a worker's actors. ``placed``: whether Ray has found machines for them."""
 
-    def __init__(self, placer: RayPlacer, request: Place) -> None:
+    def __init__(self, placer: RayPlacer, request: messages.PlaceActors) -> None:
         self._placer = placer
         self.id = request.id
         self.name = request.name
@@ -93,14 +81,14 @@ class RayPlacer:
         self._count = 0
         self._places: dict[int, RayPlacement] = {}
         # Actors to kill once there is a helper again.
-        self._unwanted: set[Withdraw] = set()
+        self._unwanted: set[messages.WithdrawActors] = set()
         self._process: asyncio.subprocess.Process | None = None
         self._joined = False
         # Why Ray cannot be used; empty if it can, or if that is not known yet. ``_known`` is set when it is.
         self._lost = ""
         self._known = asyncio.Event()
-        self._state = State()
-        self._told: set[str] = set()
+        self._state = messages.RayState()
+        self._logged: set[str] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._closing = False
         self._stop = asyncio.Event()
@@ -121,7 +109,7 @@ class RayPlacer:
         group = ("SPREAD" if spread else "PACK") if len(invitations) > 1 else ""
         if not group:
             options["scheduling_strategy"] = "SPREAD" if spread else "DEFAULT"
-        request = Place(self._count, name, list(invitations), options, group)
+        request = messages.PlaceActors(self._count, name, list(invitations), options, group)
         placement = self._places[request.id] = RayPlacement(self, request)
         self._send(request)
         return placement
@@ -156,12 +144,12 @@ class RayPlacer:
             self._process.kill()
         await asyncio.wait([self._keeper])
 
-    def _send(self, request: ToHelper) -> None:
+    def _send(self, request: messages.ToHelper) -> None:
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(encode(request) + b"\n")
+            self._process.stdin.write(messages.encode(request) + b"\n")
 
     def _kill(self, placement: RayPlacement) -> None:
-        withdraw = Withdraw(placement.name, placement.ranks)
+        withdraw = messages.WithdrawActors(placement.name, placement.ranks)
         if self._joined:
             self._send(withdraw)
         else:
@@ -234,54 +222,54 @@ class RayPlacer:
                 line = await asyncio.wait_for(process.stdout.readline(), patience)
                 if not line:
                     return ""
-                message = decode_from_helper(line)
+                message = messages.decode_from_helper(line)
             except asyncio.TimeoutError:
                 doing = "said nothing" if self._joined else "could not join"
                 return f"Ray at {self._address} hangs: the helper {doing} within {patience:g} s"
             except (ValueError, msgspec.DecodeError) as error:
                 return f"the helper that talks with Ray said what cannot be read: {error}"
-            if isinstance(message, Refused):
+            if isinstance(message, messages.ClusterRefused):
                 return message.reason
-            if isinstance(message, Joined) and message.modelserver != modelserver.__version__:
+            if isinstance(message, messages.ClusterJoined) and message.modelserver != modelserver.__version__:
                 return (
                     f"ray_python ({self._python}) has modelserver {message.modelserver}, "
                     f"the server is {modelserver.__version__}"
                 )
             self._take(message)
 
-    def _take(self, message: FromHelper) -> None:
-        if isinstance(message, Joined):
+    def _take(self, message: messages.FromHelper) -> None:
+        if isinstance(message, messages.ClusterJoined):
             self._join(message)
-        elif isinstance(message, State):
+        elif isinstance(message, messages.RayState):
             self._look_at(message)
-        elif isinstance(message, Placed) and message.id in self._places:
+        elif isinstance(message, messages.ActorsPlaced) and message.id in self._places:
             self._places[message.id].placed = True
-        elif isinstance(message, Ended) and message.id in self._places:
+        elif isinstance(message, messages.ActorEnded) and message.id in self._places:
             place = self._places[message.id]
             if not message.left:
                 del self._places[message.id]
             place.end(f"its place on Ray is gone: {message.how}")
 
-    def _join(self, joined: Joined) -> None:
+    def _join(self, joined: messages.ClusterJoined) -> None:
         _log.info("Ray %s at %s can be used: %d nodes", joined.ray, self._address, joined.nodes)
         self._joined = True
-        self._told.clear()
+        self._logged.clear()
         self._lost = ""
         self._known.set()
         for withdraw in self._unwanted:
             self._send(withdraw)
         self._unwanted.clear()
         for placement in self._places.values():
-            self._send(Watch(placement.id, placement.name, placement.ranks))
+            self._send(messages.WatchActors(placement.id, placement.name, placement.ranks))
 
-    def _look_at(self, state: State) -> None:
+    def _look_at(self, state: messages.RayState) -> None:
         if state.lost and not self._lost:
             self._lost = f"Ray cannot be reached: {state.lost}"
             self._tell(self._lost)
             self._give_up_waiting(self._lost)
         elif self._lost and not state.lost:
             _log.info("Ray at %s can be reached again", self._address)
-            self._told.clear()
+            self._logged.clear()
             self._lost = ""
         if state.impossible and state.impossible != self._state.impossible:
             _log.warning("Ray: %s; waiting for such a node", state.impossible)
@@ -290,7 +278,7 @@ class RayPlacer:
     def _lose(self, how: str) -> None:
         """The helper has ended, or there was none; after one that had joined, the next is waited for."""
         had_joined, self._joined = self._joined, False
-        self._state = State()
+        self._state = messages.RayState()
         if self._closing:
             return
         if had_joined and self._lost:
@@ -313,8 +301,8 @@ class RayPlacer:
             placement.end(how)
 
     def _tell(self, how: str) -> None:
-        if how not in self._told:
-            self._told.add(how)
+        if how not in self._logged:
+            self._logged.add(how)
             _log.error("No machine can be had for workers, and workers that run go on: %s; trying again", how)
 
     async def _end_of(self, process: asyncio.subprocess.Process, printed: asyncio.Task[str]) -> str:
@@ -347,12 +335,12 @@ def _environment(server: Mapping[str, str]) -> dict[str, str]:
 async def _last_printed(process: asyncio.subprocess.Process) -> str:
     """The last line of the helper's standard error."""
     assert process.stderr is not None  # noqa: S101 - asked for above
-    kept = b""
+    tail = b""
     while piece := await process.stderr.read(_PRINTED):
-        kept = (kept + piece)[-_PRINTED:]
-    lines = [line.strip() for line in kept.decode(errors="replace").split("\n")]
-    said = [line for line in lines if line and not _FRAME.search(line)]
-    return said[-1][:_LONGEST] if said else ""
+        tail = (tail + piece)[-_PRINTED:]
+    lines = [line.strip() for line in tail.decode(errors="replace").split("\n")]
+    printed = [line for line in lines if line and not _FRAME.search(line)]
+    return printed[-1][:_LONGEST] if printed else ""
 
 
 async def _end(process: asyncio.subprocess.Process, printed: asyncio.Task[str]) -> None:

@@ -14,25 +14,7 @@ from modelserver.engine.pools.spec import Node
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.engine.wire.messages import Recalled
 from modelserver.errors import StartFailed
-from modelserver.ext.cluster.messages import (
-    MAX_MESSAGE,
-    Alive,
-    Condition,
-    FromAgent,
-    Heard,
-    Kill,
-    Meeting,
-    Present,
-    Recall,
-    StartProgress,
-    StartRefused,
-    ToAgent,
-    WantArchive,
-    WorkerEnded,
-    WorkerOutput,
-    WorkerStarted,
-    from_agent_decoder,
-)
+from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.placing import NoPlace
 
 if TYPE_CHECKING:
@@ -60,13 +42,104 @@ _KILL_TIME = 3.0
 _SHARE = 0.1
 
 
-class RemoteWorker(asyncio.Protocol):
+class AgentConnection(asyncio.Protocol):
+    """The connection of a worker's agent, and the lease that both sides keep by messages at intervals.
+
+    ``node`` is the agent's machine. ``round_trip`` is how many seconds a message and its answer take.
+    """
+
+    def __init__(self, label: str, lost_after: float) -> None:
+        self.label = label
+        self.node = Node("")
+        self.round_trip = 0.0
+        self._lost_after = lost_after
+        self._beat_time = min(_BEAT, lost_after / _BEATS)
+        self._loop = asyncio.get_running_loop()
+        self._reader: FrameReader[messages.FromAgent] = FrameReader(
+            messages.from_agent_decoder, messages.MAX_MESSAGE
+        )
+        self._transport: asyncio.Transport | None = None
+        # When the agent last sent something, and when the next beat is due; both by the loop's clock.
+        self._received_at = self._due = 0.0
+        self._beats = 0
+        self._beat_at = 0.0
+        self._beat_timer: asyncio.TimerHandle | None = None
+
+    def lose(self, how: str, status: int = 0) -> None:
+        """It has ended, or is out of reach; ``how``: in words that follow "The worker".
+
+        ``status``: what clients get if it cannot start anywhere.
+        """
+        raise NotImplementedError
+
+    def _take(self, message: messages.FromAgent) -> None:
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._received_at = self._due = self._loop.time()
+        self._beat()
+
+    def data_received(self, data: bytes) -> None:
+        self._received_at = self._loop.time()
+        try:
+            for message, _ in self._reader.feed(data):
+                if isinstance(message, messages.Heard):
+                    self._measure(message.number)
+                else:
+                    self._take(message)
+        except ProtocolError as error:
+            _log.error("The agent of worker %s sent an invalid message: %s", self.label, error)
+            self.lose("is out of reach: its agent cannot be understood")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lose(f"is out of reach: the connection to its node {self.node.name} is lost")
+
+    def send_to_agent(self, message: messages.ToAgent) -> None:
+        """Sends a message; dropped if the agent is out of reach."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(encode(message)))
+
+    def _disconnect(self) -> None:
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _beat(self) -> None:
+        """Sends a sign of life, and notices if the agent sends none."""
+        now = self._loop.time()
+        # If this loop was late, what the agent sent meanwhile is still to be read.
+        self._received_at = min(now, self._received_at + max(0.0, now - self._due))
+        if now - self._received_at > self._lost_after:
+            silence = f"nothing was heard of its node {self.node.name} for {self._lost_after:g} s"
+            _log.error("Worker %s: %s", self.label, silence)
+            self.lose(f"is out of reach: {silence}")
+            return
+        self._beats += 1
+        # The time of the server's loop has milliseconds only.
+        self._beat_at = time.perf_counter()
+        self.send_to_agent(messages.Alive(self._beats))
+        # The end of the lease is noticed at once, not at the next beat after it.
+        pause = min(self._beat_time, self._received_at + self._lost_after - now + _AFTER)
+        self._due = now + pause
+        self._beat_timer = self._loop.call_later(pause, self._beat)
+
+    def _measure(self, number: int) -> None:
+        if number == self._beats:
+            seconds = time.perf_counter() - self._beat_at
+            before = self.round_trip
+            slower = before and seconds > before
+            self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
+
+
+class RemoteWorker(AgentConnection):
     """The process of a worker, and the protocol of its agent's connection.
 
     Args:
         label: of the worker, for the log.
         lost_after: seconds of silence after which the node counts as lost.
-        on_message: the worker's, for what the agent says in its place.
+        on_message: the worker's, for messages that the agent sends in its place.
         on_archive: called when the agent asks for the model's files from an offset.
         measured: gets printed metrics.
 
@@ -83,31 +156,20 @@ class RemoteWorker(asyncio.Protocol):
         on_archive: Callable[[int], None],
         measured: Measured | None = None,
     ) -> None:
-        self.label = label
-        self.node = Node("")
+        super().__init__(label, lost_after)
         self.pid = -1
-        self.round_trip = 0.0
         self.begun: int | None = None
         self.for_memory: bool | None = False
         self.channel: RemoteChannel | None = None
         self.placement: Placement | None = None
-        self._lost_after = lost_after
-        self._beat_time = min(_BEAT, lost_after / _BEATS)
         self._on_message = on_message
         self._on_archive = on_archive
-        self._loop = asyncio.get_running_loop()
-        self._reader: FrameReader[FromAgent] = FrameReader(from_agent_decoder, MAX_MESSAGE)
-        self._transport: asyncio.Transport | None = None
         self._tail: deque[str] = deque(maxlen=LINES_KEPT)
         self._measured = measured
         self._outputs = self._read_output()
-        self._heard = self._due = 0.0
-        self._beats = 0
-        self._beaten = 0.0
-        self._beating: asyncio.TimerHandle | None = None
-        self.present: asyncio.Future[Present] = self._loop.create_future()
-        self.meeting: asyncio.Future[Meeting] = self._loop.create_future()
-        self.started: asyncio.Future[WorkerStarted] = self._loop.create_future()
+        self.present: asyncio.Future[messages.Present] = self._loop.create_future()
+        self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
+        self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         for outcome in (self.present, self.meeting, self.started):
             # Retrieved, even if nobody waits for it any more.
@@ -150,10 +212,10 @@ class RemoteWorker(asyncio.Protocol):
 
     def recall(self, sequence: int) -> None:
         """Asks the agent to take back the batches below ``sequence``, which the worker may not notice."""
-        self.say(Recall(sequence))
+        self.send_to_agent(messages.Recall(sequence))
 
     def kill(self) -> None:
-        self.say(Kill())
+        self.send_to_agent(messages.Kill())
         if self.channel is not None:
             self.channel.close()
         # If it is out of reach, nobody reports its end.
@@ -167,7 +229,8 @@ class RemoteWorker(asyncio.Protocol):
         if self.channel is not None:
             # What it sent before its end may still be read.
             await self.channel.finish(_LAST_WORDS if self.begun is not None else 0.0)
-        self.leave()
+        if self.placement is not None:
+            self.placement.withdraw()
         return how
 
     def last_output(self, lines: int = 20) -> str:
@@ -176,122 +239,57 @@ class RemoteWorker(asyncio.Protocol):
     @property
     def is_alive(self) -> bool:
         """Whether it was heard of a moment ago."""
-        return not self.lost.done() and self._loop.time() - self._heard < 2 * self._beat_time
+        return not self.lost.done() and self._loop.time() - self._received_at < 2 * self._beat_time
 
-    # -- the agent's connection
+    # -- messages of the agent
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._heard = self._due = self._loop.time()
-        self._beat()
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
-        try:
-            for message, _ in self._reader.feed(data):
-                self._take(message)
-        except ProtocolError as error:
-            _log.error("The agent of worker %s sent an invalid message: %s", self.label, error)
-            self.lose("is out of reach: its agent cannot be understood")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lose(f"is out of reach: the connection to its node {self.node.name} is lost")
-
-    def say(self, message: ToAgent) -> None:
-        """Tells the agent; dropped if it is out of reach."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(encode(message)))
-
-    def _take(self, message: FromAgent) -> None:
-        if isinstance(message, Heard):
-            self._measure(message.number)
-        elif isinstance(message, WorkerOutput):
+    def _take(self, message: messages.FromAgent) -> None:
+        if isinstance(message, messages.WorkerOutput):
             self._outputs[message.is_error].feed(message.data)
-        elif isinstance(message, Condition):
+        elif isinstance(message, messages.Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
             self.node.told += 1
         elif isinstance(message, Recalled):
             self._on_message(message, memoryview(b""))
-        elif isinstance(message, WantArchive):
+        elif isinstance(message, messages.WantArchive):
             self._on_archive(message.offset)
-        elif isinstance(message, StartProgress):
-            self._tell(message)
+        elif isinstance(message, messages.StartProgress):
+            self._log_progress(message)
         else:
             self._take_step(message)
 
-    def _tell(self, step: StartProgress) -> None:
+    def _log_progress(self, step: messages.StartProgress) -> None:
         if step.source:
             _model_log.info("%s", step.text, extra={"source": f"{step.source}@{self.node.name}"})
         else:
             _log.info("Worker %s on node %s: %s", self.label, self.node.name, step.text)
 
-    def _take_step(self, message: Present | Meeting | WorkerStarted | StartRefused | WorkerEnded) -> None:
-        if isinstance(message, Present):
+    def _take_step(self, message: messages.FromAgent) -> None:
+        if isinstance(message, messages.Present):
             self.node.name, self.node.host = message.node, message.host
             self._outputs = self._read_output()
             _settle(self.present, message)
-        elif isinstance(message, Meeting):
+        elif isinstance(message, messages.Meeting):
             _settle(self.meeting, message)
-        elif isinstance(message, WorkerStarted):
+        elif isinstance(message, messages.WorkerStarted):
             self.pid = message.pid
             _settle(self.started, message)
-        elif isinstance(message, StartRefused):
+        elif isinstance(message, messages.StartRefused):
             self.lose(message.reason, message.status)
-        else:
+        elif isinstance(message, messages.WorkerEnded):
             self.begun, self.for_memory = message.started, message.for_memory
             self.lose(describe_exit(message.code))
 
-    def _beat(self) -> None:
-        """Says that the server is there, and notices if the agent is not."""
-        now = self._loop.time()
-        # If this loop was late, what the agent said meanwhile is still to be read.
-        self._heard = min(now, self._heard + max(0.0, now - self._due))
-        if now - self._heard > self._lost_after:
-            _log.error(
-                "Worker %s: nothing was heard of its node %s for %g s",
-                *(self.label, self.node.name, self._lost_after),
-            )
-            self.lose(
-                f"is out of reach: nothing was heard of its node {self.node.name} for {self._lost_after:g} s"
-            )
-            return
-        self._beats += 1
-        # The time of the server's loop has milliseconds only.
-        self._beaten = time.perf_counter()
-        self.say(Alive(self._beats))
-        # The end of the lease is noticed at once, not at the next beat after it.
-        pause = min(self._beat_time, self._heard + self._lost_after - now + _AFTER)
-        self._due = now + pause
-        self._beating = self._loop.call_later(pause, self._beat)
-
-    def _measure(self, number: int) -> None:
-        if number == self._beats:
-            seconds = time.perf_counter() - self._beaten
-            before = self.round_trip
-            slower = before and seconds > before
-            self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
-
     def lose(self, how: str, status: int = 0) -> None:
-        """It has ended, or is out of reach; ``how``: in words that follow "The worker".
-
-        ``status``: what clients are told if it cannot start anywhere.
-        """
         if self.lost.done():
             return
         self.lost.set_result(how)
         for step in (self.present, self.meeting, self.started):
             if not step.done():
                 step.set_exception(StartFailed(how, status) if status else NoPlace(how))
-        if self._beating is not None:
-            self._beating.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        self._disconnect()
         if self.channel is not None and self.begun is None:
             self.channel.close()
-
-    def leave(self) -> None:
-        if self.placement is not None:
-            self.placement.withdraw()
 
 
 def _settle(step: asyncio.Future[Outcome], message: Outcome) -> None:

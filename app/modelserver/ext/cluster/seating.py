@@ -44,24 +44,24 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
     by_node: dict[str, list[int]] = {}
     for place, present in enumerate(presents):
         by_node.setdefault(present.node, []).append(place)
-    found: list[Seat] = []
+    order: list[Seat] = []
     for node, members in enumerate(by_node.values()):
         # By their GPUs, of which the numbers below ten come first.
         members.sort(key=lambda place: (len(presents[place].devices), presents[place].devices))
-        given = [presents[place].devices for place in members]
-        devices = list(dict.fromkeys(name for each in given for name in each.split(",") if name))
+        gpus = [presents[place].devices for place in members]
+        devices = list(dict.fromkeys(name for each in gpus for name in each.split(",") if name))
         # If all were given the same, each takes its own of these.
-        same = len(set(given)) == 1
+        same = len(set(gpus)) == 1
         for local_rank, place in enumerate(members):
-            own = given[local_rank].split(",")[0]
+            own = gpus[local_rank].split(",")[0]
             device = devices.index(own) if own and not same else local_rank % (len(devices) or len(members))
-            found.append(
+            order.append(
                 Seat(
-                    *(place, len(found), len(presents), local_rank, len(members)),
+                    *(place, len(order), len(presents), local_rank, len(members)),
                     *(node, len(by_node), ",".join(devices), device),
                 )
             )
-    return found
+    return order
 
 
 def rank_spec(spec: WorkerSpec, ranks: Ranks, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:

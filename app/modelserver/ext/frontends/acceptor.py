@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
 
-    from modelserver.ext.frontends.counts import Counts
+    from modelserver.ext.frontends.counts import ConnectionCounts
 
 _log = logging.getLogger("modelserver.frontend")
 
@@ -42,7 +42,7 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        counts: Counts,
+        counts: ConnectionCounts,
         seat: int,
         make: Callable[[], asyncio.Protocol],
         tls: SSLContext | None = None,

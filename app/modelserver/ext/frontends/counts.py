@@ -16,7 +16,7 @@ ABSENT = (1 << 32) - 1
 MAX_SEATS = mmap.PAGESIZE // _SEAT.size
 
 
-class Counts:
+class ConnectionCounts:
     """The numbers of ``seats`` front ends, in the file ``descriptor``."""
 
     def __init__(self, descriptor: int, seats: int) -> None:
@@ -41,11 +41,11 @@ class Counts:
         self._map.close()
 
 
-def make_counts(seats: int) -> tuple[int, Counts]:
+def make_counts(seats: int) -> tuple[int, ConnectionCounts]:
     """The counts of seats that are all empty, and the descriptor of their memory. Raises OSError."""
     descriptor = _anonymous_file()
     os.ftruncate(descriptor, mmap.PAGESIZE)
-    counts = Counts(descriptor, seats)
+    counts = ConnectionCounts(descriptor, seats)
     for seat in range(seats):
         counts.leave(seat)
     return descriptor, counts

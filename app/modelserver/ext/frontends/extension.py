@@ -14,62 +14,45 @@ from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from modelserver.extension import Endpoints, Host
-    from modelserver.surface.auth.keeper import TokenKeeper
-    from modelserver.surface.tls.context import Certificate
-
-BACKLOG = 2048
 
 
 class Extension:
     """On with ``frontend_processes`` of 2 or more."""
 
     async def open(self, host: Host) -> None:
-        host.listen(FrontEnds, at=host.settings.inference_address)
+        host.listen(fleet_of, at=host.settings.inference_address)
 
     async def close(self, grace: float) -> None:
         """The listener has ended by now."""
 
 
-class FrontEnds:
-    """The fleet at the socket of the inference address; see :class:`modelserver.extension.Listener`.
+def fleet_of(endpoints: Endpoints) -> Fleet:
+    """The fleet at the socket of the inference address; its processes start at once.
 
-    The processes start at once. They get hashes of the tokens, and the certificate over a private socket.
+    They get hashes of the tokens, and the certificate over a private socket.
     """
+    services = endpoints.services
+    settings, metrics = services.settings, services.metrics
+    address = settings.inference_address
+    fleet = Fleet(
+        settings.front_ends,
+        endpoints.sockets[address],
+        setup_of(endpoints),
+        endpoints.hot,
+        endpoints.edge(address),
+        metrics.response,
+        metrics.stalled,
+    )
+    if (tokens := services.tokens) is not None:
 
-    def __init__(self, endpoints: Endpoints) -> None:
-        services = endpoints.services
-        settings, metrics = services.settings, services.metrics
-        address = settings.inference_address
-        self._fleet = Fleet(
-            settings.front_ends,
-            endpoints.sockets[address],
-            setup_of(endpoints),
-            endpoints.hot,
-            endpoints.edge(address),
-            metrics.response,
-            metrics.stalled,
-        )
-        if services.tokens is not None:
-            tokens = services.tokens
-            self._allow(tokens)
-            tokens.on_change(lambda: self._allow(tokens))
-        self._fleet.start()
+        def allow() -> None:
+            prints = ((one.scope.value, one.digest, one.expires) for one in tokens.fingerprints)
+            fleet.allow(Tokens(tuple(prints)))
 
-    def _allow(self, tokens: TokenKeeper) -> None:
-        fingerprints = ((one.scope.value, one.digest, one.expires) for one in tokens.fingerprints)
-        self._fleet.allow(Tokens(tuple(fingerprints)))
-
-    async def open(self) -> None:
-        await self._fleet.open(BACKLOG)
-
-    def certify(self, certificate: Certificate) -> None:
-        self._fleet.certify((certificate.chain, certificate.key, certificate.client_ca))
-
-    async def refuse(self) -> None:
-        await self._fleet.refuse()
-
-    async def close(self, grace: float) -> None:
-        await self._fleet.close(grace)
+        allow()
+        tokens.on_change(allow)
+    fleet.start()
+    return fleet
 
 
 def setup_of(endpoints: Endpoints) -> Setup:

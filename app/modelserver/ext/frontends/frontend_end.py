@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from modelserver.surface.http.exchange import Exchange
 
 _encode_headers = msgspec.msgpack.Encoder().encode
-# Bytes that clients must have taken before the server is told, and seconds between checks of that.
-_UNTOLD = 1 << 16
-_TELL_SECONDS = 0.01
+# Bytes that clients must have taken before the server learns of it, and seconds between checks of that.
+_UNREPORTED = 1 << 16
+_REPORT_SECONDS = 0.01
 # The parts of the ASGI scope that are sent, in the order of the message's fields.
 _OF_SCOPE = messages.RequestHead.__struct_fields__[1:]
 
@@ -42,9 +42,9 @@ class Forwarder:
         self.on_much: Callable[[], None] = lambda: None
         self._send = link.send
         self._numbers = itertools.count()
-        self._asked: dict[int, Exchange] = {}
+        self._exchanges: dict[int, Exchange] = {}
         self._streams: dict[int, _Stream] = {}
-        self._is_telling = False
+        self._is_reporting = False
         self._calls: dict[int, _Call] = {}
         self._relaying = False
         self._handlers: dict[type, Callable[[Any, bytes], None]] = {
@@ -65,7 +65,7 @@ class Forwarder:
     def serve(self, exchange: Exchange) -> None:
         served.request = exchange
         number = next(self._numbers)
-        self._asked[number] = exchange
+        self._exchanges[number] = exchange
         exchange.on_disconnect = lambda: self._gone(number)
         body = exchange.body
         self._send(
@@ -88,11 +88,11 @@ class Forwarder:
 
     def exchange(self, number: int) -> Exchange | None:
         """The exchange of a request that is not answered yet."""
-        return self._asked.get(number)
+        return self._exchanges.get(number)
 
     def _gone(self, number: int) -> None:
         self._streams.pop(number, None)
-        if self._asked.pop(number, None) is not None:
+        if self._exchanges.pop(number, None) is not None:
             self._send(messages.Gone(number))
 
     # -- everything else
@@ -136,7 +136,7 @@ class Forwarder:
     def _answer(self, message: messages.WholeReply | messages.End, body: bytes) -> None:
         """A whole answer, or the end of one in parts."""
         self._streams.pop(message.number, None)
-        exchange = self._asked.pop(message.number, None)
+        exchange = self._exchanges.pop(message.number, None)
         if exchange is None:
             return
         self._relaying = True
@@ -149,7 +149,7 @@ class Forwarder:
             self._relaying = False
 
     def _begin(self, message: messages.Begin, _: bytes) -> None:
-        exchange = self._asked.get(message.number)
+        exchange = self._exchanges.get(message.number)
         if exchange is not None:
             self._streams[message.number] = _Stream(exchange)
             exchange.begin(message.status, message.content_type, message.extra, message.phrase)
@@ -159,35 +159,37 @@ class Forwarder:
         if stream is None:
             return
         stream.send(body)
-        if not self._is_telling and stream.total - stream.told >= _UNTOLD:
-            self._is_telling = True
-            asyncio.get_running_loop().call_soon(self._tell_taken)
+        if not self._is_reporting and stream.total - stream.reported >= _UNREPORTED:
+            self._is_reporting = True
+            asyncio.get_running_loop().call_soon(self._report_taken)
 
-    def _tell_taken(self) -> None:
-        """Tells the server how much clients have taken, and checks again soon while more is to be told."""
+    def _report_taken(self) -> None:
+        """Reports how much clients have taken, and does so again soon while there is more."""
         for number, stream in self._streams.items():
             taken = stream.taken
-            if taken - stream.told >= _UNTOLD:
-                stream.told = taken
+            if taken - stream.reported >= _UNREPORTED:
+                stream.reported = taken
                 self._send(messages.Taken(number, taken))
-        self._is_telling = any(stream.total - stream.told >= _UNTOLD for stream in self._streams.values())
-        if self._is_telling:
-            asyncio.get_running_loop().call_later(_TELL_SECONDS, self._tell_taken)
+        self._is_reporting = any(
+            stream.total - stream.reported >= _UNREPORTED for stream in self._streams.values()
+        )
+        if self._is_reporting:
+            asyncio.get_running_loop().call_later(_REPORT_SECONDS, self._report_taken)
 
     def count(self, status: int, _target: str = "") -> None:
-        """Tells the server about an answer that this front end gave itself."""
+        """Reports an answer that this front end gave itself."""
         if not self._relaying:
             self._send(messages.RefusedByFrontend(status))
 
 
 class _Stream:
-    """An answer in parts: bytes received (``total``), and bytes reported as taken (``told``)."""
+    """An answer in parts: bytes received (``total``), and bytes reported as taken (``reported``)."""
 
-    __slots__ = ("_exchange", "told", "total")
+    __slots__ = ("_exchange", "reported", "total")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self.total = self.told = 0
+        self.total = self.reported = 0
 
     def send(self, part: bytes) -> None:
         self.total += len(part)
@@ -199,7 +201,7 @@ class _Stream:
 
 
 class _Call:
-    """A request to the server's application."""
+    """A request that the application in the server answers."""
 
     def __init__(self, number: int, send: Callable[..., None], receive: Callable[[], Awaitable[Any]]) -> None:
         self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
@@ -208,13 +210,13 @@ class _Call:
         self._receive = receive
         self._pulling: asyncio.Task[None] | None = None
         # Bytes of the answer that the client has taken, and how many of them the server knows of.
-        self.taken = self._told = 0
+        self.taken = self._reported = 0
 
     def sent(self, size: int) -> None:
         """So many bytes of the answer were taken: the server may have to wait for that."""
         self.taken += size
-        if self.taken - self._told >= _UNTOLD:
-            self._told = self.taken
+        if self.taken - self._reported >= _UNREPORTED:
+            self._reported = self.taken
             self._send(messages.Taken(self._number, self.taken))
 
     def take(self, message: messages.ToCall, body: bytes) -> None:

@@ -24,7 +24,7 @@ from modelserver.engine.telemetry.stalls import LoopWatch
 from modelserver.engine.wire.arena import adopt
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.acceptor import Acceptor
-from modelserver.ext.frontends.counts import Counts
+from modelserver.ext.frontends.counts import ConnectionCounts
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.auth.guard import Guard
@@ -57,7 +57,7 @@ class Frontend:
     """
 
     def __init__(
-        self, listener: socket.socket, counts: Counts, seat: int, on_end: Callable[[], None]
+        self, listener: socket.socket, counts: ConnectionCounts, seat: int, on_end: Callable[[], None]
     ) -> None:
         self._socket = listener
         self._counts = counts
@@ -179,7 +179,7 @@ class _Connection(HttpProtocol):
         self._acceptor.left()
 
 
-class TellServer(logging.Handler):
+class LogToServer(logging.Handler):
     """Sends log records to the server, which writes the log files."""
 
     def __init__(self, link: Link[messages.ToFrontend]) -> None:
@@ -201,17 +201,17 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     """Serves until the server says so or is gone."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    ours, shared = socket.socket(fileno=link), socket.socket(fileno=listener)
-    ours.setblocking(False)
+    own, shared = socket.socket(fileno=link), socket.socket(fileno=listener)
+    own.setblocking(False)
     shared.setblocking(False)
-    frontend = Frontend(shared, Counts(counts, seats), seat, ended.set)
+    frontend = Frontend(shared, ConnectionCounts(counts, seats), seat, ended.set)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.addHandler(TellServer(frontend.link))
+    root.addHandler(LogToServer(frontend.link))
     limit_tracebacks()
     if arena is not None:
         frontend.link.arena = adopt(arena)
-    await loop.create_unix_connection(lambda: frontend.link, sock=ours)
+    await loop.create_unix_connection(lambda: frontend.link, sock=own)
     frontend.link.send(messages.Ready())
     gc.collect()
     gc.freeze()

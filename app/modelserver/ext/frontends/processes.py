@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from modelserver.ext.frontends.server_end import Application
     from modelserver.surface.http.exchange import HotRoutes
+    from modelserver.surface.tls.context import Certificate
 
 _log = logging.getLogger("modelserver.frontend")
 
@@ -33,6 +34,8 @@ _log = logging.getLogger("modelserver.frontend")
 START_PATIENCE = 60.0
 CLOSE_PATIENCE = 5.0
 END_PATIENCE = 2.0
+# Connections that may wait to be accepted.
+_BACKLOG = 2048
 # Failed attempts in a row before the server gives up; only during its own start.
 _START_ATTEMPTS = 3
 _LONGEST_PAUSE = 5.0
@@ -51,7 +54,7 @@ class _Seat:
         # Done as soon as a process was ready here.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
+    def send(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
         """Sends a message to the front end, if there is one."""
         if self.end is not None:
             self.end.link.send(message)
@@ -63,7 +66,7 @@ class _Seat:
 
 
 class Fleet:
-    """``count`` front-end processes at one listening socket.
+    """``count`` front-end processes at one listening socket; see :class:`modelserver.extension.Listener`.
 
     Args:
         listener: bound; :meth:`open` starts to listen on it.
@@ -103,7 +106,7 @@ class Fleet:
         for seat in self._seats:
             seat.keeper = loop.create_task(self._keep(seat))
 
-    async def open(self, backlog: int) -> None:
+    async def open(self) -> None:
         """Waits until all are ready, and lets them accept connections.
 
         Raises:
@@ -111,25 +114,26 @@ class Fleet:
             OSError: another process listens on the address.
         """
         await asyncio.gather(*(self._until_ready(seat) for seat in self._seats))
-        self._listener.listen(backlog)
+        self._listener.listen(_BACKLOG)
         self._is_open = True
         for seat in self._seats:
-            seat.tell(Open())
+            seat.send(Open())
         _log.info("%d front ends take requests: processes %s", self._count, ", ".join(map(str, self.pids)))
 
     def allow(self, tokens: Tokens) -> None:
         """Only these tokens are valid at the front ends from now on."""
         self._tokens = tokens
         for seat in self._seats:
-            seat.tell(tokens)
+            seat.send(tokens)
 
-    def certify(self, tls: tuple[bytes, bytes, bytes]) -> None:
-        """The front ends, new ones too, use this chain, key and authorities; ignored without TLS."""
+    def certify(self, certificate: Certificate) -> None:
+        """The front ends, new ones too, use this certificate; ignored without TLS."""
         if self._setup.tls is None:
             return
+        tls = (certificate.chain, certificate.key, certificate.client_ca)
         self._setup = msgspec.structs.replace(self._setup, tls=tls)
         for seat in self._seats:
-            seat.tell(Certified(tls))
+            seat.send(Certified(tls))
 
     @property
     def pids(self) -> list[int]:
@@ -159,7 +163,7 @@ class Fleet:
             _, left = await asyncio.wait(keepers, timeout=grace)
             if left:
                 for seat in self._seats:
-                    seat.tell(Hurry())
+                    seat.send(Hurry())
                 _, left = await asyncio.wait(left, timeout=END_PATIENCE)
             if left:
                 for seat in self._seats:
@@ -218,14 +222,14 @@ class Fleet:
         if not seat.ready.done():
             seat.ready.set_result(None)
         if self._closing:
-            seat.tell(Close())
+            seat.send(Close())
         elif self._is_open:
-            seat.tell(Open())
+            seat.send(Open())
 
     async def _launch(self, end: ServerEnd, number: int) -> asyncio.subprocess.Process:
-        ours, theirs = make_pair()
+        own, other = make_pair()
         arena = end.link.arena = create_arena()
-        inherited = [theirs.fileno(), self._listener.fileno(), self._counts_file]
+        inherited = [other.fileno(), self._listener.fileno(), self._counts_file]
         if arena is not None:
             inherited.append(arena.descriptor)
         try:
@@ -243,11 +247,11 @@ class Fleet:
                 start_new_session=True,
             )
         except BaseException:
-            ours.close()
+            own.close()
             raise
         finally:
-            theirs.close()
-        await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=ours)
+            other.close()
+        await asyncio.get_running_loop().create_unix_connection(lambda: end.link, sock=own)
         end.link.send(self._setup)
         end.link.send(self._tokens)
         return process

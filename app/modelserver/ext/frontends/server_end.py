@@ -31,7 +31,7 @@ _log = logging.getLogger("modelserver.frontend")
 # If more bytes wait for a front end when a part of an answer is sent, it is replaced.
 MAX_UNSENT = 1 << 28
 # Bytes of one answer of the application that its client has not taken, as far as known here, after which
-# the application waits; more than what front ends leave untold.
+# the application waits; more than what front ends leave unreported.
 MOST_UNTAKEN = 1 << 18
 
 _encode_headers = msgspec.msgpack.Encoder().encode
@@ -266,14 +266,14 @@ class _Call:
         self._number = number
         self._link = link
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._has_asked = self._has_left = False
+        self._has_requested = self._has_left = False
         # Bytes of the answer, and how many of them the client has taken.
         self._sent = self._taken = 0
         self._news = asyncio.Event()
 
     def put(self, event: dict[str, Any]) -> None:
         """Adds a part of the body, or the client's disconnect."""
-        self._has_asked = False
+        self._has_requested = False
         self._events.put_nowait(event)
 
     def took(self, total: int) -> None:
@@ -288,8 +288,8 @@ class _Call:
         self.put(_GONE)
 
     async def receive(self) -> dict[str, Any]:
-        if not self._has_asked and self._events.empty():
-            self._has_asked = True
+        if not self._has_requested and self._events.empty():
+            self._has_requested = True
             self._link.send(messages.More(self._number))
         return await self._events.get()
 

@@ -8,10 +8,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.engine.offload.turns import InTurns
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import PREFIX, Inbox, Unacceptable, unpacked
+from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
-from modelserver.ext.grpc.http2.stream import Stream
+from modelserver.ext.grpc.http2.stream import Http2Stream
+from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.outgoing import OutgoingFull
 from modelserver.surface.watching import message_framed
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.grpc.heads import Head
-    from modelserver.ext.grpc.http2.stream import Carrier
+    from modelserver.ext.grpc.heads import CallHead
+    from modelserver.ext.grpc.http2.stream import StreamCarrier
     from modelserver.surface.http.intake import Intake
     from modelserver.surface.http.outgoing import Outgoing
 
 _log = logging.getLogger("modelserver.grpc")
 
 
-class Serving(Protocol):
+class CallHandler(Protocol):
     """What serves the calls of a path."""
 
     streams: bool
     """Whether the client sends several messages."""
 
-    def begin(self, call: Call, body: bytes) -> Coroutine[Any, Any, None]:
+    def begin(self, call: GrpcCall, body: bytes) -> Coroutine[Any, Any, None]:
         """Serves a call, whose only message is ``body``, to its end."""
 
 
-class Port:
+class GrpcPort:
     """What the calls of a port share.
 
     Args:
@@ -49,7 +49,7 @@ class Port:
     """
 
     def __init__(
-        self, methods: Mapping[str, Serving], largest: int, intake: Intake, outgoing: Outgoing
+        self, methods: Mapping[str, CallHandler], largest: int, intake: Intake, outgoing: Outgoing
     ) -> None:
         self.methods = methods
         self.largest = largest
@@ -58,11 +58,11 @@ class Port:
         # Cancels what calls run in, by when it has begun.
         self.endings = InTurns[asyncio.Task[None]](lambda task: task.cancel())
 
-    def make(self, connection: Carrier, number: int) -> Call:
-        return Call(connection, number, self)
+    def make(self, connection: StreamCarrier, number: int) -> GrpcCall:
+        return GrpcCall(connection, number, self)
 
 
-class Call(Stream):
+class GrpcCall(Http2Stream):
     """One call. ``is_cancelled``: the client is gone; ``is_unread``: it has not taken its answer.
 
     ``traceparent`` replaces the client's, if it is not empty. ``on_queued`` is called with each of its
@@ -70,41 +70,56 @@ class Call(Stream):
     """
 
     __slots__ = (
-        "_begun", "_counted", "_deadline", "_heard", "_inbox", "_initial", "_more", "_over", "_owed", "_port",
-        "_served", "_task", "_wrong", "arrived", "head", "is_cancelled", "is_unread", "method", "on_queued",
+        "_counted",
+        "_deadline",
+        "_inbox",
+        "_more",
+        "_opening",
+        "_over",
+        "_owed",
+        "_port",
+        "_received_at",
+        "_started",
+        "_task",
+        "_wrong",
+        "arrived",
+        "head",
+        "is_cancelled",
+        "is_unread",
+        "method",
+        "on_queued",
         "traceparent",
-    )  # fmt: skip
+    )
 
-    head: Head
+    head: CallHead
 
-    def __init__(self, connection: Carrier, number: int, port: Port) -> None:
+    def __init__(self, connection: StreamCarrier, number: int, port: GrpcPort) -> None:
         super().__init__(connection, number)
         self._port = port
-        self.method: Serving | None = None
+        self.method: CallHandler | None = None
         self.traceparent = b""
         self.on_queued: Callable[[Request, Any], None] | None = None
-        self.arrived = self._heard = 0.0
+        self.arrived = self._received_at = 0.0
         self.is_cancelled = self.is_unread = False
         # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.
         self._inbox: Inbox | None = None
         self._counted = self._owed = 0
-        # Whether our head was sent, and the metadata for it.
-        self._begun = False
-        self._initial = b""
+        # The head of the response, until it is sent.
+        self._opening = OK_HEAD
         # Of a stream of messages: set when something has come; whether no more comes; what is wrong with it.
         self._more: asyncio.Event | None = None
         self._over = False
         self._wrong: tuple[StatusCode, str] | None = None
         # Whether the method has begun, and what it runs in until it has done its work.
-        self._served = False
+        self._started = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     # -- from the connection
 
-    def begun(self, head: Head, *, ended: bool) -> None:
+    def on_head(self, head: CallHead, *, ended: bool) -> None:
         self.head = head
-        self.arrived = self._heard = monotonic()
+        self.arrived = self._received_at = monotonic()
         if head.wrong:
             self.send(b"", b"", http_head(head.wrong))
             return
@@ -119,38 +134,41 @@ class Call(Stream):
         elif ended:
             self.finish(StatusCode.INTERNAL, "The call has no message.")
 
-    def received(self, piece: bytes, *, ended: bool) -> None:
+    def on_data(self, piece: bytes, *, ended: bool) -> None:
         method, size = self.method, len(piece)
         if method is None or self.ended:
             self.take(size)
         elif (
-            ended and size >= PREFIX and self._inbox is None and not piece[0]
+            ended
+            and size >= PREFIX
+            and self._inbox is None
+            and not piece[0]
             and int.from_bytes(piece[1:PREFIX], "big") == size - PREFIX <= self._port.largest
-        ):  # fmt: skip
+        ):
             # The usual case: one message in one piece.
             self._run(method.begin(self, piece[PREFIX:]))
         else:
             try:
                 self._add(method, piece, ended=ended)
-            except Unacceptable as error:
+            except CallRefused as error:
                 if self._more is None:
                     self.refuse(error)
                 else:
                     self._wrong = error.code, str(error)
                     self._more.set()
 
-    def refuse(self, error: Unacceptable) -> None:
+    def refuse(self, error: CallRefused) -> None:
         """Ends the call, whose message is not served."""
         self.finish(error.code, str(error))
 
-    def gone(self) -> None:
+    def on_end(self) -> None:
         self.is_cancelled = True
         self._drop()
         if self._task is not None:
             self._port.endings.add(self._task)
         self._settle()
 
-    def closing(self) -> None:
+    def on_shutdown(self) -> None:
         self._over = True
         if self._more is not None:
             self._more.set()
@@ -158,7 +176,7 @@ class Call(Stream):
     def check(self, now: float) -> None:
         super().check(now)
         timeout = self.connection.limits.receive_timeout
-        if self.method is None or self.ended or monotonic() - self._heard <= timeout:
+        if self.method is None or self.ended or monotonic() - self._received_at <= timeout:
             return
         silence = StatusCode.DEADLINE_EXCEEDED, f"Nothing of the message came for {timeout:g} s."
         if self._more is not None:
@@ -166,63 +184,62 @@ class Call(Stream):
             if self._wrong is None and self._inbox is not None and self._inbox.is_partial:
                 self._wrong = silence
                 self._more.set()
-        elif not self._served:
+        elif not self._started:
             self.finish(*silence)
 
-    def stalled(self, seconds: float) -> None:
+    def cut(self) -> None:
         self.is_unread = True
+        path, seconds = self.head.path, self.waited()
         _log.warning(
-            "The answer of %s to %s ends: its client reads too little for %.0f s",
-            self.head.path,
-            self.client,
-            seconds,
+            "The answer of %s to %s ends: its client reads too little for %.0f s", path, self.client, seconds
         )
+        super().cut()
 
     # -- messages of the client
 
-    def _add(self, method: Serving, piece: bytes, *, ended: bool) -> None:
-        """Raises Unacceptable."""
+    def _add(self, method: CallHandler, piece: bytes, *, ended: bool) -> None:
+        """Raises CallRefused."""
         inbox = self._inbox = self._inbox or Inbox(self._port.largest)
         inbox.add(piece)
-        self._heard = monotonic()
+        self._received_at = monotonic()
         self._owed += len(piece)
         is_complete = inbox.is_complete
         self._count(inbox.held)
         if self._port.intake.is_over:
             self._drop()
-            raise Unacceptable(StatusCode.UNAVAILABLE, IntakeFull(self._port.intake.limit).message)
+            raise CallRefused(StatusCode.UNAVAILABLE, IntakeFull(self._port.intake.limit).message)
         if not is_complete:
             self._acknowledge()
         if self._more is not None:
             self._over = self._over or ended
             self._more.set()
         elif inbox.has_more or (ended and not is_complete):
-            raise Unacceptable(StatusCode.INTERNAL, "The call must have one message.")
+            raise CallRefused(StatusCode.INTERNAL, "The call must have one message.")
         elif ended:
             self._begin(method, *inbox.next())
 
-    def _begin(self, method: Serving, flag: int, message: bytes) -> None:
+    def _begin(self, method: CallHandler, flag: int, message: bytes) -> None:
         self._drop()
         self._run(method.begin(self, message) if flag == 0 else self._begin_packed(method, message))
 
-    async def _begin_packed(self, method: Serving, message: bytes) -> None:
+    async def _begin_packed(self, method: CallHandler, message: bytes) -> None:
         try:
             plain = await self._unpacked(message)
-        except Unacceptable as error:
+        except CallRefused as error:
             self.refuse(error)
             return
         del message
         await method.begin(self, plain)
 
     async def _unpacked(self, message: bytes) -> bytes:
-        """Raises Unacceptable."""
+        """Raises CallRefused."""
         intake, largest = self._port.intake, self._port.largest
         try:
             # What comes of it is unknown.
             with intake.holding(largest):
                 return await unpacked(message, self.head.encoding, largest)
         except IntakeFull as error:
-            raise Unacceptable(StatusCode.UNAVAILABLE, error.message) from error
+            raise CallRefused(StatusCode.UNAVAILABLE, error.message) from error
 
     def _acknowledge(self) -> None:
         owed, self._owed = self._owed, 0
@@ -235,7 +252,7 @@ class Call(Stream):
             self._counted = held
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """The messages of a stream, until the client has no more. Raises Unacceptable."""
+        """The messages of a stream, until the client has no more. Raises CallRefused."""
         inbox, more = self._inbox, self._more
         assert inbox is not None and more is not None  # noqa: PT018, S101 - only methods that stream read them
         while True:
@@ -245,7 +262,7 @@ class Call(Stream):
                 yield message if flag == 0 else await self._unpacked(message)
             self._acknowledge()
             if self._wrong is not None:
-                raise Unacceptable(*self._wrong)
+                raise CallRefused(*self._wrong)
             if self._over:
                 return
             more.clear()
@@ -260,7 +277,7 @@ class Call(Stream):
 
     def _run(self, serving: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
-        self._served = True
+        self._started = True
         self._task = loop.create_task(serving)
         left = self.time_remaining()
         if left is not None:
@@ -277,29 +294,30 @@ class Call(Stream):
         return None if timeout is None else timeout - (monotonic() - self.arrived)
 
     def check_room(self) -> None:
-        """Raises Unacceptable if too many answers wait for their clients to serve another request."""
+        """Raises CallRefused if too many answers wait for their clients to serve another request."""
         outgoing = self._port.outgoing
         if not outgoing.has_room():
-            raise Unacceptable(StatusCode.UNAVAILABLE, OutgoingFull(outgoing.limit).message)
+            raise CallRefused(StatusCode.UNAVAILABLE, OutgoingFull(outgoing.limit).message)
 
-    def tell(self, metadata: Iterable[tuple[str, str]]) -> None:
+    def add_metadata(self, metadata: Iterable[tuple[str, str]]) -> None:
         """Adds to the initial metadata; at most before the first message."""
-        self._initial += fields_of(metadata)
+        self._opening += fields_of(metadata)
 
     def write(self, message: bytes) -> None:
         """Sends a message; see :meth:`room`."""
-        self.send(self._opening(), message_framed(message))
+        opening, self._opening = self._opening, b""
+        self.send(opening, message_framed(message))
 
     def answer(self, message: bytes) -> None:
         """Sends the only message, and ends the call well."""
         self._settle()
-        self.send(self._opening(), message_framed(message), OK_TRAILERS)
+        self.send(self._opening, message_framed(message), OK_TRAILERS)
 
     def finish(self, code: StatusCode, text: str = "", trailing: Iterable[tuple[str, str]] = ()) -> None:
         self._settle()
         self._drop()
-        # Without a message, all is said in one head.
-        last = self._opening() + trailers(code, text) + fields_of(trailing)
+        # Without a message, one block has all fields.
+        last = self._opening + trailers(code, text) + fields_of(trailing)
         self.send(b"", b"", last)
 
     def _settle(self) -> None:
@@ -308,9 +326,3 @@ class Call(Stream):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _opening(self) -> bytes:
-        if self._begun:
-            return b""
-        self._begun = True
-        return OK_HEAD + self._initial

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest, ModelServerError
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.encoded import Encoded, Received, is_heavy, texts_of
-from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.encoded import EncodedMessage, ReceivedMessage, is_heavy, texts_of
+from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
-from modelserver.ext.grpc.pending import REQUEST_ID, id_of
-from modelserver.ext.grpc.statuses import FAILED, Tell, http_class
+from modelserver.ext.grpc.pending import REQUEST_ID, request_id_of
+from modelserver.ext.grpc.statuses import FAILED, StatusCode, ToStatus, http_status
 from modelserver.ext.grpc.watching import WholeCall
 from modelserver.surface.auth.verifier import InvalidKey
 
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
-    from modelserver.ext.grpc.call import Call
+    from modelserver.engine.telemetry.access import AccessLog
+    from modelserver.engine.telemetry.metrics import ServerMetrics
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.gate import Gate
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.surface.watching import Watch
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("modelserver.grpc")
 # From a message, or an iterator of messages, and the call to a message, or an iterator of messages.
-Method: TypeAlias = "Callable[[Any, Call], Any]"
-# Called for each call: client, `service/method`, code's number, status of HTTP, seconds, and the id of a
-# request that failed.
-OnCall: TypeAlias = "Callable[[str, str, int, int, float, str], None]"
+Method: TypeAlias = "Callable[[Any, GrpcCall], Any]"
 
 # Calls of models: the names of their methods.
 _INFERENCE = frozenset(
@@ -50,31 +48,35 @@ _LATE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CallContext:
     """What all calls of a server share."""
 
-    on_call: OnCall
+    metrics: ServerMetrics
+    access: AccessLog
     gate: Gate
     watch: Watch | None = None
 
 
-def handlers(name: str, methods: Mapping[str, Method], tell: Tell, around: Surroundings) -> dict[str, Served]:
-    """What serves a service's calls, by path; ``tell`` maps its errors to statuses. Raises KeyError for other
-    methods than the service has.
+def method_handlers(
+    name: str, methods: Mapping[str, Method], to_status: ToStatus, around: CallContext
+) -> dict[str, MethodHandler]:
+    """What serves a service's calls, by path; ``to_status`` maps its errors to statuses.
+
+    Raises KeyError for other methods than the service has.
     """
-    found = service(name).methods_by_name
-    if set(found) != set(methods):
-        raise KeyError(f"{name} has the methods {', '.join(found)}")
-    made: dict[str, Served] = {}
+    descriptors = service(name).methods_by_name
+    if set(descriptors) != set(methods):
+        raise KeyError(f"{name} has the methods {', '.join(descriptors)}")
+    made: dict[str, MethodHandler] = {}
     for each, method in methods.items():
-        descriptor, path = found[each], f"{name}/{each}"
-        kind = Parts if descriptor.server_streaming else Unary
-        kind = Conversation if descriptor.client_streaming else kind
-        made[path] = kind(path, _parser(descriptor), method, tell, around)
+        descriptor, path = descriptors[each], f"{name}/{each}"
+        kind = ServerStreaming if descriptor.server_streaming else Unary
+        kind = Bidirectional if descriptor.client_streaming else kind
+        made[path] = kind(path, _parser(descriptor), method, to_status, around)
     return made
 
 
-class Served:
+class MethodHandler:
     """Serves the calls of a path."""
 
     streams = False
@@ -84,16 +86,16 @@ class Served:
         path: str,
         parse: Callable[[bytes], AnyMessage],
         method: Method,
-        tell: Tell,
-        around: Surroundings,
+        to_status: ToStatus,
+        around: CallContext,
     ) -> None:
         self._path = path
         self._parse = parse
         self._method = method
-        self._tell = tell
+        self._to_status = to_status
         self._around = around
 
-    async def begin(self, call: Call, body: bytes) -> None:
+    async def begin(self, call: GrpcCall, body: bytes) -> None:
         """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
         served.request = self._path
         watching = None
@@ -102,83 +104,85 @@ class Served:
         code, request_id = StatusCode.OK, ""
         try:
             self._around.gate.check(self._path, call)
-            _go_on(call)
+            _check_active(call)
             await self._serve(call, body)
         except InvalidKey as error:
-            code, request_id = StatusCode.PERMISSION_DENIED, id_of(call)
+            code, request_id = StatusCode.PERMISSION_DENIED, request_id_of(call)
             call.finish(code, error.message, ((REQUEST_ID, request_id),))
         except ModelServerError as error:
-            code, text = self._tell(error)
-            request_id = error.logged_id or id_of(call)
+            code, text = self._to_status(error)
+            request_id = error.logged_id or request_id_of(call)
             call.finish(code, text, ((REQUEST_ID, request_id),))
-        except Unacceptable as error:
-            code, request_id = error.code, id_of(call)
+        except CallRefused as error:
+            code, request_id = error.code, request_id_of(call)
             call.refuse(error)
         except asyncio.CancelledError:
-            code = _why(call)
+            code = _code_of_end(call)
             call.finish(code)
             raise
         except Exception:  # noqa: BLE001 - the client gets a status in any case
-            code, request_id = StatusCode.INTERNAL, id_of(call)
+            code, request_id = StatusCode.INTERNAL, request_id_of(call)
             _log.exception("The call %s failed", self._path)
             call.finish(code, FAILED, ((REQUEST_ID, request_id),))
         finally:
             seconds = time.monotonic() - call.arrived
             if watching is not None:
-                request_id = request_id or watching.request_id or id_of(call)
+                request_id = request_id or watching.request_id or request_id_of(call)
                 watching.finish(code, request_id)
-            self._around.on_call(call.client, self._path, code, http_class(code), seconds, request_id)
+            # Counted as the HTTP status of the same meaning, and logged with its own code.
+            self._around.metrics.response(http_status(code), self._path)
+            self._around.access.log(call.client, "gRPC", self._path, "2.0", code, seconds, request_id)
 
-    async def _serve(self, call: Call, body: bytes) -> None:
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
         raise NotImplementedError
 
 
-def _go_on(call: Call) -> None:
-    """Raises CancelledError if nobody waits for the answer, as the task will be told later."""
+def _check_active(call: GrpcCall) -> None:
+    """Raises CancelledError if nobody waits for the answer, before the task is cancelled."""
     if call.is_cancelled:
         raise asyncio.CancelledError
 
 
-def _why(call: Call) -> StatusCode:
+def _code_of_end(call: GrpcCall) -> StatusCode:
     if call.is_unread:
         return StatusCode.RESOURCE_EXHAUSTED
     left = call.time_remaining()
     return StatusCode.DEADLINE_EXCEEDED if left is not None and left <= _LATE else StatusCode.CANCELLED
 
 
-class Unary(Served):
+class Unary(MethodHandler):
     """One message, one answer."""
 
-    async def _serve(self, call: Call, body: bytes) -> None:
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
         answer = await self._method(self._parse(body), call)
         call.answer(answer.SerializeToString())
 
 
-class Parts(Served):
+class ServerStreaming(MethodHandler):
     """One message, answers in parts."""
 
-    async def _serve(self, call: Call, body: bytes) -> None:
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
         await self._send(call, self._method(self._parse(body), call))
 
-    async def _send(self, call: Call, answers: AsyncGenerator[AnyMessage, None]) -> None:
+    async def _send(self, call: GrpcCall, answers: AsyncGenerator[AnyMessage, None]) -> None:
         async with contextlib.aclosing(answers):
             async for answer in answers:
                 call.write(answer.SerializeToString())
                 await call.room()
-                _go_on(call)
+                _check_active(call)
         call.finish(StatusCode.OK)
 
 
-class Conversation(Parts):
+class Bidirectional(ServerStreaming):
     """Messages and answers, as either side likes."""
 
     streams = True
 
-    async def _serve(self, call: Call, body: bytes) -> None:
-        async with contextlib.aclosing(self._asked(call)) as asked:
-            await self._send(call, self._method(asked, call))
+    async def _serve(self, call: GrpcCall, body: bytes) -> None:
+        async with contextlib.aclosing(self._requests(call)) as requests:
+            await self._send(call, self._method(requests, call))
 
-    async def _asked(self, call: Call) -> AsyncGenerator[AnyMessage, None]:
+    async def _requests(self, call: GrpcCall) -> AsyncGenerator[AnyMessage, None]:
         async for body in call.messages():
             yield self._parse(body)
 
@@ -193,15 +197,15 @@ def _parser(descriptor: MethodDescriptor) -> Callable[[bytes], AnyMessage]:
             return _unread(descriptor.input_type, body)
         try:
             message = kind.FromString(body)
-            return message if len(body) <= LIGHT_BYTES else Received(message, body)
+            return message if len(body) <= LIGHT_BYTES else ReceivedMessage(message, body)
         except DecodeError as error:
             raise BadRequest(f"The message is not of type {name}: {error}") from error
 
     return parse
 
 
-def _unread(kind: Descriptor, body: bytes) -> Encoded:
+def _unread(kind: Descriptor, body: bytes) -> EncodedMessage:
     """A message that is not parsed on the event loop. Raises BadRequest for all but ModelInfer's."""
     if kind.full_name != _ASIDE:
         raise BadRequest(f"The message is too large for a {kind.full_name}.")
-    return Encoded(kind, body, texts_of(kind, body))
+    return EncodedMessage(kind, body, texts_of(kind, body))

@@ -29,7 +29,7 @@ _LENGTH_DELIMITED = 2
 _WIDTHS = {1: 8, 5: 4}
 
 
-class Encoded:
+class EncodedMessage:
     """A message as its bytes. ``texts`` are its text fields, as attributes."""
 
     def __init__(self, descriptor: Descriptor, content: bytes, texts: dict[str, str] | None = None) -> None:
@@ -43,13 +43,13 @@ class Encoded:
     def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
         return self._content
 
-    def within(self, descriptor: Descriptor, field: str) -> Encoded:
+    def within(self, descriptor: Descriptor, field: str) -> EncodedMessage:
         """A message that has this one as its only field."""
         tag = descriptor.fields_by_name[field].number << 3 | _LENGTH_DELIMITED
-        return Encoded(descriptor, bytes([tag]) + _varint(len(self._content)) + self._content)
+        return EncodedMessage(descriptor, bytes([tag]) + _varint(len(self._content)) + self._content)
 
 
-class Received:
+class ReceivedMessage:
     """A message and the bytes it was parsed from: serializing a large one would copy it several times."""
 
     __slots__ = ("_content", "_message")
@@ -73,16 +73,16 @@ def is_heavy(name: str, body: bytes) -> bool:
 def texts_of(descriptor: Descriptor, body: bytes) -> dict[str, str]:
     """The text fields of a message, "" for missing ones. Raises BadRequest."""
     texts = {each.number: each.name for each in descriptor.fields if each.type == each.TYPE_STRING}
-    found = dict.fromkeys(texts.values(), "")
+    values = dict.fromkeys(texts.values(), "")
     try:
         for number, content in islice(_fields(memoryview(body)), 8 * _MOST_FIELDS):
             if number in texts:
-                found[texts[number]] = str(content, "utf-8")
+                values[texts[number]] = str(content, "utf-8")
     except (UnicodeDecodeError, IndexError) as error:
         raise BadRequest(
             f"The message is not of type {descriptor.full_name}: Error parsing message"
         ) from error
-    return found
+    return values
 
 
 def _weight(body: memoryview, buffers: _Buffers, left: int = _MOST_FIELDS) -> tuple[int, int]:

@@ -12,9 +12,6 @@ from modelserver.ext.grpc.ports import reserved
 if TYPE_CHECKING:
     import socket
 
-    from modelserver.engine.telemetry.access import AccessLog
-    from modelserver.engine.telemetry.metrics import ServerMetrics
-    from modelserver.ext.grpc.calls import OnCall
     from modelserver.ext.grpc.server import GrpcServers
     from modelserver.extension import Endpoints, Host
     from modelserver.surface.tls.context import Certificate
@@ -47,10 +44,9 @@ class GrpcListener:
         # In a thread, so that importing it does not delay HTTP, which is served by now.
         module = await asyncio.to_thread(import_module, "modelserver.ext.grpc.server")
         host = self._host
-        observe = call_observer(host.services.metrics, host.access)
         servers: GrpcServers = module.GrpcServers(
             host.services,
-            observe,
+            host.access,
             self._endpoints.certificate,
             requests=host.watch_of(requests=True, whole_calls=False),
             calls=host.watch_of(requests=False, whole_calls=True),
@@ -70,15 +66,3 @@ class GrpcListener:
     async def close(self, grace: float) -> None:
         if self._servers is not None:
             await self._servers.close(grace)
-
-
-def call_observer(metrics: ServerMetrics, access: AccessLog) -> OnCall:
-    """Counts gRPC calls as the equivalent HTTP answers, and logs them with their own codes."""
-
-    def on_call(  # noqa: PLR0917 - as OnCall has them
-        client: str, path: str, code: int, like: int, seconds: float, request_id: str
-    ) -> None:
-        metrics.response(like, path)
-        access.log(client, "gRPC", path, "2.0", code, seconds, request_id)
-
-    return on_call

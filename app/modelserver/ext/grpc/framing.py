@@ -6,7 +6,7 @@ import asyncio
 import zlib
 from collections import deque
 
-from modelserver.ext.grpc.codes import StatusCode
+from modelserver.ext.grpc.statuses import StatusCode
 
 PREFIX = 5
 # Smaller pieces are joined, as a piece has some bytes of its own.
@@ -17,7 +17,7 @@ _BITS = {"gzip": 31, "deflate": 15}
 _AT_ONCE = 64 << 10
 
 
-class Unacceptable(Exception):
+class CallRefused(Exception):
     """A message that is not served: what the call ends with."""
 
     def __init__(self, code: StatusCode, text: str) -> None:
@@ -51,17 +51,17 @@ class Inbox:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a whole message is here. Raises Unacceptable if it is too large, or not one."""
+        """Whether a whole message is here. Raises CallRefused if it is too large, or not one."""
         if self._length is None:
             if self.held < PREFIX:
                 return False
             prefix = self._cut(PREFIX)
             self._flag, self._length = prefix[0], int.from_bytes(prefix[1:], "big")
         if self._flag > 1:
-            raise Unacceptable(StatusCode.INTERNAL, f"A message has the unknown flags {self._flag}.")
+            raise CallRefused(StatusCode.INTERNAL, f"A message has the unknown flags {self._flag}.")
         if self._length > self._largest:
             text = f"Received message larger than max ({self._length} vs. {self._largest})"
-            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, text)
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, text)
         return self.held >= self._length
 
     @property
@@ -101,12 +101,12 @@ class Inbox:
 
 
 async def unpacked(message: bytes, encoding: str, largest: int) -> bytes:
-    """A message without its compression; large ones are unpacked in a thread. Raises Unacceptable."""
+    """A message without its compression; large ones are unpacked in a thread. Raises CallRefused."""
     bits = _BITS.get(encoding)
     if encoding == "identity":
-        raise Unacceptable(StatusCode.INTERNAL, "A message is compressed, and the call does not say how.")
+        raise CallRefused(StatusCode.INTERNAL, "A message is compressed, and the call does not say how.")
     if bits is None:
-        raise Unacceptable(StatusCode.UNIMPLEMENTED, f"Messages cannot be compressed by {encoding!r}.")
+        raise CallRefused(StatusCode.UNIMPLEMENTED, f"Messages cannot be compressed by {encoding!r}.")
     unpacker = zlib.decompressobj(bits)
     try:
         plain = unpacker.decompress(message, min(_AT_ONCE, largest + 1))
@@ -115,10 +115,10 @@ async def unpacked(message: bytes, encoding: str, largest: int) -> bytes:
             plain += await asyncio.to_thread(unpacker.decompress, rest, most)
     except zlib.error as error:
         text = f"The message cannot be decompressed: {error}"
-        raise Unacceptable(StatusCode.INTERNAL, text) from error
+        raise CallRefused(StatusCode.INTERNAL, text) from error
     if len(plain) > largest:
         text = f"Received message larger than max (decompressed, more than {largest})"
-        raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, text)
+        raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, text)
     if not unpacker.eof:
-        raise Unacceptable(StatusCode.INTERNAL, "The compressed message ends too early.")
+        raise CallRefused(StatusCode.INTERNAL, "The compressed message ends too early.")
     return plain

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from modelserver.surface.auth.scopes import Scope
 
 if TYPE_CHECKING:
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.surface.auth.verifier import Verifier
 
 
@@ -33,7 +33,7 @@ class Gate:
         self._scope = scope
         self._open = _OPEN_METHODS if ping_token else _OPEN_METHODS | {"Ping"}
 
-    def check(self, path: str, call: Call) -> None:
+    def check(self, path: str, call: GrpcCall) -> None:
         """Raises InvalidKey. ``path`` is `service/method`."""
         if self._verifier is None:
             return
@@ -41,5 +41,5 @@ class Gate:
         if service in _OPEN_SERVICES or method in self._open:
             return
         scope = Scope.MANAGEMENT if method.startswith(_MANAGING) else self._scope
-        given = next((value for name, value in call.head.metadata if name == _HEADER), None)
-        self._verifier.authorize(scope, given)
+        token = next((value for name, value in call.head.metadata if name == _HEADER), None)
+        self._verifier.authorize(scope, token)

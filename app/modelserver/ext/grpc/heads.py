@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.http2.frames import field
+from modelserver.ext.grpc.statuses import StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ OK_TRAILERS = field(b"grpc-status", b"0")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CallHead:
     """Of a call. ``path`` is `service/method`, ``timeout`` in seconds; ``wrong`` an HTTP status, or 0."""
 
     path: str
@@ -56,7 +56,7 @@ class Head:
         ]
 
 
-def read_head(fields: Fields) -> Head:
+def read_head(fields: Fields) -> CallHead:
     """What the header fields of a request say."""
     own: dict[str, str] = {}
     metadata: list[tuple[str, str | bytes]] = []
@@ -75,7 +75,7 @@ def read_head(fields: Fields) -> Head:
         wrong = 415
     elif timeout is None and "grpc-timeout" in own:
         wrong = 400
-    return Head(
+    return CallHead(
         own.get(":path", "").removeprefix("/"),
         tuple(metadata),
         int(timeout[1]) * _UNITS[timeout[2]] if timeout else None,
@@ -106,7 +106,7 @@ def fields_of(metadata: Iterable[tuple[str, str]]) -> bytes:
 
 def trailers(code: StatusCode, text: str) -> bytes:
     """The last fields of a call."""
-    told = field(b"grpc-status", b"%d" % code)
+    fields = field(b"grpc-status", b"%d" % code)
     if text:
-        told += field(b"grpc-message", quote(text, safe=_PRINTABLE, errors="replace").encode())
-    return told
+        fields += field(b"grpc-message", quote(text, safe=_PRINTABLE, errors="replace").encode())
+    return fields

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.errors import ModelNotFound
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.framing import Unacceptable
+from modelserver.ext.grpc.framing import CallRefused
 from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.statuses import StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
@@ -59,32 +59,32 @@ class HealthService:
     def methods(self) -> Mapping[str, Method]:
         return {"Check": self.check, "Watch": self.watch}
 
-    async def check(self, asked: AnyMessage, _: Call) -> AnyMessage:
+    async def check(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """The state now. Raises ModelNotFound."""
-        status = self._status(asked.service)
+        status = self._status(request.service)
         if status == _Answer.SERVICE_UNKNOWN:
-            raise ModelNotFound.named(asked.service)
+            raise ModelNotFound.named(request.service)
         return _Answer(status=status)
 
-    async def watch(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
-        """The state now and whenever it has changed, until the server stops. Raises Unacceptable."""
+    async def watch(self, request: AnyMessage, call: GrpcCall) -> AsyncIterator[AnyMessage]:
+        """The state now and whenever it has changed, until the server stops. Raises CallRefused."""
         before = None
         with self._counted(call.client):
             while True:
-                status = self._status(asked.service)
+                status = self._status(request.service)
                 if status != before:
                     yield _Answer(status=status)
                 if self._stopping.is_set():
                     return
                 before = status
-                await self._end_of(asked.service, status)
+                await self._end_of(request.service, status)
 
     @contextlib.contextmanager
     def _counted(self, client: str) -> Iterator[None]:
-        """Counts a watcher while in the context. Raises Unacceptable if there are too many."""
+        """Counts a watcher while in the context. Raises CallRefused if there are too many."""
         if self._watchers[client] >= MOST_OF_CLIENT or self._watchers.total() >= MOST:
             text = f"A connection may have {MOST_OF_CLIENT} watchers, all together {MOST}."
-            raise Unacceptable(StatusCode.RESOURCE_EXHAUSTED, text)
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, text)
         self._watchers[client] += 1
         try:
             yield

@@ -16,8 +16,8 @@ from modelserver.engine.batching.request import SequencedRequest
 from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.pending import Pending, tell_batch
-from modelserver.ext.grpc.statuses import Refused, tell_prediction
+from modelserver.ext.grpc.pending import BATCH_ID, Pending
+from modelserver.ext.grpc.statuses import RefusedRequest, prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.http.answers import pretty
 from modelserver.surface.inference.codec import Parsed
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.ext.grpc.statuses import Tell
+    from modelserver.ext.grpc.statuses import ToStatus
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.surface.watching import Watch
@@ -48,13 +48,15 @@ class InferenceService:
     Args:
         registry: has the models.
         watch: called with each request, if anybody watches them.
-        tell: maps errors to statuses.
+        to_status: maps errors to statuses.
     """
 
-    def __init__(self, registry: Registry, watch: Watch | None = None, tell: Tell = tell_prediction) -> None:
+    def __init__(
+        self, registry: Registry, watch: Watch | None = None, to_status: ToStatus = prediction_status
+    ) -> None:
         self._registry = registry
         self._watch = watch
-        self._tell = tell
+        self._to_status = to_status
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -65,66 +67,70 @@ class InferenceService:
             "StreamPredictions2": self.converse,
         }
 
-    async def ping(self, _: AnyMessage, __: Call) -> AnyMessage:
+    async def ping(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """The text of REST's ``/ping``; the status is OK even if it says Unhealthy."""
         status = "Healthy" if self._registry.healthy else "Unhealthy"
         return _Health(health=pretty({"status": status}).decode().rstrip())
 
-    async def predict(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        with WatchedRequest(self._watch, f"/{NAME}/Predictions", asked, call, self._tell) as watched:
-            async with self._submit(asked, call, watched) as pending:
+    async def predict(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
+        with WatchedRequest(self._watch, f"/{NAME}/Predictions", request, call, self._to_status) as watched:
+            async with self._submit(request, call, watched) as pending:
                 (content,) = await pending.answers()
-            if pending.batches:
-                tell_batch(call, pending.request.batch_id)
+            if pending.model.batches:
+                call.add_metadata([(BATCH_ID, pending.request.batch_id)])
             answer = _answer(pending.request, content)
             watched.answered(answer, pending.request)
         return answer
 
-    def stream(self, asked: AnyMessage, call: Call) -> AsyncIterator[AnyMessage]:
-        return self.parts(asked, call, "StreamPredictions")
+    def stream(self, request: AnyMessage, call: GrpcCall) -> AsyncIterator[AnyMessage]:
+        return self.parts(request, call, "StreamPredictions")
 
-    async def parts(self, asked: AnyMessage, call: Call, method: str) -> AsyncGenerator[AnyMessage, None]:
+    async def parts(
+        self, request: AnyMessage, call: GrpcCall, method: str
+    ) -> AsyncGenerator[AnyMessage, None]:
         """The parts of the answer to a request of a call of this method."""
-        with WatchedRequest(self._watch, f"/{NAME}/{method}", asked, call, self._tell) as watched:
-            async with self._submit(asked, call, watched, parts=True) as pending:
+        with WatchedRequest(self._watch, f"/{NAME}/{method}", request, call, self._to_status) as watched:
+            async with self._submit(request, call, watched, parts=True) as pending:
                 async for content in pending.parts():
                     part = _answer(pending.request, content)
                     watched.part(part)
                     yield part
             watched.answered(None, pending.request)
 
-    async def converse(self, requests: AsyncIterator[AnyMessage], call: Call) -> AsyncIterator[AnyMessage]:
+    async def converse(
+        self, requests: AsyncIterator[AnyMessage], call: GrpcCall
+    ) -> AsyncIterator[AnyMessage]:
         """One request after the other, each with its answer in parts; the next is read after the last part.
 
         A failure is an answer with a status, and the stream continues.
         """
-        async for asked in requests:
+        async for request in requests:
             try:
-                async with contextlib.aclosing(self.parts(asked, call, "StreamPredictions2")) as parts:
+                async with contextlib.aclosing(self.parts(request, call, "StreamPredictions2")) as parts:
                     async for part in parts:
-                        yield _of_sequence(part, asked)
+                        yield _of_sequence(part, request)
             except ModelServerError as error:
-                code, text = self._tell(error)
-                yield _of_sequence(_Answer(status={"code": int(code), "message": text}), asked)
+                code, text = self._to_status(error)
+                yield _of_sequence(_Answer(status={"code": int(code), "message": text}), request)
 
     def _submit(
-        self, asked: AnyMessage, call: Call, watched: WatchedRequest, *, parts: bool = False
+        self, request: AnyMessage, call: GrpcCall, watched: WatchedRequest, *, parts: bool = False
     ) -> Pending:
-        version = asked.model_version or None
+        version = request.model_version or None
         try:
-            if not asked.model_name:
+            if not request.model_name:
                 raise BadRequest("Parameter model_name is required.")
-            model = self._registry.version_for(asked.model_name, version, call.head)
-            return Pending(model, _read(asked, model), call, version, watched, parts=parts)
+            model = self._registry.version_for(request.model_name, version, call.head)
+            return Pending(model, _read(request, model), call, version, watched, parts=parts)
         except ModelServerError as error:
-            raise Refused(error) from error
+            raise RefusedRequest(error) from error
 
 
-def _read(asked: AnyMessage, model: ModelVersion) -> Parsed:
+def _read(request: AnyMessage, model: ModelVersion) -> Parsed:
     """As a prediction over REST, so that both can share a batch."""
-    names, given = model.sequence_headers, asked.sequence_id.encode()
-    sequence = [(names.id.encode(), given)] if given and names is not None else []
-    return Parsed([_pack(dict(asked.input))], FIELDS, sequence=sequence)
+    names, sequence_id = model.sequence_headers, request.sequence_id.encode()
+    sequence = [(names.id.encode(), sequence_id)] if sequence_id and names is not None else []
+    return Parsed([_pack(dict(request.input))], FIELDS, sequence=sequence)
 
 
 def _answer(request: Request, content: bytes) -> AnyMessage:
@@ -132,8 +138,8 @@ def _answer(request: Request, content: bytes) -> AnyMessage:
     return _Answer(prediction=content, sequence_id=sequence_id)
 
 
-def _of_sequence(answer: AnyMessage, asked: AnyMessage) -> AnyMessage:
+def _of_sequence(answer: AnyMessage, request: AnyMessage) -> AnyMessage:
     """The answer, with the client's sequence if it has none."""
-    if asked.HasField("sequence_id") and not answer.HasField("sequence_id"):
-        answer.sequence_id = asked.sequence_id
+    if request.HasField("sequence_id") and not answer.HasField("sequence_id"):
+        answer.sequence_id = request.sequence_id
     return answer

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.models.registry import Registry
 
-    _Act = Callable[[AnyMessage, Call], Coroutine[Any, Any, Response]]
+    _Act = Callable[[AnyMessage, GrpcCall], Coroutine[Any, Any, Response]]
 
 
 NAME = "org.pytorch.serve.grpc.management.ManagementAPIsService"
@@ -43,7 +43,7 @@ class ManagementService:
 
     def __init__(self, registry: Registry, *, model_api: bool) -> None:
         self._api = ManagementApi(registry, model_api=model_api)
-        self._finishing = Finishing()
+        self._finishing = Uninterrupted()
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -57,33 +57,33 @@ class ManagementService:
         }
 
     def _method(self, act: _Act, read: Callable[[Response], str]) -> Method:
-        async def method(asked: AnyMessage, call: Call) -> AnyMessage:
-            return _Answer(msg=read(await self._finishing.run(act(asked, call))))
+        async def method(request: AnyMessage, call: GrpcCall) -> AnyMessage:
+            return _Answer(msg=read(await self._finishing.run(act(request, call))))
 
         return method
 
-    async def _describe(self, asked: AnyMessage, _: Call) -> Response:
+    async def _describe(self, request: AnyMessage, _: GrpcCall) -> Response:
         return await self._api.describe_by(
-            asked.model_name, asked.model_version or None, customized=asked.customized
+            request.model_name, request.model_version or None, customized=request.customized
         )
 
-    async def _list(self, asked: AnyMessage, _: Call) -> Response:
-        return self._api.list_by(Parameters(_given(asked)))
+    async def _list(self, request: AnyMessage, _: GrpcCall) -> Response:
+        return self._api.list_by(Parameters(_fields(request)))
 
-    async def _register(self, asked: AnyMessage, call: Call) -> Response:
-        # Unlike over REST, the call waits for workers only if asked to (reference 20).
-        given = {**_positive(asked), "synchronous": asked.synchronous}
-        return await self._api.register_by(Parameters(given, trace_context(call.head.headers)))
+    async def _register(self, request: AnyMessage, call: GrpcCall) -> Response:
+        # Unlike over REST, the call waits for workers only if request to (reference 20).
+        parameters = {**_positive_fields(request), "synchronous": request.synchronous}
+        return await self._api.register_by(Parameters(parameters, trace_context(call.head.headers)))
 
-    async def _scale(self, asked: AnyMessage, _: Call) -> Response:
-        version = asked.model_version or None
-        return await self._api.scale_by(Parameters(_positive(asked)), asked.model_name, version)
+    async def _scale(self, request: AnyMessage, _: GrpcCall) -> Response:
+        version = request.model_version or None
+        return await self._api.scale_by(Parameters(_positive_fields(request)), request.model_name, version)
 
-    async def _set_default(self, asked: AnyMessage, _: Call) -> Response:
-        return await self._api.set_default(asked.model_name, asked.model_version)
+    async def _set_default(self, request: AnyMessage, _: GrpcCall) -> Response:
+        return await self._api.set_default(request.model_name, request.model_version)
 
-    async def _unregister(self, asked: AnyMessage, _: Call) -> Response:
-        return await self._api.unregister(asked.model_name, asked.model_version or None)
+    async def _unregister(self, request: AnyMessage, _: GrpcCall) -> Response:
+        return await self._api.unregister(request.model_name, request.model_version or None)
 
 
 def _text(response: Response) -> str:
@@ -95,20 +95,22 @@ def _status(response: Response) -> str:
     return status
 
 
-def _positive(asked: AnyMessage) -> dict[str, Any]:
+def _positive_fields(request: AnyMessage) -> dict[str, Any]:
     """The same without negative numbers, which mean the default here."""
-    return {name: value for name, value in _given(asked).items() if not isinstance(value, int) or value > 0}
+    return {
+        name: value for name, value in _fields(request).items() if not isinstance(value, int) or value > 0
+    }
 
 
-def _given(asked: AnyMessage) -> dict[str, Any]:
+def _fields(request: AnyMessage) -> dict[str, Any]:
     """The fields that are not zero or empty: those mean the default, as in TorchServe."""
-    return {field.name: value for field, value in asked.ListFields()}
+    return {field.name: value for field, value in request.ListFields()}
 
 
 _T = TypeVar("_T")
 
 
-class Finishing:
+class Uninterrupted:
     """Finishes changes even if the client disconnects or its deadline passes."""
 
     def __init__(self) -> None:

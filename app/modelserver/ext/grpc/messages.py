@@ -38,8 +38,8 @@ def message(name: str) -> type[AnyMessage]:
 
 def message_class(descriptor: Descriptor) -> type[AnyMessage]:
     """The class of a message of the pool."""
-    found: type[AnyMessage] = message_factory.GetMessageClass(descriptor)
-    return found
+    made: type[AnyMessage] = message_factory.GetMessageClass(descriptor)
+    return made
 
 
 def service(name: str) -> ServiceDescriptor:

@@ -17,12 +17,12 @@ from starlette.datastructures import Address
 from modelserver import __version__
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
-from modelserver.ext.grpc.encoded import Encoded
-from modelserver.ext.grpc.management import Finishing
+from modelserver.ext.grpc.encoded import EncodedMessage
+from modelserver.ext.grpc.management import Uninterrupted
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.pending import Pending, id_of, tell_batch
-from modelserver.ext.grpc.reading import ModelInfer
-from modelserver.ext.grpc.statuses import API_DISABLED, tell_open_inference
+from modelserver.ext.grpc.pending import BATCH_ID, Pending, request_id_of
+from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
+from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready
 from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
@@ -30,7 +30,7 @@ from modelserver.surface.api.repository import is_near, list_models, load_model,
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.extension import Rpc
@@ -77,7 +77,7 @@ class OpenInferenceService:
         self._stopping = stopping
         self._watch = watch
         self._settings = services.settings
-        self._finishing = Finishing()
+        self._finishing = Uninterrupted()
         self._rpcs = rpcs
         settings = services.settings
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
@@ -106,24 +106,24 @@ class OpenInferenceService:
             **{name: method_of(name, respond) for name, respond in self._rpcs.items()},
         }
 
-    async def server_live(self, _: AnyMessage, __: Call) -> AnyMessage:
+    async def server_live(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         return _Live(live=True)
 
-    async def server_ready(self, _: AnyMessage, __: Call) -> AnyMessage:
+    async def server_ready(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """Whether every model that should have workers has a loaded one (TorchServe always says yes)."""
         return _Ready(ready=is_ready(self._registry) and not self._stopping.is_set())
 
-    async def model_ready(self, asked: AnyMessage, _: Call) -> AnyMessage:
+    async def model_ready(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """Whether the model has a loaded worker. Raises ModelNotFound, ModelVersionNotFound."""
-        return _ModelReady(ready=self._registry.is_ready(asked.name, asked.version or None))
+        return _ModelReady(ready=self._registry.is_ready(request.name, request.version or None))
 
-    async def server_metadata(self, _: AnyMessage, __: Call) -> AnyMessage:
+    async def server_metadata(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
         """As over REST; TorchServe only declares it."""
         return _Server(name="modelserver", version=__version__, extensions=extensions(self._settings))
 
-    async def model_metadata(self, asked: AnyMessage, _: Call) -> AnyMessage:
+    async def model_metadata(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """As over REST, with the limits of the model's batches."""
-        model = self._registry.get(asked.name, asked.version or None)
+        model = self._registry.get(request.name, request.version or None)
         return _Model(
             name=model.name,
             versions=[each.version for each in self._registry.versions(model.name)],
@@ -135,23 +135,25 @@ class OpenInferenceService:
             **describe_tensors(model),
         )
 
-    async def infer(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        answer, batch_id, _ = await self.infer_one(asked, call)
+    async def infer(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
+        answer, batch_id, _ = await self.infer_one(request, call)
         if batch_id is not None:
-            tell_batch(call, batch_id)
+            call.add_metadata([(BATCH_ID, batch_id)])
         return answer
 
-    async def infer_one(self, asked: AnyMessage, call: Call) -> tuple[AnyMessage, str | None, int]:
+    async def infer_one(self, request: AnyMessage, call: GrpcCall) -> tuple[AnyMessage, str | None, int]:
         """The answer to one request, alone or in a stream, the batch id if clients are told one, and how many
         bytes the model answered.
         """
-        version = asked.model_version or None
-        with WatchedRequest(self._watch, f"/{NAME}/ModelInfer", asked, call, tell_open_inference) as watched:
-            model = self._registry.version_for(asked.model_name, version, call.head)
+        version = request.model_version or None
+        with WatchedRequest(
+            self._watch, f"/{NAME}/ModelInfer", request, call, open_inference_status
+        ) as watched:
+            model = self._registry.version_for(request.model_name, version, call.head)
             try:
-                read = await self._codec.read(asked, model)
+                read = await self._codec.read(request, model)
             except ModelServerError as error:
-                error.logged_id = id_of(call)
+                error.logged_id = request_id_of(call)
                 model.metrics.requests.failed(error, error.logged_id)
                 raise
             async with Pending(model, read, call, version, watched) as pending:
@@ -162,19 +164,19 @@ class OpenInferenceService:
         return answer, batch_id, size
 
     async def stream_infer(
-        self, requests: AsyncIterator[AnyMessage], call: Call
+        self, requests: AsyncIterator[AnyMessage], call: GrpcCall
     ) -> AsyncIterator[AnyMessage]:
         """Processes requests concurrently; answers, and failures, are in order."""
 
-        async def answer(asked: AnyMessage) -> tuple[AnyMessage, int]:
+        async def answer(request: AnyMessage) -> tuple[AnyMessage, int]:
             try:
-                answer, _, size = await self.infer_one(asked, call)
+                answer, _, size = await self.infer_one(request, call)
             except ModelServerError as error:
-                part = _Part(error_message=tell_open_inference(error)[1])
-                part.infer_response.id = asked.id
+                part = _Part(error_message=open_inference_status(error)[1])
+                part.infer_response.id = request.id
                 return part, 0
             call.hold(size)
-            if isinstance(answer, Encoded):
+            if isinstance(answer, EncodedMessage):
                 return answer.within(_Part.DESCRIPTOR, "infer_response"), size
             return _Part(infer_response=answer), size
 
@@ -183,30 +185,30 @@ class OpenInferenceService:
                 yield part
                 call.hold(-size)
 
-    async def index(self, asked: AnyMessage, _: Call) -> AnyMessage:
+    async def index(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """The loaded models, and those in the store."""
-        return _Index(models=await list_models(self._registry, only_ready=asked.ready))
+        return _Index(models=await list_models(self._registry, only_ready=request.ready))
 
-    async def load(self, asked: AnyMessage, call: Call) -> AnyMessage:
+    async def load(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
         """Loads or reloads a model of the store."""
-        name = self._named(asked, call, ())
+        name = self._named(request, call, ())
         await self._finishing.run(load_model(self._registry, self._settings, name))
         return _Loaded(model_name=name, isLoaded=True)
 
-    async def unload(self, asked: AnyMessage, call: Call) -> AnyMessage:
-        name = self._named(asked, call, ("unload_dependents",))
+    async def unload(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
+        name = self._named(request, call, ("unload_dependents",))
         await self._finishing.run(unload_model(self._registry, name))
         return _Unloaded(model_name=name, isUnloaded=True)
 
-    def _named(self, asked: AnyMessage, call: Call, parameters: Sequence[str]) -> str:
+    def _named(self, request: AnyMessage, call: GrpcCall, parameters: Sequence[str]) -> str:
         if not self._settings.enable_model_api:
             raise MethodNotAllowed(message=API_DISABLED)
         _check_local(call)
-        for name in asked.parameters:
+        for name in request.parameters:
             if name not in parameters:
                 raise BadRequest(f"parameter '{name[:100]}' is not supported")
         # KServe's clients put the name where Triton's have the repository's.
-        named: str = asked.model_name or asked.repository_name
+        named: str = request.model_name or request.repository_name
         return named
 
 
@@ -214,7 +216,7 @@ def method_of(name: str, respond: Rpc) -> Method:
     """The method that an extension adds under this name."""
     response_class = _message(name)
 
-    async def method(request: AnyMessage, call: Call) -> AnyMessage:
+    async def method(request: AnyMessage, call: GrpcCall) -> AnyMessage:
         response = response_class()
         async for fields in respond(request, lambda: _check_local(call)):
             response.MergeFrom(ParseDict(fields, response_class()))
@@ -223,7 +225,7 @@ def method_of(name: str, respond: Rpc) -> Method:
     return method
 
 
-def _check_local(call: Call) -> None:
+def _check_local(call: GrpcCall) -> None:
     """Raises MethodNotAllowed for clients on other machines."""
     host, _, port = call.client.rpartition(":")
     if not is_near(Address(host.strip("[]"), int(port or 0))):
@@ -242,27 +244,27 @@ async def in_order(
     Raises:
         Exception: what ``items`` or ``work`` raises, in its turn.
     """
-    begun: asyncio.Queue[asyncio.Future[_Out] | None] = asyncio.Queue()
+    started: asyncio.Queue[asyncio.Future[_Out] | None] = asyncio.Queue()
     room = asyncio.Semaphore(window)
 
     async def read() -> None:
         try:
             async for item in items:
-                begun.put_nowait(asyncio.ensure_future(work(item)))
+                started.put_nowait(asyncio.ensure_future(work(item)))
                 await room.acquire()
         finally:
-            begun.put_nowait(None)
+            started.put_nowait(None)
 
     reading = asyncio.ensure_future(read())
     current: asyncio.Future[_Out] | None = None
     try:
-        while (current := await begun.get()) is not None:
+        while (current := await started.get()) is not None:
             yield await current
             room.release()
         await reading
     finally:
         reading.cancel()
-        for left in (current, *(begun.get_nowait() for _ in range(begun.qsize()))):
+        for left in (current, *(started.get_nowait() for _ in range(started.qsize()))):
             if left is not None:
                 left.cancel()
         # Until then, the items are in use: whoever made them could not close them.

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
     from modelserver.engine.batching.request import Request
     from modelserver.engine.wire.messages import Answer
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.watching import WatchedRequest
     from modelserver.models.version import ModelVersion
     from modelserver.surface.inference.codec import Parsed
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = REQUEST_ID.encode()
-BATCH_HEADER = "x-batch-id"
+# The initial metadata with the id of the request's batch (kserve reference 2.2).
+BATCH_ID = "x-batch-id"
 # Bytes of the parts of an answer that may wait for the client.
 MAX_UNSENT = 64 << 20
 
@@ -40,7 +41,7 @@ class Pending:
 
     Args:
         model: whose pool gets it, unless another version has the request's sequence.
-        asked: its rows.
+        parsed: its rows.
         call: of the call.
         version: as named by the client, if any.
         watched: learns what becomes of it.
@@ -54,8 +55,8 @@ class Pending:
     def __init__(
         self,
         model: ModelVersion,
-        asked: Parsed,
-        call: Call,
+        parsed: Parsed,
+        call: GrpcCall,
         version: str | None,
         watched: WatchedRequest,
         *,
@@ -65,14 +66,16 @@ class Pending:
         now, left = time.monotonic(), call.time_remaining()
         traffic = None if version is not None else model.traffic
         if traffic is not None and model.sequence_headers is not None:
-            model = home_of_sequence(model, traffic, asked, NO_HEADERS)
-        request = make_request(asked, model, id_of(call), _context_of(call), now, left, explain=False)
+            model = home_of_sequence(model, traffic, parsed, NO_HEADERS)
+        request = make_request(
+            parsed, model, request_id_of(call), _context_of(call), now, left, explain=False
+        )
         if call.on_queued is not None:
             call.on_queued(request, model)
         watched.queued(request, model)
         self.request = request
         self._call = call
-        self._where = asked.where
+        self._where = parsed.where
         self.model = model
         self._named = version is not None
         self._news = asyncio.Event()
@@ -95,11 +98,6 @@ class Pending:
             # The request never ends: it and this object would keep each other.
             request.on_done = request.on_part = request.backlog = None
             raise
-
-    @property
-    def batches(self) -> bool:
-        """Whether the model batches, so that clients are told the batch."""
-        return self.model.batches
 
     async def __aenter__(self) -> Pending:
         return self
@@ -176,7 +174,7 @@ class Pending:
         return contents_of(request)
 
 
-def _context_of(call: Call) -> bytes:
+def _context_of(call: GrpcCall) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
     headers = [header for header in call.head.headers if header[0] in trace_context.NAMES]
     if call.traceparent:
@@ -184,12 +182,7 @@ def _context_of(call: Call) -> bytes:
     return _pack(headers) if headers else NO_HEADERS
 
 
-def tell_batch(call: Call, batch_id: str) -> None:
-    """Puts the id of the request's batch into the initial metadata (kserve reference 2.2)."""
-    call.tell(((BATCH_HEADER, batch_id),))
-
-
-def id_of(call: Call) -> str:
+def request_id_of(call: GrpcCall) -> str:
     """The id from the call's metadata if it is valid, otherwise a new one."""
-    given = next((value for name, value in call.head.headers if name == _REQUEST_ID), None)
-    return make_uuid() if given is None else accept_request_id(given)
+    request_id = next((value for name, value in call.head.headers if name == _REQUEST_ID), None)
+    return make_uuid() if request_id is None else accept_request_id(request_id)

@@ -50,8 +50,7 @@ def reserved(settings: Settings) -> Iterator[list[socket.socket]]:
         ConfigError: one of them is not available; names the settings.
     """
     with contextlib.ExitStack() as stack:
-        wanted = addresses(settings) if settings.enable_grpc_api else ()
-        yield [stack.enter_context(contextlib.closing(_hold(address))) for address in wanted]
+        yield [stack.enter_context(contextlib.closing(_hold(each))) for each in addresses(settings)]
 
 
 def _hold(address: GrpcAddress) -> socket.socket:

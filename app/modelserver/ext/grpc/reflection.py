@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import POOL, message
+from modelserver.ext.grpc.statuses import StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
     from google.protobuf.descriptor import FileDescriptor
 
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.calls import Method
     from modelserver.ext.grpc.messages import AnyMessage
 
@@ -28,24 +28,24 @@ class ReflectionService:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return {"ServerReflectionInfo": self.tell}
+        return {"ServerReflectionInfo": self.respond}
 
-    async def tell(self, requests: AsyncIterator[AnyMessage], _: Call) -> AsyncIterator[AnyMessage]:
+    async def respond(self, requests: AsyncIterator[AnyMessage], _: GrpcCall) -> AsyncIterator[AnyMessage]:
         """An answer to each request."""
-        async for asked in requests:
-            yield self._answer(valid_host=asked.host, original_request=asked, **self._about(asked))
+        async for request in requests:
+            yield self._answer(valid_host=request.host, original_request=request, **self._about(request))
 
-    def _about(self, asked: AnyMessage) -> dict[str, object]:
-        kind = asked.WhichOneof("message_request")
+    def _about(self, request: AnyMessage) -> dict[str, object]:
+        kind = request.WhichOneof("message_request")
         try:
             if kind == "list_services":
                 return {"list_services_response": {"service": [{"name": name} for name in self._services]}}
             if kind == "file_by_filename":
-                return _files(POOL.FindFileByName(asked.file_by_filename))
+                return _files(POOL.FindFileByName(request.file_by_filename))
             if kind == "file_containing_symbol":
-                return _files(_file_of(asked.file_containing_symbol))
+                return _files(_file_of(request.file_containing_symbol))
             if kind == "all_extension_numbers_of_type":
-                name = POOL.FindMessageTypeByName(asked.all_extension_numbers_of_type).full_name
+                name = POOL.FindMessageTypeByName(request.all_extension_numbers_of_type).full_name
                 return {"all_extension_numbers_response": {"base_type_name": name}}
         except KeyError:
             pass
@@ -63,11 +63,11 @@ def _file_of(symbol: str) -> FileDescriptor:
 
 def _files(first: FileDescriptor) -> dict[str, object]:
     """A file, and those that it imports."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     waiting = [first]
     while waiting:
         file = waiting.pop()
-        if file.name not in found:
-            found[file.name] = file.serialized_pb
+        if file.name not in contents:
+            contents[file.name] = file.serialized_pb
             waiting += file.dependencies
-    return {"file_descriptor_response": {"file_descriptor_proto": list(found.values())}}
+    return {"file_descriptor_response": {"file_descriptor_proto": list(contents.values())}}

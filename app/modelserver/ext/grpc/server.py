@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.ext.grpc import health, inference, management, open_inference, reflection
-from modelserver.ext.grpc.call import Port
-from modelserver.ext.grpc.calls import OnCall, Served, Surroundings, handlers
+from modelserver.ext.grpc.call import GrpcPort
+from modelserver.ext.grpc.calls import CallContext, MethodHandler, method_handlers
 from modelserver.ext.grpc.gate import Gate
 from modelserver.ext.grpc.heads import read_head
-from modelserver.ext.grpc.http2.connection import Connection, Listener
-from modelserver.ext.grpc.http2.limits import Limits
+from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
+from modelserver.ext.grpc.http2.stream import Http2Limits
 from modelserver.ext.grpc.ports import GrpcAddress, addresses, taken
 from modelserver.ext.grpc.statuses import (
-    tell_as_torchserve,
-    tell_management,
-    tell_open_inference,
-    tell_prediction,
+    management_status,
+    open_inference_status,
+    prediction_status,
+    torchserve_status,
 )
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Mapping
 
+    from modelserver.engine.telemetry.access import AccessLog
     from modelserver.extension import Rpc
     from modelserver.surface.api.services import Services
     from modelserver.surface.tls.context import Certificate
     from modelserver.surface.watching import Watch
 
-    Handlers: TypeAlias = dict[str, Served]
+    Handlers: TypeAlias = dict[str, MethodHandler]
 
 _log = logging.getLogger("modelserver.grpc")
 # Seconds between looks at connections that make no progress, and at those that are to end.
@@ -54,7 +55,7 @@ class _Open:
     """A port that is listened on."""
 
     server: asyncio.Server
-    listener: Listener
+    listener: Http2Listener
     context: ssl.SSLContext | None
 
 
@@ -63,7 +64,7 @@ class GrpcServers:
 
     Args:
         services: registry, settings and helpers.
-        on_call: called for each call that has ended.
+        access: the log of calls.
         certificate: for TLS, used if ``enable_grpc_ssl`` is set.
         requests: called with each request for a model, also each one of a stream, if they are watched.
         calls: called with each call of a model as a whole, if those are watched.
@@ -73,7 +74,7 @@ class GrpcServers:
     def __init__(
         self,
         services: Services,
-        on_call: OnCall,
+        access: AccessLog,
         certificate: Certificate | None = None,
         *,
         requests: Watch | None = None,
@@ -85,7 +86,7 @@ class GrpcServers:
         self._calls = calls
         self._services = services
         self._certificate = certificate if services.settings.enable_grpc_ssl else None
-        self._on_call = on_call
+        self._access = access
         self._stopping = asyncio.Event()
         self._open: list[_Open] = []
         self._checks = asyncio.get_running_loop().create_task(self._check())
@@ -108,33 +109,35 @@ class GrpcServers:
         around = self._around(Scope.MANAGEMENT)
         await self._start(*management_at, self._management(around), around)
 
-    def _around(self, scope: Scope) -> Surroundings:
+    def _around(self, scope: Scope) -> CallContext:
         tokens = self._services.tokens
         gate = Gate(
             None if tokens is None else tokens.verifier,
             scope,
             ping_token=self._services.settings.ping_token,
         )
-        return Surroundings(self._on_call, gate, self._calls if scope is Scope.INFERENCE else None)
+        return CallContext(
+            self._services.metrics, self._access, gate, self._calls if scope is Scope.INFERENCE else None
+        )
 
     async def _start(
-        self, address: GrpcAddress, held: socket.socket, served: Handlers, around: Surroundings
+        self, address: GrpcAddress, held: socket.socket, served: Handlers, around: CallContext
     ) -> None:
         names = {path.partition("/")[0] for path in served}
         checks = health.HealthService(self._services.registry, names, self._stopping)
-        served |= handlers(health.NAME, checks.methods, tell_open_inference, around)
+        served |= method_handlers(health.NAME, checks.methods, open_inference_status, around)
         names |= {health.NAME, *reflection.NAMES}
         for name in reflection.NAMES:
-            told = reflection.ReflectionService(name, names)
-            served |= handlers(name, told.methods, tell_open_inference, around)
+            service = reflection.ReflectionService(name, names)
+            served |= method_handlers(name, service.methods, open_inference_status, around)
         intake, outgoing = self._services.intake, self._services.outgoing
-        port = Port(served, self._largest(address.side), intake, outgoing)
-        listener = Listener(port.make, read_head, self._limits(address.side), outgoing.count)
+        port = GrpcPort(served, self._largest(address.side), intake, outgoing)
+        listener = Http2Listener(port.make, read_head, self._limits(address.side), outgoing.count)
         context = None if self._certificate is None else server_context(self._certificate, ("h2",))
         own = socket.socket(fileno=held.detach())
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(listener),
+                lambda: Http2Connection(listener),
                 sock=own,
                 backlog=_BACKLOG,
                 **tls_arguments(context),
@@ -143,38 +146,38 @@ class GrpcServers:
             own.close()
             raise taken(address, error.strerror or str(error)) from error
         self._open.append(_Open(server, listener, context))
-        shown = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
-        _log.info("gRPC %s address: %s", address.side, shown)
+        bound = GrpcAddress(address.side, address.host, server.sockets[0].getsockname()[1])
+        _log.info("gRPC %s address: %s", address.side, bound)
 
     def certify(self, certificate: Certificate) -> None:
         for each in self._open:
             if each.context is not None:
                 renew(each.context, certificate, ("h2",))
 
-    def _inference(self, around: Surroundings) -> Handlers:
+    def _inference(self, around: CallContext) -> Handlers:
         services, watch = self._services, self._requests
-        tell = tell_as_torchserve if services.settings.as_torchserve else tell_prediction
-        predictions = inference.InferenceService(services.registry, watch, tell)
+        to_status = torchserve_status if services.settings.as_torchserve else prediction_status
+        predictions = inference.InferenceService(services.registry, watch, to_status)
         tensors = open_inference.OpenInferenceService(services, self._stopping, watch, self._rpcs)
-        made = handlers(inference.NAME, predictions.methods, tell, around)
+        made = method_handlers(inference.NAME, predictions.methods, to_status, around)
         if not services.settings.ts_open_inference_protocol:
             return made
-        made |= handlers(open_inference.NAME, tensors.methods, tell_open_inference, around)
+        made |= method_handlers(open_inference.NAME, tensors.methods, open_inference_status, around)
         name = open_inference.TORCHSERVE_NAME
-        return made | handlers(name, tensors.torchserve_methods, tell_open_inference, around)
+        return made | method_handlers(name, tensors.torchserve_methods, open_inference_status, around)
 
-    def _management(self, around: Surroundings) -> Handlers:
+    def _management(self, around: CallContext) -> Handlers:
         service = management.ManagementService(
             self._services.registry, model_api=self._services.settings.enable_model_api
         )
-        return handlers(management.NAME, service.methods, tell_management, around)
+        return method_handlers(management.NAME, service.methods, management_status, around)
 
-    def _limits(self, side: str) -> Limits:
+    def _limits(self, side: str) -> Http2Limits:
         age, grace = (
             getattr(self._services.settings, f"grpc_{side}_max_connection_{name}_ms")
             for name in ("age", "age_grace")
         )
-        return Limits(
+        return Http2Limits(
             age=None if age is None else age / 1000, age_grace=None if grace is None else grace / 1000
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelserver.errors import (
@@ -14,17 +15,39 @@ from modelserver.errors import (
     ModelVersionNotFound,
     ServiceUnavailable,
 )
-from modelserver.ext.grpc.codes import StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+class StatusCode(IntEnum):
+    """How a call ends."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
 # The status of a call: its code and the text for the client.
-Ending: TypeAlias = tuple[StatusCode, str]
-Tell: TypeAlias = "Callable[[ModelServerError], Ending]"
+CallStatus: TypeAlias = tuple[StatusCode, str]
+ToStatus: TypeAlias = "Callable[[ModelServerError], CallStatus]"
 
 
-class Refused(ModelServerError):
+class RefusedRequest(ModelServerError):
     """A request that no queue accepted: the model or version does not exist, or is not served."""
 
     def __init__(self, reason: ModelServerError) -> None:
@@ -69,44 +92,44 @@ _JAVA_PACKAGES = {
 _JAVA_HTTP = "org.pytorch.serve.http."
 
 
-def by_http(status: int) -> StatusCode:
+def code_of_http(status: int) -> StatusCode:
     """The code that stands for an HTTP status (reference 20)."""
     other = StatusCode.FAILED_PRECONDITION if 400 <= status < 500 else StatusCode.INTERNAL
     return _BY_HTTP.get(status, other)
 
 
-def http_class(code: StatusCode) -> int:
+def http_status(code: StatusCode) -> int:
     """An HTTP status of the same meaning, for counters."""
     return _TO_HTTP.get(code, 500)
 
 
 def torchserve_text(error: ModelServerError) -> str:
     """The message, and TorchServe's class on a separate line."""
-    return f"{_told(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
+    return f"{_shortened(error.message, error)}\n{_JAVA_PACKAGES.get(error.type, _JAVA_HTTP)}{error.type}"
 
 
-def tell_prediction(error: ModelServerError) -> Ending:
+def prediction_status(error: ModelServerError) -> CallStatus:
     """As TorchServe, but a refusal that is 503 over REST (a full queue, say) is UNAVAILABLE: it may pass."""
-    if isinstance(error, Refused) and error.reason.status == ServiceUnavailable.status:
+    if isinstance(error, RefusedRequest) and error.reason.status == ServiceUnavailable.status:
         error = error.reason
-    return tell_as_torchserve(error)
+    return torchserve_status(error)
 
 
-def tell_as_torchserve(error: ModelServerError) -> Ending:
+def torchserve_status(error: ModelServerError) -> CallStatus:
     """A prediction that failed: by its HTTP status.
 
     One that no queue accepted: INTERNAL, whatever the reason, and sometimes the bare class.
     """
-    if not isinstance(error, Refused):
-        return by_http(error.status), torchserve_text(error)
+    if not isinstance(error, RefusedRequest):
+        return code_of_http(error.status), torchserve_text(error)
     reason = error.reason
     if isinstance(reason, ModelNotFound | ModelVersionNotFound):
         return StatusCode.INTERNAL, torchserve_text(reason)
     own = "BadRequestException" if isinstance(reason, BadRequest) else "InternalServerException"
-    return StatusCode.INTERNAL, f"{_told(reason.message, reason)}\n{own}.()"
+    return StatusCode.INTERNAL, f"{_shortened(reason.message, reason)}\n{own}.()"
 
 
-def tell_management(error: ModelServerError) -> Ending:
+def management_status(error: ModelServerError) -> CallStatus:
     """The management service, as in TorchServe.
 
     An existing version and the removal of a default one are UNKNOWN; an existing file is INTERNAL.
@@ -124,15 +147,15 @@ def tell_management(error: ModelServerError) -> Ending:
     return code, torchserve_text(error)
 
 
-def tell_open_inference(error: ModelServerError) -> Ending:
+def open_inference_status(error: ModelServerError) -> CallStatus:
     """By the HTTP status of V2 over REST, with its text; UNAVAILABLE if clients may retry."""
     if isinstance(error, MethodNotAllowed):
         return StatusCode.PERMISSION_DENIED, error.message
-    text = _told(error.kserve_message or error.message, error)
-    return by_http(error.kserve_status or error.status), text
+    text = _shortened(error.kserve_message or error.message, error)
+    return code_of_http(error.kserve_status or error.status), text
 
 
-def _told(message: str, error: ModelServerError) -> str:
+def _shortened(message: str, error: ModelServerError) -> str:
     """The message, shortened, and the request that it names."""
     if message.isascii():
         message = message[:_LONGEST]

@@ -1,7 +1,8 @@
-"""Tensors in the messages of the Open Inference Protocol, typed and raw (kserve reference 6)."""
+"""The codec of ModelInfer: messages to rows of tensors, and answers to messages (kserve reference 6)."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,28 @@ from modelserver.engine.tensors.rest import (
 )
 from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
-from modelserver.engine.tensors.weight import LIGHT_ELEMENTS, TooHeavy
+from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHeavy
+from modelserver.engine.wire.messages import BODY, TENSORS
 from modelserver.errors import BadRequest, InternalError
-from modelserver.ext.grpc.messages import message
+from modelserver.ext.grpc.encoded import EncodedMessage
+from modelserver.ext.grpc.messages import DecodeError, message
+from modelserver.surface.http.answers import JSON
+from modelserver.surface.inference.codec import SECONDS
+from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts, sequence_of, split_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from modelserver.engine.batching.request import Request
+    from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.surface.inference.v2 import ResponseParts
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.intake import Intake
+    from modelserver.surface.http.off_loop import OffLoop
 
 _LIMITS = RequestLimits()
 
+_Request = message("inference.ModelInferRequest")
 _Answer = message("inference.ModelInferResponse")
 
 # The fields of typed contents; half-precision types have none and are raw only.
@@ -55,8 +66,83 @@ _OF_REST = frozenset({"binary_data", "binary_data_output", "binary_data_size"})
 _TAGS = {"FP32": 6 << 3 | 2, "FP64": 7 << 3 | 2}
 
 
+class ModelInfer:
+    """The codec.
+
+    Args:
+        limits: of one request.
+        off_loop: has the helpers for what would block the event loop.
+        intake: counts what waits for them.
+        shared: memory that clients have registered.
+    """
+
+    def __init__(
+        self, limits: RequestLimits, off_loop: OffLoop, intake: Intake, shared: Regions | None = None
+    ) -> None:
+        self._limits = limits
+        self._shared = shared
+        self._helpers = off_loop.helpers
+        self._intake = intake
+
+    async def read(self, message_: AnyMessage, model: ModelVersion) -> Inference:
+        """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
+        takes = InputRules.of(model, self._limits, self._shared)
+        if not isinstance(message_, EncodedMessage):
+            with contextlib.suppress(TooHeavy):
+                return read_message(message_, takes, light=True)
+        body = message_.SerializeToString()
+        with self._intake.holding(len(body)):
+            return await self._helpers.call(SECONDS, read_bytes, body, takes.for_helper(body))
+
+    async def encode(self, inference: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
+        """The response. Raises InternalError for unsuitable answers."""
+        answering = inference.parts(model, ended)
+        if answering.is_light:
+            return make_response(answering)
+        content = await self._helpers.call(SECONDS, encode_response, answering.without_inputs())
+        return EncodedMessage(_Answer.DESCRIPTOR, content)
+
+
+def read_message(message_: AnyMessage, takes: InputRules, *, light: bool = False) -> Inference:
+    """The rows of a message; a model that takes no rows gets it as JSON.
+
+    Raises:
+        BadRequest: names what is wrong.
+        PayloadTooLarge: too many rows.
+        TooHeavy: only if ``light``: reading it would take long.
+    """
+    request = read_request(message_, takes.limits, takes.memory, light=light)
+    if takes.rows:
+        return split_request(request, takes, light=light)
+    sequence = sequence_of(request, takes.sequences)
+    if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
+        raise TooHeavy
+    return Inference([to_json(request)], BODY, JSON, sequence=sequence, request=request)
+
+
+def read_bytes(body: bytes, takes: InputRules) -> Inference:
+    """:func:`read_message` in a helper."""
+    try:
+        message_ = _Request.FromString(body)
+    except DecodeError as error:
+        raise BadRequest(f"The message is not of type {_Request.DESCRIPTOR.full_name}: {error}") from error
+    return read_message(message_, takes).without_inputs()
+
+
+def make_response(answering: ResponseParts) -> AnyMessage:
+    """The response. Raises InternalError for unsuitable answers."""
+    rows = answering.kind == TENSORS
+    return response(answering, answering.outputs() if rows else outputs_of_json(answering.answers[0]))
+
+
+def encode_response(answering: ResponseParts) -> bytes:
+    """:func:`make_response` in a helper."""
+    encoded: bytes = make_response(answering).SerializeToString()
+    return encoded
+
+
 def read_request(
-    asked: AnyMessage,
+    request: AnyMessage,
     limits: RequestLimits = _LIMITS,
     memory: Memory = NO_MEMORY,
     *,
@@ -71,30 +157,30 @@ def read_request(
         TooHeavy: only if ``light``: reading it would take long.
     """
     for what in ("inputs", "outputs", "parameters"):
-        limits.check_tensors(what, len(getattr(asked, what)))
-    raw = asked.raw_input_contents
-    if not asked.inputs:
+        limits.check_tensors(what, len(getattr(request, what)))
+    raw = request.raw_input_contents
+    if not request.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
-    shared = sum(REGION in each.parameters for each in asked.inputs)
-    if raw and len(raw) != len(asked.inputs) - shared:
+    shared = sum(REGION in each.parameters for each in request.inputs)
+    if raw and len(raw) != len(request.inputs) - shared:
         raise BadRequest(
-            f"the number of inputs ({len(asked.inputs) - shared}) does not match the expected number of raw "
-            f"input contents ({len(raw)}) for model '{asked.model_name}'"
+            f"the number of inputs ({len(request.inputs) - shared}) does not match the expected number of "
+            f"raw input contents ({len(raw)}) for model '{request.model_name}'"
         )
-    _check_names("input", asked.inputs)
-    _check_names("output", asked.outputs)
+    _check_names("input", request.inputs)
+    _check_names("output", request.outputs)
     # Those in shared memory have no raw contents.
     binary = bool(raw or shared)
     return InferRequest(
-        inputs=_tensors(asked, memory, light=light),
-        id=asked.id,
-        parameters=_parameters(asked.parameters, "the request") or None,
-        outputs=[_output_wanted(each, binary, memory) for each in asked.outputs] or None,
+        inputs=_tensors(request, memory, light=light),
+        id=request.id,
+        parameters=_parameters(request.parameters, "the request") or None,
+        outputs=[_requested_output(each, binary, memory) for each in request.outputs] or None,
         binary=binary,
     )
 
 
-def _output_wanted(each: AnyMessage, binary: bool, memory: Memory) -> RequestedOutput:
+def _requested_output(each: AnyMessage, binary: bool, memory: Memory) -> RequestedOutput:
     where = f"output '{each.name}'"
     parameters = _parameters(each.parameters, where)
     part = memory.find(parameters, where) if parameters else None
@@ -109,20 +195,20 @@ def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
         names.add(each.name)
 
 
-def _tensors(asked: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor]:
+def _tensors(request: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor]:
     tensors: list[Tensor] = []
-    raw, shared = iter(asked.raw_input_contents), 0
-    for each in asked.inputs:
+    raw, shared = iter(request.raw_input_contents), 0
+    for each in request.inputs:
         if REGION not in each.parameters:
             content = next(raw, None)
             data = None if content is None else memoryview(content)
-            tensors.append(_tensor(each, data, asked.model_name, light=light))
+            tensors.append(_tensor(each, data, request.model_name, light=light))
             continue
         where = f"input '{each.name}'"
         parameters = _parameters(each.parameters, where)
         data = read_shared(memory.find(parameters, where), memory, shared, light=light)
         shared += len(data)
-        made = _tensor(each, data, asked.model_name, light=light)
+        made = _tensor(each, data, request.model_name, light=light)
         tensors.append(replace(made, parameters=parameters))
     return tensors
 
@@ -146,11 +232,10 @@ def _tensor(each: AnyMessage, raw: memoryview | None, model: str, *, light: bool
 
 
 def _typed(each: AnyMessage) -> memoryview:
-    given = [field.name for field, _ in each.contents.ListFields()]
     field = _FIELDS.get(each.datatype)
     if field is None:
         raise BadRequest(f"input '{each.name}': {each.datatype} has no typed contents, send it raw")
-    for name in given:
+    for name in (used.name for used, _ in each.contents.ListFields()):
         if name != field:
             raise BadRequest(f"input '{each.name}': {each.datatype} data is in {name} instead of {field}")
     try:
@@ -174,9 +259,9 @@ def _packed(contents: AnyMessage, datatype: str) -> memoryview | None:
             return encoded[place : place + length]
 
 
-def _parameters(given: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
+def _parameters(parameters: Mapping[str, AnyMessage], where: str) -> dict[str, Any]:
     read: dict[str, Any] = {}
-    for name, parameter in given.items():
+    for name, parameter in parameters.items():
         if name in _OF_REST:
             continue
         kind = parameter.WhichOneof("parameter_choice")

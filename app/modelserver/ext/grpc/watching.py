@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modelserver.errors import ModelServerError
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.statuses import FAILED, http_class
+from modelserver.ext.grpc.statuses import FAILED, StatusCode, http_status
 from modelserver.surface.http.exchange import Target, with_header
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.watching import GRPC, Watcher
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelserver.engine.batching.request import Request
-    from modelserver.ext.grpc.call import Call
+    from modelserver.ext.grpc.call import GrpcCall
     from modelserver.ext.grpc.messages import AnyMessage
-    from modelserver.ext.grpc.statuses import Tell
+    from modelserver.ext.grpc.statuses import ToStatus
     from modelserver.surface.watching import Watch
 
 # Milliseconds: the largest timeout of gRPC's eight digits.
@@ -34,10 +33,10 @@ class WatchedCall:
 
     method = GRPC
 
-    def __init__(self, path: str, call: Call, message: AnyMessage | None = None) -> None:
+    def __init__(self, path: str, call: GrpcCall, message: AnyMessage | None = None) -> None:
         model, version = ("", "") if message is None else (message.model_name, message.model_version)
         self.target = Target(path, b"", path, Route(model, version or None))
-        self.content_type = "" if message is None else type_of(message)
+        self.content_type = "" if message is None else content_type_of(message)
         self.request_id = ""
         self.started = call.arrived
         self.has_traceparent = True
@@ -90,11 +89,13 @@ class WatchedCall:
 class WatchedRequest:
     """A request of a call, as a context: an error that leaves it is the request's."""
 
-    __slots__ = ("_has_started", "_request", "_tell", "_watched", "_watcher")
+    __slots__ = ("_has_started", "_request", "_to_status", "_watched", "_watcher")
 
-    def __init__(self, watch: Watch | None, path: str, message: AnyMessage, call: Call, tell: Tell) -> None:
-        """``tell`` maps errors to statuses."""
-        self._tell = tell
+    def __init__(
+        self, watch: Watch | None, path: str, message: AnyMessage, call: GrpcCall, to_status: ToStatus
+    ) -> None:
+        """``to_status`` maps errors to statuses."""
+        self._to_status = to_status
         self._watcher = _NOBODY
         self._request: Request | None = None
         self._has_started = False
@@ -110,15 +111,15 @@ class WatchedRequest:
             return
         if isinstance(error, Exception):
             is_known = isinstance(error, ModelServerError)
-            self._failed(*(self._tell(error) if is_known else (StatusCode.INTERNAL, FAILED)))  # type: ignore[arg-type]  # known by then
+            self._failed(*(self._to_status(error) if is_known else (StatusCode.INTERNAL, FAILED)))  # type: ignore[arg-type]  # known by then
         else:
             self._watcher.left()
 
     def _failed(self, code: StatusCode, text: str) -> None:
         request = self._request
-        lines = lines_of(code, request if request is not None and request.batch_id else None)
+        lines = header_lines(code, request if request is not None and request.batch_id else None)
         self._watched.code = int(code)
-        self._watcher.replied(http_class(code), text.encode(), "text/plain", lines)
+        self._watcher.replied(http_status(code), text.encode(), "text/plain", lines)
 
     def queued(self, request: Request, model: Any) -> None:
         """It is about to be queued."""
@@ -132,17 +133,17 @@ class WatchedRequest:
         if not self._has_started:
             self._has_started = True
             self._watched.part_type = type(part)
-            self._watcher.started(200, type_of(part), b"")
+            self._watcher.started(200, content_type_of(part), b"")
         self._watcher.part(part.SerializeToString())
 
     def answered(self, answer: AnyMessage | None, request: Request) -> None:
         """The whole answer, or the end of one in parts."""
         if self._watcher is _NOBODY:
             return
-        lines = lines_of(StatusCode.OK, request)
+        lines = header_lines(StatusCode.OK, request)
         self._watched.code = int(StatusCode.OK)
         if answer is not None:
-            self._watcher.replied(200, answer.SerializeToString(), type_of(answer), lines)
+            self._watcher.replied(200, answer.SerializeToString(), content_type_of(answer), lines)
         elif self._has_started:
             self._watcher.ended(True, lines)
         else:
@@ -152,14 +153,14 @@ class WatchedRequest:
 class WholeCall:
     """A call that is watched as a whole."""
 
-    def __init__(self, watched: WatchedCall, watcher: Watcher, call: Call) -> None:
+    def __init__(self, watched: WatchedCall, watcher: Watcher, call: GrpcCall) -> None:
         self._watched = watched
         self._watcher = watcher
         self._call = call
         call.on_queued = self._queued
 
     @classmethod
-    def of(cls, watch: Watch, path: str, call: Call) -> WholeCall | None:
+    def of(cls, watch: Watch, path: str, call: GrpcCall) -> WholeCall | None:
         """The call, if anybody watches it."""
         watched = WatchedCall(path, call)
         watcher = watch(watched)
@@ -180,15 +181,15 @@ class WholeCall:
         self._call.on_queued = None
         self._watched.request_id = request_id
         self._watched.code = int(code)
-        self._watcher.replied(http_class(code), b"", "", lines_of(code, None))
+        self._watcher.replied(http_status(code), b"", "", header_lines(code, None))
 
 
-def type_of(message: AnyMessage) -> str:
+def content_type_of(message: AnyMessage) -> str:
     """The content type that names a message."""
     return f"application/protobuf; proto={message.DESCRIPTOR.full_name}"
 
 
-def lines_of(code: StatusCode, request: Request | None) -> bytes:
+def header_lines(code: StatusCode, request: Request | None) -> bytes:
     """What REST's header lines say, and the status."""
     lines = f"grpc-status: {int(code)}\r\n"
     if request is not None:

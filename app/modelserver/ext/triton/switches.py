@@ -23,9 +23,9 @@ def trace_settings() -> dict[str, Any]:
     return {"trace_level": ["OFF"]}
 
 
-def change_trace_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+def change_trace_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings after a change. Raises BadRequest for any that would trace something."""
-    for name, value in asked.items():
+    for name, value in changes.items():
         if value not in (None, [], "OFF", ["OFF"]):
             raise BadRequest(f"{name[:40]}: this server has no Triton traces, trace_level can only be OFF")
     return trace_settings()
@@ -42,12 +42,14 @@ def log_settings() -> dict[str, Any]:
     }
 
 
-def change_log_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Sets the log level of the server; returns the settings. Raises BadRequest, naming the setting."""
-    wanted = log_settings()
-    for name, value in asked.items():
-        if name not in wanted:
-            raise BadRequest(f"{name[:40]}: there is no such setting, there are {', '.join(sorted(wanted))}")
+    settings = log_settings()
+    for name, value in changes.items():
+        if name not in settings:
+            raise BadRequest(
+                f"{name[:40]}: there is no such setting, there are {', '.join(sorted(settings))}"
+            )
         if name == _VERBOSE:
             if type(value) is not int or value < 0:
                 raise BadRequest(f"{name}: a whole number of at least 0 is needed")
@@ -58,10 +60,10 @@ def change_log_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
                 )
         elif not isinstance(value, bool):
             raise BadRequest(f"{name}: true or false is needed")
-        wanted[name] = value
+        settings[name] = value
     # Each level includes those after it.
-    given = (wanted[_VERBOSE] > 0, wanted["log_info"], wanted["log_warning"], True)
-    if list(given) != sorted(given):
+    levels = (settings[_VERBOSE] > 0, settings["log_info"], settings["log_warning"], True)
+    if list(levels) != sorted(levels):
         raise BadRequest("log_verbose_level needs log_info, and log_info needs log_warning")
-    set_log_level(("debug", "info", "warn", "error")[given.index(True)])
+    set_log_level(("debug", "info", "warn", "error")[levels.index(True)])
     return log_settings()

@@ -14,12 +14,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from google.protobuf import json_format
 
-from modelserver.ext.grpc.client import ask, messages_of
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.http2.errors import Broken
+from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
-from modelserver.ext.grpc.statuses import http_class
+from modelserver.ext.grpc.statuses import StatusCode, http_status
 from modelserver.surface.watching import message_framed
+from modelserver.tools.grpc_client import messages_of, send_call
 from modelserver.tools.migrate.calls import PATIENCE, Port, Probe, Response
 
 if TYPE_CHECKING:
@@ -98,13 +97,13 @@ def send(call: Probe, address: tuple[str, int]) -> Response:
         message = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
         with socket.create_connection(address, PATIENCE) as connection:
             url = "http://{}:{}{}".format(*address, path)
-            code, text, content = ask(connection, url, headers, message_framed(message), PATIENCE)
+            code, text, content = send_call(connection, url, headers, message_framed(message), PATIENCE)
         messages = [_content(method, each) for each in messages_of(content)]
-    except (OSError, Broken, LookupError, ValueError, DecodeError) as error:
+    except (OSError, Http2Error, LookupError, ValueError, DecodeError) as error:
         return Response(0, type(error).__name__, {}, b"")
     body = text if code is not StatusCode.OK and not messages else b"".join(messages)
     headers_back = {"grpc-messages": str(len(messages))} if method.server_streaming else {}
-    return Response(http_class(code), code.name, headers_back, body)
+    return Response(http_status(code), code.name, headers_back, body)
 
 
 def method_of(path: str) -> MethodDescriptor:

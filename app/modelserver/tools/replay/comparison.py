@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google.protobuf.json_format import MessageToDict
 
 from modelserver.engine.tensors.datatypes import DATATYPES
-from modelserver.ext.grpc.client import messages_of
-from modelserver.ext.grpc.codes import StatusCode
 from modelserver.ext.grpc.messages import DecodeError, message
+from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.ext.recording.entries import code_of
 from modelserver.ext.rollout.agreement import agree, excerpt, pairs, place, short
 from modelserver.surface.watching import GRPC
+from modelserver.tools.grpc_client import messages_of
 
 if TYPE_CHECKING:
     from modelserver.ext.recording.entries import Call

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from modelserver.errors import ConfigError, ModelServerError
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.heads import Head
+from modelserver.ext.grpc.heads import CallHead
 from modelserver.ext.grpc.inference import InferenceService
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.open_inference import OpenInferenceService
-from modelserver.ext.grpc.watching import lines_of
+from modelserver.ext.grpc.statuses import StatusCode
+from modelserver.ext.grpc.watching import header_lines
 from modelserver.ext.recording.entries import batch_of
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.archives.store import ModelStore
@@ -268,7 +268,7 @@ class _ReplayedCall:
 
     def __init__(self, call: Call) -> None:
         metadata = tuple((name.decode(), value.decode("latin-1")) for name, value in call.headers)
-        self.head = Head(call.target, metadata, None, "identity", 0)
+        self.head = CallHead(call.target, metadata, None, "identity", 0)
 
     def time_remaining(self) -> None:
         return None
@@ -279,7 +279,7 @@ class _ReplayedCall:
     def hold(self, _: int) -> None:
         """No buffer is counted."""
 
-    def tell(self, _: object) -> None:
+    def add_metadata(self, _: object) -> None:
         """The messages are received by the watcher."""
 
 
@@ -315,5 +315,5 @@ class _OutcomeWatcher(Watcher):
         """A failure is the outcome, also that of a message that cannot be read."""
         error = serving.exception()
         if not self.outcome.done():
-            lines = lines_of(StatusCode.INTERNAL, None)
+            lines = header_lines(StatusCode.INTERNAL, None)
             self.outcome.set_result(CallOutcome(500, lines, str(error).encode()))

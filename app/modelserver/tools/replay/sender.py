@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.ext.grpc.client import ask
-from modelserver.ext.grpc.codes import StatusCode
-from modelserver.ext.grpc.http2.errors import Broken
-from modelserver.ext.grpc.statuses import http_class
+from modelserver.ext.grpc.http2.frames import Http2Error
+from modelserver.ext.grpc.statuses import StatusCode, http_status
 from modelserver.ext.recording.entries import lines_of_call
 from modelserver.surface.http.client import CUT_OFF, Requester, TimedResponse
 from modelserver.surface.watching import message_framed
+from modelserver.tools.grpc_client import send_call
 from modelserver.tools.replay.running_server import trusting
 
 if TYPE_CHECKING:
@@ -166,17 +165,17 @@ class _Sender:
         status, lines, body, fault = 0, b"", b"", ""
         try:
             with self._connection() as connection:
-                replied = ask(connection, url, metadata, message_framed(call.body), self._patience)
+                replied = send_call(connection, url, metadata, message_framed(call.body), self._patience)
         except TimeoutError:
             fault = f"no answer within {self._patience:g} s"
         except (ConnectionResetError, BrokenPipeError):
             fault = CUT_OFF
         except OSError as error:
             fault = f"cannot connect: {error.strerror or error}"
-        except (Broken, ValueError) as error:
+        except (Http2Error, ValueError) as error:
             fault = f"unreadable answer: {error}"
         else:
-            status, lines = http_class(replied.code), lines_of_call(replied.code)
+            status, lines = http_status(replied.code), lines_of_call(replied.code)
             body = replied.content if replied.code == StatusCode.OK else replied.text
         return TimedResponse(sent - self.began, time.perf_counter() - sent, status, lines, body, fault)
 

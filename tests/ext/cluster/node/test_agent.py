@@ -36,8 +36,7 @@ from modelserver.ext.cluster.messages import (
 )
 from modelserver.ext.cluster.node import agent as agent_module
 from modelserver.ext.cluster.node.agent import Agent
-from modelserver.ext.cluster.packing import Packer
-from modelserver.ext.cluster.sending import ArchiveSender
+from modelserver.ext.cluster.packing import ArchiveSender, Packer
 from modelserver.surface.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpack import Decoder, Encoder
 from tests.transports import Transport
 
-from modelserver.ext.grpc.http2.connection import Connection, Listener
-from modelserver.ext.grpc.http2.limits import Limits
-from modelserver.ext.grpc.http2.stream import Stream
+from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
+from modelserver.ext.grpc.http2.stream import Http2Limits, Http2Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,34 +53,35 @@ def frames_of(written: bytes) -> Iterator[Frame]:
         written = written[9 + length :]
 
 
-class Noted(Stream):
+class Noted(Http2Stream):
     """Notes what it is told, and acknowledges what it receives unless told not to."""
 
     __slots__ = ("body", "calls", "takes")
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Http2Connection, number: int) -> None:
         super().__init__(connection, number)
         self.calls: list[Any] = []
         self.body = b""
         self.takes = True
 
-    def begun(self, head: Any, *, ended: bool) -> None:
+    def on_head(self, head: Any, *, ended: bool) -> None:
         self.calls.append(("begun", head, ended))
 
-    def received(self, piece: bytes, *, ended: bool) -> None:
+    def on_data(self, piece: bytes, *, ended: bool) -> None:
         self.body += piece
         if ended:
             self.calls.append("whole")
         if self.takes:
             self.take(len(piece))
 
-    def gone(self) -> None:
+    def on_end(self) -> None:
         self.calls.append("gone")
 
-    def stalled(self, _: float) -> None:
+    def cut(self) -> None:
         self.calls.append("stalled")
+        super().cut()
 
-    def closing(self) -> None:
+    def on_shutdown(self) -> None:
         self.calls.append("closing")
 
 
@@ -90,15 +90,15 @@ class Client:
 
     def __init__(self, **limits: Any) -> None:
         self.streams: dict[int, Noted] = {}
-        self.listener = Listener(self._make, dict, Limits(**limits))
-        self.connection = Connection(self.listener)
+        self.listener = Http2Listener(self._make, dict, Http2Limits(**limits))
+        self.connection = Http2Connection(self.listener)
         self.transport = Transport(has_socket=True)
         self.encoder = Encoder()
         self._read = 0
         self._decoder = Decoder()
         self.connection.connection_made(self.transport)
 
-    def _make(self, connection: Connection, number: int) -> Noted:
+    def _make(self, connection: Http2Connection, number: int) -> Noted:
         made = self.streams[number] = Noted(connection, number)
         return made
 

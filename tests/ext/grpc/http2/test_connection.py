@@ -30,7 +30,7 @@ from modelserver.ext.grpc.http2 import connection
 from modelserver.ext.grpc.http2.connection import MOST_WASTE
 from modelserver.ext.grpc.http2.frames import Code
 
-BEGUN = {b":method": b"POST", b":scheme": b"http", b":path": b"/a", b":authority": b"x"}
+START = {b":method": b"POST", b":scheme": b"http", b":path": b"/a", b":authority": b"x"}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_request_may_come_in_pieces_of_any_size(size: int) -> None:
         client.say(data[at : at + size])
     stream = client.streams[1]
 
-    assert stream.calls == [("begun", BEGUN, False), "whole"]
+    assert stream.calls == [("begun", START, False), "whole"]
     assert stream.body == b"abc"
     client.hear()
     stream.send(b"\x88", b"answer", b"\x88")
@@ -272,7 +272,7 @@ async def test_late_uploads_are_no_attack(client: Client) -> None:
         client.hear()
 
     assert not client.transport.closed
-    assert client.connection._cut == {}
+    assert client.connection._closed == {}
 
 
 async def test_few_ended_streams_are_remembered() -> None:
@@ -550,7 +550,8 @@ async def test_connection_ends_after_the_clients_farewell(client: Client) -> Non
 async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a certain age on a connection drains, and after the time of grace it ends, whatever it does."""
     later: dict[float, Any] = {}
-    monkeypatch.setattr(connection.Connection, "_later", lambda _, seconds, act: later.update({seconds: act}))
+    protocol = connection.Http2Connection
+    monkeypatch.setattr(protocol, "_later", lambda _, seconds, act: later.update({seconds: act}))
     client = Client(age=60, age_grace=10).greet()
     client.say(client.head(1, WHOLE | END))
     later[60]()

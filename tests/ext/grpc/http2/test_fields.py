@@ -10,26 +10,25 @@ from hpack.exceptions import HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.http2.fields import _LARGEST_KNOWN, _MOST_KNOWN, FieldDecoder
-from modelserver.ext.grpc.http2.frames import Code, field
+from modelserver.ext.grpc.http2.frames import Code, Http2Error, field
 
 NAMES = st.sampled_from(["a", "b", ":path", "content-type", "x-long-name"])
 VALUES = st.sampled_from(["", "1", "2", "application/grpc", "v" * 90])
 LISTS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
 # What a client sends: fields, of which some are never indexed, after a new size of its table.
-SAID = st.tuples(LISTS, st.booleans(), st.sampled_from([None, None, None, 0, 300, 4096]))
+FIELDS = st.tuples(LISTS, st.booleans(), st.sampled_from([None, None, None, 0, 300, 4096]))
 
 
 def outcome(decode: Any, block: bytes) -> Any:
     """The fields, or None if the connection ends."""
     try:
         return tuple(decode(block))
-    except (Broken, HPACKError):
+    except (Http2Error, HPACKError):
         return None
 
 
-@given(st.lists(SAID, max_size=30))
+@given(st.lists(FIELDS, max_size=30))
 def test_remembered_blocks_are_read_right(messages: list[Any]) -> None:
     """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""
     encoder, plain, decoder = Encoder(), Decoder(), FieldDecoder(1 << 16, tuple)
@@ -84,7 +83,7 @@ def test_little_is_remembered() -> None:
 )
 def test_unreadable_block_ends_the_connection(block: bytes, code: Code) -> None:
     """What cannot be read ends the connection, as the tables differ from then on; so do long lists."""
-    with pytest.raises(Broken) as broken:
+    with pytest.raises(Http2Error) as broken:
         FieldDecoder(1000, tuple).decode(block)
 
     assert broken.value.code is code

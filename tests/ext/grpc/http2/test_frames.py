@@ -38,7 +38,7 @@ def test_lengths_are_coded_right(size: int) -> None:
         (frames.reset(5, frames.Code.CANCEL), "000004 03 00 00000005 00000008"),
         (frames.goaway(7, frames.Code.NO_ERROR, "x"), "000009 07 00 00000000 00000007 00000000 78"),
         (frames.window_update(1, 256), "000004 08 00 00000001 00000100"),
-        (frames.settings([(frames.Setting.MAX_FRAME_SIZE, 65_536)]), "000006 04 00 00000000 0005 00010000"),
+        (frames.settings([(frames.SettingId.MAX_FRAME_SIZE, 65_536)]), "000006 04 00 00000000 0005 00010000"),
     ],
 )
 def test_frames_have_the_bytes_of_the_rfc(made: bytes, expected: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.ext.grpc.http2.requests import Block, read_block
+from modelserver.ext.grpc.http2.fields import HeaderBlock, read_block
 
 USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a")]
 
@@ -13,14 +13,14 @@ def test_request_has_head_and_length() -> None:
     """The head is what the listener makes of all fields, the length is that of the body."""
     fields = [*USUAL, (b"content-length", b"007")]
 
-    assert read_block(USUAL, dict) == Block(dict(USUAL), is_request=True)
-    assert read_block(fields, dict) == Block(dict(fields), is_request=True, length=7)
+    assert read_block(USUAL, dict) == HeaderBlock(dict(USUAL), is_request=True)
+    assert read_block(fields, dict) == HeaderBlock(dict(fields), is_request=True, length=7)
 
 
 def test_trailers_have_no_head() -> None:
     """Fields alone, or none, are trailers, which nobody reads."""
     for fields in ([], [(b"x-checksum", b"1")]):
-        assert read_block(fields, dict) == Block(is_trailers=True)
+        assert read_block(fields, dict) == HeaderBlock(is_trailers=True)
 
 
 @pytest.mark.parametrize("more", [(b"te", b"Trailers"), (b"x-a", b" b\t\xff "), (b"x-a", b"")])
@@ -41,4 +41,4 @@ def test_fields_of_grpcs_clients_are_accepted(more: tuple[bytes, bytes]) -> None
 )
 def test_malformed_block_is_neither_request_nor_trailers(fields: list[tuple[bytes, bytes]]) -> None:
     """Other blocks are neither, be it those of a head or of trailers."""
-    assert read_block(fields, dict) == Block()
+    assert read_block(fields, dict) == HeaderBlock()

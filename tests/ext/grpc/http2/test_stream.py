@@ -101,12 +101,12 @@ async def test_nobody_waits_for_room_in_vain(client: Client, stream: Noted, how:
 
 async def test_a_stream_fails_once(client: Client, stream: Noted) -> None:
     """Of several resets one is sent, and none after an answer."""
-    stream.reset(Code.CANCEL)
-    stream.reset(Code.INTERNAL_ERROR)
+    stream.fail(Code.CANCEL)
+    stream.fail(Code.INTERNAL_ERROR)
     assert client.hear() == [(RESET, 0, 1, number(8))]
     client.say(client.head(3, WHOLE | END))
     client.streams[3].send(b"", b"", b"\x88")
-    client.streams[3].reset(Code.CANCEL)
+    client.streams[3].fail(Code.CANCEL)
 
     assert [each.kind for each in client.hear()] == [HEADERS]
 

@@ -34,29 +34,7 @@ from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mar
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import BadRequest
-from modelserver.ext.cluster.messages import (
-    MAX_MESSAGE,
-    PYTHON,
-    Alive,
-    ArchiveTicket,
-    Condition,
-    FromAgent,
-    Heard,
-    Kill,
-    Meet,
-    Meeting,
-    Present,
-    Recall,
-    Start,
-    StartProgress,
-    StartRefused,
-    ToAgent,
-    WantArchive,
-    WorkerEnded,
-    WorkerOutput,
-    WorkerStarted,
-    to_agent_decoder,
-)
+from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.node.archives import ArchiveCache
 from modelserver.ext.cluster.node.dial import dial_streams
 from modelserver.ext.cluster.node.environment import NodeEnvironment
@@ -86,9 +64,11 @@ class Agent:
     def __init__(self, invitation: Invitation, node: str) -> None:
         self._invitation = invitation
         self._node = node
-        self._reader: FrameReader[ToAgent] = FrameReader(to_agent_decoder, MAX_MESSAGE)
+        self._reader: FrameReader[messages.ToAgent] = FrameReader(
+            messages.to_agent_decoder, messages.MAX_MESSAGE
+        )
         self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[Start] = self._loop.create_future()
+        self._started: asyncio.Future[messages.Start] = self._loop.create_future()
         self._tickets: asyncio.Queue[Invitation] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
         self._memory: Arena | None = None
@@ -105,7 +85,7 @@ class Agent:
         incoming, self._outgoing = await dial_streams(self._invitation)
         self._heard = time.monotonic()
         devices = os.environ.get(VISIBLE, "")
-        self._say(Present(__version__, PYTHON, self._node, socket.gethostname(), devices))
+        self._say(messages.Present(__version__, messages.PYTHON, self._node, socket.gethostname(), devices))
         listening = self._loop.create_task(self._listen(incoming))
         working = self._loop.create_task(self._work())
         try:
@@ -127,7 +107,7 @@ class Agent:
             await asyncio.wait_for(self._outgoing.drain(), _LAST_WORDS)
         self._outgoing.close()
 
-    def _say(self, message: FromAgent) -> None:
+    def _say(self, message: messages.FromAgent) -> None:
         if not self._outgoing.is_closing():
             self._outgoing.writelines(encode(message))
 
@@ -146,29 +126,29 @@ class Agent:
         finally:
             lease.cancel()
 
-    def _obey(self, message: ToAgent) -> None:
-        if isinstance(message, Alive):
-            self._say(Heard(message.number))
-        elif isinstance(message, Recall):
+    def _obey(self, message: messages.ToAgent) -> None:
+        if isinstance(message, messages.Alive):
+            self._say(messages.Heard(message.number))
+        elif isinstance(message, messages.Recall):
             self._recall(message.below)
-        elif isinstance(message, Start):
+        elif isinstance(message, messages.Start):
             if not self._started.done():
                 self._started.set_result(message)
-        elif isinstance(message, ArchiveTicket):
+        elif isinstance(message, messages.ArchiveTicket):
             self._tickets.put_nowait(message.invitation)
-        elif isinstance(message, Meet):
+        elif isinstance(message, messages.Meet):
             self._say(self._meeting(message))
         else:
-            assert isinstance(message, Kill)  # noqa: S101 - the last of the union
+            assert isinstance(message, messages.Kill)  # noqa: S101 - the last of the union
             self._kill()
 
-    def _meeting(self, wanted: Meet) -> Meeting | StartRefused:
+    def _meeting(self, request: messages.Meet) -> messages.Meeting | messages.StartRefused:
         """Where the ranks of a worker can meet."""
         host = self._outgoing.get_extra_info("sockname")[0]
         try:
-            return Meeting(host, Ports(wanted.first, wanted.assigned).next())
+            return messages.Meeting(host, Ports(request.first, request.assigned).next())
         except OSError as error:
-            return StartRefused(str(error))
+            return messages.StartRefused(str(error))
 
     async def _keep_lease(self) -> None:
         """Closes the connection once the server has been silent for too long."""
@@ -200,7 +180,7 @@ class Agent:
             await self._run_worker(start, model_dir, python, variables)
 
     async def _run_worker(
-        self, start: Start, model_dir: Path, python: str, variables: dict[str, str]
+        self, start: messages.Start, model_dir: Path, python: str, variables: dict[str, str]
     ) -> None:
         self._memory = create()
         # Where another process of this user finds it.
@@ -212,7 +192,7 @@ class Agent:
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
         reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
-        self._say(WorkerStarted(process.pid, str(model_dir), memory))
+        self._say(messages.WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
         code = await process.wait()
@@ -221,9 +201,9 @@ class Agent:
         await asyncio.wait(forwarding, timeout=_LAST_WORDS)
         for task in (*forwarding, reporting):
             task.cancel()
-        self._say(WorkerEnded(code, self._begun(), for_memory))
+        self._say(messages.WorkerEnded(code, self._started_batches(), for_memory))
 
-    async def _fetch(self, start: Start, held: contextlib.AsyncExitStack) -> Path:
+    async def _fetch(self, start: messages.Start, held: contextlib.AsyncExitStack) -> Path:
         """The directory with the model's files, until ``held`` is closed."""
         files = await ArchiveCache.of_node(os.environ).hold(
             start.digest, start.size, self._receive, self._tell
@@ -233,14 +213,14 @@ class Agent:
 
     async def _receive(self, offset: int) -> AsyncIterator[bytes]:
         """The bytes of the model's files from there, on a connection of their own: heartbeats go on."""
-        self._say(WantArchive(offset))
+        self._say(messages.WantArchive(offset))
         reader, writer = await dial_streams(await self._tickets.get())
         with contextlib.closing(writer):
             while piece := await reader.read(_PIECE):
                 yield piece
 
     async def _furnish(
-        self, start: Start, model_dir: Path, held: contextlib.AsyncExitStack
+        self, start: messages.Start, model_dir: Path, held: contextlib.AsyncExitStack
     ) -> tuple[str, dict[str, str]]:
         """Has the model's packages installed; returns the worker's Python and its variables."""
         folder = held.enter_context(work_directory())
@@ -250,33 +230,33 @@ class Agent:
             (folder / "metrics.yaml").write_bytes(start.metrics)
         node = NodeEnvironment(start.hidden, own, start.threads)
         load = start.load
-        wanted = PackageRequest(
+        requirements = PackageRequest(
             load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
         )
-        packages = await node.packages(wanted, folder, self._tell)
+        packages = await node.packages(requirements, folder, self._tell)
         held.push_async_callback(asyncio.to_thread, packages.release)
         return packages.python or sys.executable, node.variables(os.environ, packages)
 
     def _tell(self, step: str, source: str = "") -> None:
-        self._say(StartProgress(step, source))
+        self._say(messages.StartProgress(step, source))
 
     async def _spawn(
         self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
     ) -> asyncio.subprocess.Process:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            hand_over(ours, invitation, self._memory)
+        own, other = socket.socketpair()
+        with own, other:
+            hand_over(own, invitation, self._memory)
             try:
                 return await asyncio.create_subprocess_exec(
                     *worker_command(python, "modelserver.ext.cluster.node.worker"),
-                    *(str(theirs.fileno()), str(os.getpid())),
+                    *(str(other.fileno()), str(os.getpid())),
                     # `-m` searches the current directory first, so nobody else may be able to write to it.
                     cwd="/",
                     env={**variables, MARK: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=outputs[0],
                     stderr=outputs[1],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[other.fileno()],
                     start_new_session=True,
                 )
             except OSError as error:
@@ -286,7 +266,7 @@ class Agent:
                 for descriptor in outputs:
                     os.close(descriptor)
 
-    def _begun(self) -> int | None:
+    def _started_batches(self) -> int | None:
         with contextlib.suppress(OSError):
             return None if self._memory is None else read_started(self._memory.descriptor)
         return None
@@ -298,7 +278,7 @@ class Agent:
         transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         with contextlib.closing(transport), contextlib.suppress(OSError):
             while data := await reader.read(_OUTPUT):
-                self._say(WorkerOutput(is_error, data))
+                self._say(messages.WorkerOutput(is_error, data))
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
@@ -309,7 +289,7 @@ class Agent:
             resident = await asyncio.to_thread(worker_memory, process.pid)
             if gpu_id is not None:
                 await gpus.renew()
-            self._say(Condition(resident, gpus.usage(gpu_id)))
+            self._say(messages.Condition(resident, gpus.usage(gpu_id)))
             await asyncio.sleep(_REPORT)
 
     def _kill(self) -> None:
@@ -319,10 +299,12 @@ class Agent:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _refusal(error: BaseException) -> StartRefused:
+def _refusal(error: BaseException) -> messages.StartRefused:
     if isinstance(error, BadRequest):
-        return StartRefused(error.message, error.status)
-    return StartRefused(f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+        return messages.StartRefused(error.message, error.status)
+    return messages.StartRefused(
+        f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def run(invitation: str, node: str) -> None:

@@ -56,7 +56,7 @@ _WRITTEN: Final = 1 << 20  # bytes at once
 _SYNCED: Final = 8  # files at once
 _LINKED: Final = 1 << 20  # bytes from which on a file is linked
 _TIME: Final = 315_619_200  # 1980-01-02, of all files of an archive; zip files know no earlier year
-_ASKED: Final = "asked"  # the bytes of an archive that is being fetched
+_SIZE: Final = "asked"  # the bytes of an archive that is being fetched
 
 
 class ArchiveFailed(Exception):
@@ -95,20 +95,20 @@ class ArchiveCache:
         self._limit = limit
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = root.stat()
+            status = root.stat()
         except OSError as error:
             raise ArchiveFailed(f"The folder {root} cannot be used: {error.strerror}.") from error
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise ArchiveFailed(
                 f"The folder {root} must belong to user {os.getuid()} and be closed to others (mode 700): "
-                f"it belongs to {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):o}."
+                f"it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}."
             )
 
     @classmethod
     def of_node(cls, environment: Mapping[str, str]) -> ArchiveCache:
         """The cache that these environment variables name. Raises ArchiveFailed."""
-        said = environment.get(ROOT)
-        root = Path(said) if said else cache_folder("archives", environment)
+        folder = environment.get(ROOT)
+        root = Path(folder) if folder else cache_folder("archives", environment)
         if root is None or not root.is_absolute():
             raise ArchiveFailed(f"There is no safe folder for models' files: set {ROOT} to an absolute path.")
         limit = environment.get(LIMIT) or str(DEFAULT_LIMIT)
@@ -143,11 +143,11 @@ class ArchiveCache:
         return Held(own, held)
 
     async def _use(self, place: Path, size: int, fetch: Fetch, tell: Callable[[str], None]) -> store.Use:
-        if (use := await self._found(place)) is not None:
+        if (use := await self._use_of(place)) is not None:
             return use
         waits = partial(tell, "Waiting for another process of this node, which fetches the model's files")
         async with store.locked(place, waits):
-            if (use := await self._found(place)) is not None:
+            if (use := await self._use_of(place)) is not None:
                 return use
             await _to_the_end(self._begin, place, size)
             tell(f"Fetching the model's files, {size} bytes")
@@ -168,7 +168,7 @@ class ArchiveCache:
             raise ArchiveFailed(f"{place} was removed while it was made.")
         return use
 
-    async def _found(self, place: Path) -> store.Use | None:
+    async def _use_of(self, place: Path) -> store.Use | None:
         use = store.use(place)
         if use is None or await _to_the_end(_is_unchanged, place / "files"):
             return use
@@ -189,7 +189,7 @@ class ArchiveCache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             store.prune(self._root, self._limit)
             left = self._limit - sum(
-                _asked(other) for other in self._root.glob("archive-*") if other != place
+                _size_of(other) for other in self._root.glob("archive-*") if other != place
             )
             store.prune(self._root, left - size, needed)
             if (used := store.total(self._root)) > left - size:
@@ -201,7 +201,7 @@ class ArchiveCache:
             if shutil.disk_usage(self._root).free < needed:
                 shutil.rmtree(place)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            (place / _ASKED).write_text(str(size), "ascii")
+            (place / _SIZE).write_text(str(size), "ascii")
 
     def _failed(self, error: OSError, size: int) -> ArchiveFailed:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -370,10 +370,10 @@ def _is_unchanged(files: Path) -> bool:
     return all(int(os.lstat(path).st_mtime) == _TIME or os.path.islink(path) for path in paths)
 
 
-def _asked(place: Path) -> int:
+def _size_of(place: Path) -> int:
     """The bytes of an archive that is being fetched, 0 for another folder."""
     with contextlib.suppress(OSError, ValueError):
-        return 0 if (place / "complete").exists() else int((place / _ASKED).read_text("ascii"))
+        return 0 if (place / "complete").exists() else int((place / _SIZE).read_text("ascii"))
     return 0
 
 

@@ -43,7 +43,7 @@ class NodeEnvironment:
     threads: int
 
     async def packages(
-        self, wanted: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
+        self, packages: PackageRequest, fallback: Path, tell: Callable[[str, str], None]
     ) -> WorkerEnvironment:
         """Has the model's packages installed; in use until it is released.
 
@@ -56,7 +56,7 @@ class NodeEnvironment:
         """
 
         environments = Environments(sys.executable, fallback, self._hidden, printed=tell)
-        provided = await environments.provide(wanted, lambda step: tell(step, ""))
+        provided = await environments.provide(packages, lambda step: tell(step, ""))
         return provided or WorkerEnvironment(sys.executable)
 
     def variables(self, node: Mapping[str, str], packages: WorkerEnvironment) -> dict[str, str]:

@@ -10,18 +10,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from modelserver.ext.grpc.http2 import frames
-from modelserver.ext.grpc.http2.errors import Broken
-from modelserver.ext.grpc.http2.fields import FieldDecoder
-from modelserver.ext.grpc.http2.frames import HEAD, NUMBER, SETTING, Code, Setting
-from modelserver.ext.grpc.http2.limits import Limits
-from modelserver.ext.grpc.http2.requests import read_block
+from modelserver.ext.grpc.http2.fields import FieldDecoder, read_block
+from modelserver.ext.grpc.http2.frames import HEAD, NUMBER, SETTING, Code, Http2Error, SettingId
+from modelserver.ext.grpc.http2.stream import Http2Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelserver.ext.grpc.http2.fields import Fields
-    from modelserver.ext.grpc.http2.requests import Block
-    from modelserver.ext.grpc.http2.stream import Carrier, Stream
+    from modelserver.ext.grpc.http2.fields import Fields, HeaderBlock
+    from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 
 # Frames that bring nothing, and requests that are given up, since the last check: attacks consist of those.
 # Settings cost more than others, as all streams change with them; data that is sent makes up for some.
@@ -35,31 +32,31 @@ _MOST_PARTS = 64
 _LARGEST_WRITE = 512 << 10
 # Seconds, and new streams, after which the frames that are left of a piece wait for the loop's next turn.
 _TURN = 0.004
-_MOST_BEGUN = 64
-# Seconds after which clients know that no new streams are served.
+_MOST_NEW = 64
+# Seconds between the announcement that no new streams are served and their refusal.
 _NOTICE = 0.1
-# How requests of HTTP/1.1 begin, and what those who mistook the port are told.
+# How requests of HTTP/1.1 begin, and the response to them.
 _METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC")
-_MISTAKEN = b"This port is for gRPC (HTTP/2 without an upgrade).\n"
-_NOT_HERE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
-    len(_MISTAKEN),
-    _MISTAKEN,
+_PLAIN_TEXT = b"This port is for gRPC (HTTP/2 without an upgrade).\n"
+_HTTP1_RESPONSE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+    len(_PLAIN_TEXT),
+    _PLAIN_TEXT,
 )
 
 
 @dataclass(slots=True)
-class Listener:
+class Http2Listener:
     """What the connections of a port share.
 
     ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields. ``count`` is
     called with a connection or stream and the bytes of answers that it holds; it may :meth:`cut` others.
     """
 
-    make: Callable[[Carrier, int], Stream]
+    make: Callable[[StreamCarrier, int], Http2Stream]
     read: Callable[[Fields], Any]
-    limits: Limits = field(default_factory=Limits)
+    limits: Http2Limits = field(default_factory=Http2Limits)
     count: Callable[[Any, int], None] = lambda *_: None
-    connections: set[Connection] = field(default_factory=set)
+    connections: set[Http2Connection] = field(default_factory=set)
     closing: bool = False
 
     def check(self) -> None:
@@ -74,119 +71,49 @@ class Listener:
         for connection in list(self.connections):
             connection.drain()
             for stream in list(connection.streams.values()):
-                stream.closing()
+                stream.on_shutdown()
 
 
-class Connection(asyncio.Protocol):
-    """Of a client that speaks HTTP/2 from its first byte.
+class FrameProtocol(asyncio.Protocol):
+    """Bytes to frames and back, for a client that speaks HTTP/2 from its first byte.
 
-    ``peer`` is its address: `127.0.0.1:5000`. ``window`` is how many bytes it takes over all streams,
-    ``peer_window`` over a new one.
+    ``window`` is how many bytes the client takes over all streams.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
-        self.limits = listener.limits
-        self.count = listener.count
-        self.peer = ""
-        self.window = self.peer_window = frames.DEFAULT_WINDOW
-        self.streams: dict[int, Stream] = {}
-        self._peer_frame = frames.DEFAULT_FRAME
+    def __init__(self, limits: Http2Limits, count: Callable[[Any, int], None]) -> None:
+        self.limits = limits
+        self.count = count
         self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self.window = frames.DEFAULT_WINDOW
+        self._peer_frame = frames.DEFAULT_FRAME
         self._transport: asyncio.Transport | None = None
-        self._decoder = FieldDecoder(listener.limits.fields, lambda fields: read_block(fields, listener.read))
-        # What came and is not a whole frame, its length, and the length with which it can be one.
+        # Received bytes that are no whole frame yet, how many they are, and how many can be one.
         self._pieces: list[bytes] = []
         self._have, self._need = 0, len(frames.PREFACE)
         # Whether frames among them wait for the loop's next turn; nothing is read until then.
         self._postponed = False
-        self._begun = False
-        self._heard = self.now()
-        # A header block that goes on in CONTINUATION: the stream, the flags, the parts.
-        self._block: tuple[int, int, list[bytes]] | None = None
+        self._has_preface = False
+        self._received_at = self.now()
+        # The newest stream of the client.
         self._last = 0
-        # Streams that ended on our side first, so that frames of the client may still be on the way: the
-        # newest, as many as a client may have open.
-        self._cut: dict[int, None] = {}
-        self._receives = listener.limits.connection_window
-        self._credit = 0
-        self._waste = 0
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._flushing = False
         self._paused_since: float | None = None
         # Streams that can send as soon as the connection can, first come first served.
-        self._waiting: OrderedDict[int, Stream] = OrderedDict()
-        # Whether it ends with its last stream, and whether clients know by now.
-        self._drains = self._told = False
+        self._waiting: OrderedDict[int, Http2Stream] = OrderedDict()
         self._over_since: float | None = None
-        self._timers: list[asyncio.TimerHandle] = []
 
-    def now(self) -> float:
-        return self._loop.time()
+    def _on_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        raise NotImplementedError
 
-    # -- from the transport
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as a server has
-        self._transport = transport
-        self.listener.connections.add(self)
-        limits = self.limits
-        self.peer = _address(transport.get_extra_info("peername"))
-        own: socket.socket = transport.get_extra_info("socket")
-        # Clients that are gone without a word are noticed.
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        values = (
-            (Setting.MAX_CONCURRENT_STREAMS, limits.streams),
-            (Setting.INITIAL_WINDOW_SIZE, limits.window),
-            (Setting.MAX_FRAME_SIZE, limits.frame),
-            (Setting.MAX_HEADER_LIST_SIZE, limits.fields),
-        )
-        self.write(frames.settings(values))
-        self.write(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
-        if limits.age is not None:
-            self._later(limits.age, self.drain)
-            if limits.age_grace is not None:
-                self._later(limits.age + limits.age_grace, self.abort)
-        if self.listener.closing:
-            self.drain()
-
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
-        self._timers.append(self._loop.call_later(seconds, act))
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._over_since = self.now()
-        self.listener.connections.discard(self)
-        self.count(self, 0)
-        for timer in self._timers:
-            timer.cancel()
-        for stream in list(self.streams.values()):
-            stream.lost()
-            stream.gone()
-        self._pieces.clear()
-        self._out.clear()
-
-    def pause_writing(self) -> None:
-        self._paused_since = self.now()
-        if self._transport is not None:
-            self._transport.pause_reading()
-            self.count(self, self._transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        self._paused_since = None
-        self.count(self, 0)
-        if self._postponed:
-            self._loop.call_soon(self._go_on)
-        elif self._transport is not None:
-            self._transport.resume_reading()
-        self._pump()
-
-    def eof_received(self) -> bool:
-        return False
+    # -- receiving
 
     def data_received(self, data: bytes) -> None:
         if self._over_since is not None:
             return
-        self._heard = self.now()
+        self._received_at = self.now()
         self._have += len(data)
         if self._have < self._need or self._postponed:
             self._pieces.append(data)
@@ -220,29 +147,29 @@ class Connection(asyncio.Protocol):
         self._flushing = True  # once, at the end
         try:
             self._read(data)
-        except Broken as broken:
+        except Http2Error as broken:
             self.write(frames.goaway(self._last, broken.code, broken.text))
             self._flush()
-            self.close()
+            self._close()
         finally:
             self._flush()
 
     def _read(self, data: bytes) -> None:
         at, size = 0, len(data)
-        if not self._begun:
+        if not self._has_preface:
             at = len(frames.PREFACE)
             if data[:at] != frames.PREFACE:
                 if data.startswith(_METHODS):
-                    self.write(_NOT_HERE)
-                raise Broken(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
-            self._begun = True
-        largest, until, most = self.limits.frame, perf_counter() + _TURN, self._last + 2 * _MOST_BEGUN
+                    self.write(_HTTP1_RESPONSE)
+                raise Http2Error(Code.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
+            self._has_preface = True
+        largest, until, most = self.limits.frame, perf_counter() + _TURN, self._last + 2 * _MOST_NEW
         need = HEAD.size
         while size - at >= HEAD.size:
             first, flags, number = HEAD.unpack_from(data, at)
             length = first >> 8
             if length > largest:
-                raise Broken(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+                raise Http2Error(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             end = at + HEAD.size + length
             if end > size:
                 need = HEAD.size + length
@@ -256,242 +183,22 @@ class Connection(asyncio.Protocol):
         if self._have:
             self._pieces.append(data[at:] if at else data)
 
-    # -- frames
-
-    def _on_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if self._block is not None and (kind != frames.CONTINUATION or number != self._block[0]):
-            raise Broken(Code.PROTOCOL_ERROR, "a header block was interrupted")
-        if kind == frames.DATA:
-            self._on_data(flags, number, payload)
-        elif kind == frames.HEADERS:
-            self._on_headers(flags, number, payload)
-        elif kind == frames.WINDOW_UPDATE:
-            self._on_window_update(number, payload)
-        elif kind == frames.RST_STREAM:
-            self._on_reset(number, payload)
-        elif kind == frames.CONTINUATION:
-            self._on_continuation(flags, payload)
-        elif kind == frames.SETTINGS:
-            self._on_settings(flags, number, payload)
-        elif kind == frames.PING:
-            self._on_ping(flags, number, payload)
-        elif kind == frames.GOAWAY:
-            self._on_goaway(number, payload)
-        elif kind == frames.PRIORITY:
-            self._on_priority(number, payload)
-        elif kind == frames.PUSH_PROMISE:
-            raise Broken(Code.PROTOCOL_ERROR, "clients do not push")
-        else:
-            self._wasted()
-
-    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
-        size = len(payload)
-        self._receives -= size
-        if self._receives < 0:
-            raise Broken(Code.FLOW_CONTROL_ERROR, "more was sent than allowed")
-        self._credit += size
-        if self._credit * 2 >= self.limits.connection_window:
-            self._receives += self._credit
-            self.write(frames.window_update(0, self._credit))
-            self._credit = 0
-        stream, piece = self._of(number), _unpadded(flags, payload)
-        if stream is None:
-            if size < _SMALL:
-                self._wasted()
-            self._skip(flags, number, Code.STREAM_CLOSED)
-            return
-        stream.receives -= size
-        if stream.receives < 0:
-            stream.fail(Code.FLOW_CONTROL_ERROR)
-        elif stream.whole:
-            stream.fail(Code.STREAM_CLOSED)
-        else:
-            if size != len(piece):
-                stream.take(size - len(piece))
-            ended = stream.whole = bool(flags & frames.END_STREAM)
-            if not piece and not ended:
-                self._wasted()
-            if stream.has_length(len(piece)):
-                stream.received(piece, ended=ended)
-            else:
-                stream.fail(Code.PROTOCOL_ERROR)
-
-    def _skip(self, flags: int, number: int, code: Code) -> None:
-        """Ignores a frame of a stream that we have ended. Raises Broken, with the code, for other streams."""
-        if number not in self._cut:
-            raise Broken(code, f"stream {number} has ended")
-        if flags & frames.END_STREAM:
-            del self._cut[number]
-
-    def _cut_off(self, number: int) -> None:
-        """Remembers that frames of the stream may still be on the way."""
-        self._cut[number] = None
-        if len(self._cut) > self.limits.streams:
-            del self._cut[next(iter(self._cut))]
-
-    def _of(self, number: int) -> Stream | None:
-        """An open stream; None for one that has ended. Raises Broken for one that never began."""
-        stream = self.streams.get(number)
-        if stream is None and (number > self._last or not number & 1):
-            raise Broken(Code.PROTOCOL_ERROR, f"stream {number} is idle")
-        return stream
-
-    def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
-        block = _unpadded(flags, payload)
-        if flags & frames.WITH_PRIORITY:
-            if len(block) < 5:
-                raise Broken(Code.FRAME_SIZE_ERROR, "no room for a priority")
-            _check_priority(number, block[:5])
-            block = block[5:]
-        if len(block) > self.limits.fields:
-            # Decoding it, to find out the same, takes long.
-            raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
-        if flags & frames.END_HEADERS:
-            self._on_block(flags, number, block)
-        else:
-            self._block = number, flags, [block]
-
-    def _on_continuation(self, flags: int, payload: bytes) -> None:
-        if self._block is None:
-            raise Broken(Code.PROTOCOL_ERROR, "nothing to continue")
-        number, first, parts = self._block
-        parts.append(payload)
-        if sum(map(len, parts)) > self.limits.fields or len(parts) > _MOST_PARTS:
-            raise Broken(Code.ENHANCE_YOUR_CALM, "the header block is too large")
-        if flags & frames.END_HEADERS:
-            self._block = None
-            self._on_block(first, number, b"".join(parts))
-
-    def _on_block(self, flags: int, number: int, encoded: bytes) -> None:
-        block, ended = self._decoder.decode(encoded), bool(flags & frames.END_STREAM)
-        stream = self.streams.get(number)
-        if stream is not None:
-            self._on_trailers(stream, block, ended=ended)
-        elif number <= self._last or not number & 1:
-            is_last = number and number == self._last
-            self._skip(flags, number, Code.STREAM_CLOSED if is_last else Code.PROTOCOL_ERROR)
-        else:
-            self._last = number
-            self._begin(number, block, ended=ended)
-
-    def _begin(self, number: int, block: Block, *, ended: bool) -> None:
-        refused = self._told or len(self.streams) >= self.limits.streams
-        if refused or not block.is_request or (ended and block.length):
-            self._wasted()
-            self.write(frames.reset(number, Code.REFUSED_STREAM if refused else Code.PROTOCOL_ERROR))
-            if not ended:
-                self._cut_off(number)
-            return
-        stream = self.streams[number] = self.listener.make(self, number)
-        stream.whole, stream.length = ended, block.length
-        stream.begun(block.head, ended=ended)
-
-    def _on_trailers(self, stream: Stream, block: Block, *, ended: bool) -> None:
-        if stream.whole:
-            stream.fail(Code.STREAM_CLOSED)
-            return
-        stream.whole = ended
-        if ended and block.is_trailers and stream.has_length(0):
-            stream.received(b"", ended=True)
-        else:
-            stream.fail(Code.PROTOCOL_ERROR)
-
-    def _on_window_update(self, number: int, payload: bytes) -> None:
-        size = _number(payload) & frames.MAX_WINDOW
-        self._wasted()
-        if number:
-            stream = self._of(number)
-            if stream is None:
-                return
-            if not size or stream.window + size > frames.MAX_WINDOW:
-                stream.fail(Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR)
-                return
-            stream.window += size
-            self.wait(stream)
-        else:
-            if not size or self.window + size > frames.MAX_WINDOW:
-                code = Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR
-                raise Broken(code, f"a window larger by {size}")
-            self.window += size
-            self._pump()
-
-    def _on_reset(self, number: int, payload: bytes) -> None:
-        _number(payload)
-        stream = self._of(number)
-        if stream is None:
-            self._cut.pop(number, None)
-        else:
-            stream.whole = True
-            stream.lost()
-            stream.gone()
-        self._wasted()
-
-    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number:
-            raise Broken(Code.PROTOCOL_ERROR, "settings of a stream")
-        if len(payload) % SETTING.size or (flags & frames.ACK and payload):
-            raise Broken(Code.FRAME_SIZE_ERROR, "settings of an odd size")
-        if flags & frames.ACK:
-            self._wasted()
-            return
-        self._wasted(_SETTINGS)
-        # The last value of each counts.
-        for name, value in dict(SETTING.iter_unpack(payload)).items():
-            self._set(name, value)
-        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        # Only now: until then clients take no more than before.
-        for stream in list(self.streams.values()):
-            self.wait(stream)
-
-    def _set(self, name: int, value: int) -> None:
-        if name == Setting.INITIAL_WINDOW_SIZE:
-            if value > frames.MAX_WINDOW:
-                raise Broken(Code.FLOW_CONTROL_ERROR, f"a window of {value}")
-            more, self.peer_window = value - self.peer_window, value
-            for stream in self.streams.values():
-                stream.window += more
-        elif name == Setting.MAX_FRAME_SIZE:
-            if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
-                raise Broken(Code.PROTOCOL_ERROR, f"frames of {value}")
-            self._peer_frame = value
-        elif name == Setting.ENABLE_PUSH and value > 1:
-            raise Broken(Code.PROTOCOL_ERROR, f"push {value}")
-
-    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) != 8:
-            code = Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR
-            raise Broken(code, "a ping of a wrong form")
-        self._wasted()
-        if not flags & frames.ACK:
-            self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
-
-    def _on_goaway(self, number: int, payload: bytes) -> None:
-        if number or len(payload) < 2 * NUMBER.size:
-            raise Broken(
-                Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR, "a farewell of a wrong form"
-            )
-        self._wasted()
-        self.drain()
-
-    def _on_priority(self, number: int, payload: bytes) -> None:
-        self._wasted()
-        if not number:
-            raise Broken(Code.PROTOCOL_ERROR, "a priority of no stream")
-        if len(payload) != 5:
-            raise Broken(Code.FRAME_SIZE_ERROR, "a priority of another size than 5 bytes")
-        _check_priority(number, payload)
-
-    def _wasted(self, weight: int = 1) -> None:
-        self._waste += weight
-        if self._waste > MOST_WASTE:
-            raise Broken(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
-
-    def progressed(self) -> None:
-        """Data goes to the client, who may answer it with frames that bring nothing else."""
-        if self._waste > _MADE_UP:
-            self._waste -= _MADE_UP
-
     # -- sending
+
+    def pause_writing(self) -> None:
+        self._paused_since = self.now()
+        if self._transport is not None:
+            self._transport.pause_reading()
+            self.count(self, self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._paused_since = None
+        self.count(self, 0)
+        if self._postponed:
+            self._loop.call_soon(self._go_on)
+        elif self._transport is not None:
+            self._transport.resume_reading()
+        self._pump()
 
     @property
     def sendable(self) -> int:
@@ -518,7 +225,7 @@ class Connection(asyncio.Protocol):
         if self._waiting and self.sendable > 0:
             self._loop.call_soon(self._pump)
 
-    def wait(self, stream: Stream) -> None:
+    def wait(self, stream: Http2Stream) -> None:
         """The stream sends what waits as soon as there is room."""
         if stream.is_ready:
             self._waiting[stream.id] = stream
@@ -531,13 +238,332 @@ class Connection(asyncio.Protocol):
             if stream.is_ready:
                 self._waiting[stream.id] = stream
 
-    def forget(self, stream: Stream) -> None:
+    # -- the end
+
+    def waited(self) -> float:
+        """Seconds for which the client has not read what was sent."""
+        return 0.0 if self._paused_since is None else self.now() - self._paused_since
+
+    def _close(self) -> None:
+        """Ends the connection when what was written is sent."""
+        self._over_since = self.now()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drops what the client has not read, with all streams."""
+        self._over_since = self.now()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # As holders of unsent bytes have it.
+    cut = abort
+
+
+class Http2Connection(FrameProtocol):
+    """Frames to streams and back, over one connection.
+
+    ``peer`` is the client's address: `127.0.0.1:5000`. ``peer_window`` is how many bytes it takes over a new
+    stream.
+    """
+
+    def __init__(self, listener: Http2Listener) -> None:
+        super().__init__(listener.limits, listener.count)
+        self.listener = listener
+        self.peer = ""
+        self.peer_window = frames.DEFAULT_WINDOW
+        self.streams: dict[int, Http2Stream] = {}
+        self._decoder = FieldDecoder(listener.limits.fields, lambda fields: read_block(fields, listener.read))
+        # A header block that continues in CONTINUATION frames: the stream, the flags, the parts.
+        self._block: tuple[int, int, list[bytes]] | None = None
+        # Streams that ended on our side first, so that frames of the client may still be on the way: the
+        # newest, as many as a client may have open.
+        self._closed: dict[int, None] = {}
+        self._receives = listener.limits.connection_window
+        self._credit = 0
+        self._waste = 0
+        # draining: the connection ends with its last stream; goaway_sent: new streams are refused.
+        self._draining = self._goaway_sent = False
+        self._timers: list[asyncio.TimerHandle] = []
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as a server has
+        self._transport = transport
+        self.listener.connections.add(self)
+        limits = self.limits
+        self.peer = _address(transport.get_extra_info("peername"))
+        own: socket.socket = transport.get_extra_info("socket")
+        # Clients that are gone without a word are noticed.
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        values = (
+            (SettingId.MAX_CONCURRENT_STREAMS, limits.streams),
+            (SettingId.INITIAL_WINDOW_SIZE, limits.window),
+            (SettingId.MAX_FRAME_SIZE, limits.frame),
+            (SettingId.MAX_HEADER_LIST_SIZE, limits.fields),
+        )
+        self.write(frames.settings(values))
+        self.write(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
+        if limits.age is not None:
+            self._later(limits.age, self.drain)
+            if limits.age_grace is not None:
+                self._later(limits.age + limits.age_grace, self.abort)
+        if self.listener.closing:
+            self.drain()
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(self._loop.call_later(seconds, act))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._over_since = self.now()
+        self.listener.connections.discard(self)
+        self.count(self, 0)
+        for timer in self._timers:
+            timer.cancel()
+        for stream in list(self.streams.values()):
+            stream.end()
+        self._pieces.clear()
+        self._out.clear()
+
+    # -- frames
+
+    def _on_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._block is not None and (kind != frames.CONTINUATION or number != self._block[0]):
+            raise Http2Error(Code.PROTOCOL_ERROR, "a header block was interrupted")
+        if kind == frames.DATA:
+            self._on_data(flags, number, payload)
+        elif kind == frames.HEADERS:
+            self._on_headers(flags, number, payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._on_window_update(number, payload)
+        elif kind == frames.RST_STREAM:
+            self._on_reset(number, payload)
+        elif kind == frames.CONTINUATION:
+            self._on_continuation(flags, payload)
+        elif kind == frames.SETTINGS:
+            self._on_settings(flags, number, payload)
+        elif kind == frames.PING:
+            self._on_ping(flags, number, payload)
+        elif kind == frames.GOAWAY:
+            self._on_goaway(number, payload)
+        elif kind == frames.PRIORITY:
+            self._on_priority(number, payload)
+        elif kind == frames.PUSH_PROMISE:
+            raise Http2Error(Code.PROTOCOL_ERROR, "clients do not push")
+        else:
+            self._wasted()
+
+    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._receives -= size
+        if self._receives < 0:
+            raise Http2Error(Code.FLOW_CONTROL_ERROR, "more was sent than allowed")
+        self._credit += size
+        if self._credit * 2 >= self.limits.connection_window:
+            self._receives += self._credit
+            self.write(frames.window_update(0, self._credit))
+            self._credit = 0
+        stream, piece = self._of(number), _unpadded(flags, payload)
+        if stream is None:
+            if size < _SMALL:
+                self._wasted()
+            self._skip(flags, number, Code.STREAM_CLOSED)
+            return
+        stream.receives -= size
+        if stream.receives < 0:
+            stream.fail(Code.FLOW_CONTROL_ERROR)
+        elif stream.whole:
+            stream.fail(Code.STREAM_CLOSED)
+        else:
+            if size != len(piece):
+                stream.take(size - len(piece))
+            ended = stream.whole = bool(flags & frames.END_STREAM)
+            if not piece and not ended:
+                self._wasted()
+            _deliver(stream, piece, ended=ended)
+
+    def _skip(self, flags: int, number: int, code: Code) -> None:
+        """Ignores a frame of a stream that we have ended. Raises Http2Error with the code for others."""
+        if number not in self._closed:
+            raise Http2Error(code, f"stream {number} has ended")
+        if flags & frames.END_STREAM:
+            del self._closed[number]
+
+    def _remember(self, number: int) -> None:
+        """Remembers that frames of the stream may still be on the way."""
+        self._closed[number] = None
+        if len(self._closed) > self.limits.streams:
+            del self._closed[next(iter(self._closed))]
+
+    def _of(self, number: int) -> Http2Stream | None:
+        """An open stream; None for one that has ended. Raises Http2Error for one that never began."""
+        stream = self.streams.get(number)
+        if stream is None and (number > self._last or not number & 1):
+            raise Http2Error(Code.PROTOCOL_ERROR, f"stream {number} is idle")
+        return stream
+
+    def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
+        block = _unpadded(flags, payload)
+        if flags & frames.WITH_PRIORITY:
+            if len(block) < 5:
+                raise Http2Error(Code.FRAME_SIZE_ERROR, "no room for a priority")
+            _check_priority(number, block[:5])
+            block = block[5:]
+        if len(block) > self.limits.fields:
+            # Decoding it, to find out the same, takes long.
+            raise Http2Error(Code.ENHANCE_YOUR_CALM, "the header block is too large")
+        if flags & frames.END_HEADERS:
+            self._on_block(flags, number, block)
+        else:
+            self._block = number, flags, [block]
+
+    def _on_continuation(self, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Http2Error(Code.PROTOCOL_ERROR, "nothing to continue")
+        number, first, parts = self._block
+        parts.append(payload)
+        if sum(map(len, parts)) > self.limits.fields or len(parts) > _MOST_PARTS:
+            raise Http2Error(Code.ENHANCE_YOUR_CALM, "the header block is too large")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._on_block(first, number, b"".join(parts))
+
+    def _on_block(self, flags: int, number: int, encoded: bytes) -> None:
+        block, ended = self._decoder.decode(encoded), bool(flags & frames.END_STREAM)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._on_trailers(stream, block, ended=ended)
+        elif number <= self._last or not number & 1:
+            is_last = number and number == self._last
+            self._skip(flags, number, Code.STREAM_CLOSED if is_last else Code.PROTOCOL_ERROR)
+        else:
+            self._last = number
+            self._begin(number, block, ended=ended)
+
+    def _begin(self, number: int, block: HeaderBlock, *, ended: bool) -> None:
+        refused = self._goaway_sent or len(self.streams) >= self.limits.streams
+        if refused or not block.is_request or (ended and block.length):
+            self._wasted()
+            self.write(frames.reset(number, Code.REFUSED_STREAM if refused else Code.PROTOCOL_ERROR))
+            if not ended:
+                self._remember(number)
+            return
+        stream = self.streams[number] = self.listener.make(self, number)
+        stream.whole, stream.length = ended, block.length
+        stream.on_head(block.head, ended=ended)
+
+    def _on_trailers(self, stream: Http2Stream, block: HeaderBlock, *, ended: bool) -> None:
+        if stream.whole:
+            stream.fail(Code.STREAM_CLOSED)
+            return
+        stream.whole = ended
+        if ended and block.is_trailers:
+            _deliver(stream, b"", ended=True)
+        else:
+            stream.fail(Code.PROTOCOL_ERROR)
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        size = _number(payload) & frames.MAX_WINDOW
+        self._wasted()
+        if number:
+            stream = self._of(number)
+            if stream is None:
+                return
+            if not size or stream.window + size > frames.MAX_WINDOW:
+                stream.fail(Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR)
+                return
+            stream.window += size
+            self.wait(stream)
+        else:
+            if not size or self.window + size > frames.MAX_WINDOW:
+                code = Code.FLOW_CONTROL_ERROR if size else Code.PROTOCOL_ERROR
+                raise Http2Error(code, f"a window larger by {size}")
+            self.window += size
+            self._pump()
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        _number(payload)
+        stream = self._of(number)
+        if stream is None:
+            self._closed.pop(number, None)
+        else:
+            stream.whole = True
+            stream.end()
+        self._wasted()
+
+    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Http2Error(Code.PROTOCOL_ERROR, "settings of a stream")
+        if len(payload) % SETTING.size or (flags & frames.ACK and payload):
+            raise Http2Error(Code.FRAME_SIZE_ERROR, "settings of an odd size")
+        if flags & frames.ACK:
+            self._wasted()
+            return
+        self._wasted(_SETTINGS)
+        # The last value of each counts.
+        for name, value in dict(SETTING.iter_unpack(payload)).items():
+            self._set(name, value)
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        # Only now: until then clients take no more than before.
+        for stream in list(self.streams.values()):
+            self.wait(stream)
+
+    def _set(self, name: int, value: int) -> None:
+        if name == SettingId.INITIAL_WINDOW_SIZE:
+            if value > frames.MAX_WINDOW:
+                raise Http2Error(Code.FLOW_CONTROL_ERROR, f"a window of {value}")
+            more, self.peer_window = value - self.peer_window, value
+            for stream in self.streams.values():
+                stream.window += more
+        elif name == SettingId.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
+                raise Http2Error(Code.PROTOCOL_ERROR, f"frames of {value}")
+            self._peer_frame = value
+        elif name == SettingId.ENABLE_PUSH and value > 1:
+            raise Http2Error(Code.PROTOCOL_ERROR, f"push {value}")
+
+    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            code = Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR
+            raise Http2Error(code, "a ping of a wrong form")
+        self._wasted()
+        if not flags & frames.ACK:
+            self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _on_goaway(self, number: int, payload: bytes) -> None:
+        if number or len(payload) < 2 * NUMBER.size:
+            raise Http2Error(
+                Code.PROTOCOL_ERROR if number else Code.FRAME_SIZE_ERROR,
+                "a farewell of a wrong form",
+            )
+        self._wasted()
+        self.drain()
+
+    def _on_priority(self, number: int, payload: bytes) -> None:
+        self._wasted()
+        if not number:
+            raise Http2Error(Code.PROTOCOL_ERROR, "a priority of no stream")
+        if len(payload) != 5:
+            raise Http2Error(Code.FRAME_SIZE_ERROR, "a priority of another size than 5 bytes")
+        _check_priority(number, payload)
+
+    def _wasted(self, weight: int = 1) -> None:
+        self._waste += weight
+        if self._waste > MOST_WASTE:
+            raise Http2Error(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
+    def progressed(self) -> None:
+        """Data goes to the client, who may answer it with frames that bring nothing else."""
+        if self._waste > _MADE_UP:
+            self._waste -= _MADE_UP
+
+    def forget(self, stream: Http2Stream) -> None:
         """The stream has ended on our side."""
         self.streams.pop(stream.id, None)
         if not stream.whole:
-            self._cut_off(stream.id)
+            self._remember(stream.id)
         self._waiting.pop(stream.id, None)
-        if self._told and not self.streams:
+        if self._goaway_sent and not self.streams:
             self._loop.call_soon(self._end)
 
     # -- the end
@@ -552,72 +578,63 @@ class Connection(asyncio.Protocol):
         for stream in list(self.streams.values()):
             stream.check(now)
         stuck = self._paused_since is not None and now - self._paused_since > limits.send_timeout
-        silent = (self._have or not self._begun) and now - self._heard > limits.receive_timeout
+        silent = (self._have or not self._has_preface) and now - self._received_at > limits.receive_timeout
         if stuck or silent:
             self.abort()
 
-    def waited(self) -> float:
-        """Seconds for which the client has not read what was sent."""
-        return 0.0 if self._paused_since is None else self.now() - self._paused_since
-
-    def cut(self) -> None:
-        """Drops what the client has not read, with all streams."""
-        self.abort()
-
     def drain(self) -> None:
         """Ends with the last stream, and takes no new ones from a moment on."""
-        if not self._drains and self._over_since is None:
-            self._drains = True
+        if not self._draining and self._over_since is None:
+            self._draining = True
             self.write(frames.goaway(frames.MAX_WINDOW, Code.NO_ERROR))
-            self._later(_NOTICE, self._tell)
+            self._later(_NOTICE, self._refuse_streams)
 
-    def _tell(self) -> None:
-        self._told = True
+    def _refuse_streams(self) -> None:
+        self._goaway_sent = True
         self.write(frames.goaway(self._last, Code.NO_ERROR))
         self._end()
 
     def _end(self) -> None:
         if self._over_since is None and not self.streams:
             self._flush()
-            self.close()
-
-    def close(self) -> None:
-        """Sends what was written, and ends."""
-        self._over_since = self.now()
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        self._over_since = self.now()
-        if self._transport is not None:
-            self._transport.abort()
+            self._close()
 
 
-def _address(found: tuple[str, int] | None) -> str:
-    if not found:
+def _address(name: tuple[str, int] | None) -> str:
+    if not name:
         return ""
-    host, port = found[:2]
+    host, port = name[:2]
     if "." in host:
         # IPv4 that comes to an IPv6 socket.
         host = host.removeprefix("::ffff:")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _deliver(stream: Http2Stream, piece: bytes, *, ended: bool) -> None:
+    """Passes a piece of the body on, unless the body is longer or shorter than its head says."""
+    if stream.length is not None:
+        stream.length -= len(piece)
+        if stream.length < 0 or (ended and stream.length):
+            stream.fail(Code.PROTOCOL_ERROR)
+            return
+    stream.on_data(piece, ended=ended)
+
+
 def _unpadded(flags: int, payload: bytes) -> bytes:
     if not flags & frames.PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise Broken(Code.PROTOCOL_ERROR, "more padding than frame")
+        raise Http2Error(Code.PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
 
 
 def _check_priority(number: int, payload: bytes) -> None:
     if NUMBER.unpack_from(payload)[0] & frames.MAX_WINDOW == number:
-        raise Broken(Code.PROTOCOL_ERROR, f"stream {number} depends on itself")
+        raise Http2Error(Code.PROTOCOL_ERROR, f"stream {number} depends on itself")
 
 
 def _number(payload: bytes) -> int:
     if len(payload) != NUMBER.size:
-        raise Broken(Code.FRAME_SIZE_ERROR, "a number of another size than 4 bytes")
-    found: int = NUMBER.unpack(payload)[0]
-    return found
+        raise Http2Error(Code.FRAME_SIZE_ERROR, "a number of another size than 4 bytes")
+    number: int = NUMBER.unpack(payload)[0]
+    return number

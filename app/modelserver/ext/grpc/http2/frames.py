@@ -1,4 +1,4 @@
-"""Frames (RFC 9113, 4 and 6), and header fields as we send them (RFC 7541)."""
+"""Frames (RFC 9113, 4 and 6), and header fields as they are sent (RFC 7541)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_FRAME = 16_384
 LARGEST_FRAME = (1 << 24) - 1
 
 
-class Setting(IntEnum):
+class SettingId(IntEnum):
     """What a SETTINGS frame may set."""
 
     HEADER_TABLE_SIZE = 1
@@ -54,6 +54,15 @@ class Code(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
+class Http2Error(Exception):
+    """The client broke the rules: the connection ends with ``code``."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
 def head(kind: int, flags: int, stream: int, size: int) -> bytes:
     """The head of a frame whose payload has ``size`` bytes."""
     return HEAD.pack(size << 8 | kind, flags, stream)
@@ -64,7 +73,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
-def settings(values: Iterable[tuple[Setting, int]]) -> bytes:
+def settings(values: Iterable[tuple[SettingId, int]]) -> bytes:
     """A SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*value) for value in values))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.ext.grpc.http2 import frames
@@ -11,8 +12,6 @@ from modelserver.ext.grpc.http2.frames import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from modelserver.ext.grpc.http2.limits import Limits
 
 # A client that reads so many bytes per second has not stalled. Its buffers may hold so many, which we do not
 # see it read.
@@ -22,15 +21,34 @@ _BUFFERED = 8 << 20
 _SHARE, _LEAST = 10, 4096
 
 
-class Carrier(Protocol):
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """Of a connection. Sizes in bytes, times in seconds.
+
+    ``age``: it takes no new streams from then on, and ends with its last one, ``age_grace`` later at most.
+    """
+
+    streams: int = 4096
+    fields: int = 64 << 10
+    window: int = 1 << 20
+    connection_window: int = 16 << 20
+    frame: int = 256 << 10
+    receive_timeout: float = 60.0
+    send_timeout: float = 60.0
+    age: float | None = None
+    age_grace: float | None = None
+
+
+class StreamCarrier(Protocol):
     """What a stream needs of its connection.
 
     ``peer`` is the client's address: `127.0.0.1:5000`. ``window`` is how many bytes the client takes over all
     streams, ``peer_window`` over a new one. ``count`` gets the bytes that a stream holds.
     """
 
-    limits: Limits
+    limits: Http2Limits
     count: Callable[[Any, int], None]
+    now: Callable[[], float]
     peer: str
     window: int
     peer_window: int
@@ -39,24 +57,21 @@ class Carrier(Protocol):
     def sendable(self) -> int:
         """Bytes that a frame may have now."""
 
-    def now(self) -> float:
-        """The time in seconds."""
-
     def write(self, data: bytes | memoryview) -> None:
         """Sends frames, together with all others of this turn of the loop."""
 
     def progressed(self) -> None:
         """Data goes to the client, who may answer it with frames that bring nothing else."""
 
-    def wait(self, stream: Stream) -> None:
+    def wait(self, stream: Http2Stream) -> None:
         """The stream sends what waits as soon as there is room."""
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """The stream has ended on our side."""
 
 
-class Stream:
-    """Subclasses say what comes of a request: ``begun``, ``received`` and ``gone`` are called for them.
+class Http2Stream:
+    """Subclasses say what comes of a request: they have the methods whose names begin with ``on_``.
 
     ``window`` is how many bytes the client takes at the moment, ``unsent`` how many wait for that.
     ``length`` is how many bytes of the body the client must still send, None if its head does not say.
@@ -82,7 +97,7 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: Carrier, number: int) -> None:
+    def __init__(self, connection: StreamCarrier, number: int) -> None:
         self.connection = connection
         self.id = number
         self.window = connection.peer_window
@@ -105,32 +120,22 @@ class Stream:
 
     # -- for subclasses
 
-    def begun(self, head: Any, *, ended: bool) -> None:
+    def on_head(self, head: Any, *, ended: bool) -> None:
         """The head has come, as the listener reads it; ``ended``: without a body."""
         raise NotImplementedError
 
-    def received(self, piece: bytes, *, ended: bool) -> None:
+    def on_data(self, piece: bytes, *, ended: bool) -> None:
         """A piece of the body has come, which :meth:`take` has to acknowledge."""
         raise NotImplementedError
 
-    def gone(self) -> None:
+    def on_end(self) -> None:
         """The client has given up, or is gone; nothing can be sent."""
         raise NotImplementedError
 
-    def stalled(self, seconds: float) -> None:
-        """The client has not taken a share of the answer for so long; the stream ends."""
-
-    def closing(self) -> None:
+    def on_shutdown(self) -> None:
         """The server stops: who waits for more from the client need not go on."""
 
     # -- receiving
-
-    def has_length(self, size: int) -> bool:
-        """Counts bytes of the body, and returns whether it can have, or once it is whole has, its length."""
-        if self.length is None:
-            return True
-        self.length -= size
-        return self.length == 0 if self.whole else self.length >= 0
 
     def take(self, size: int) -> None:
         """The client may send as many bytes more."""
@@ -244,7 +249,6 @@ class Stream:
 
     def cut(self) -> None:
         """Ends the stream, whose client takes too little of what waits."""
-        self.stalled(self.waited())
         self.fail(Code.ENHANCE_YOUR_CALM)
 
     def _patience(self) -> float:
@@ -252,18 +256,15 @@ class Stream:
         return self.connection.limits.send_timeout + min(self._sent, _BUFFERED) / _SLOWEST
 
     def fail(self, code: Code) -> None:
-        """Ends the stream with an error, as if the client had given it up."""
-        self.reset(code)
-        self.gone()
-
-    def reset(self, code: Code) -> None:
-        """Ends the stream at once; what was not sent is dropped."""
-        if not self.ended:
+        """Ends the stream at once with an error, as if the client had given it up."""
+        if self.ended:
+            self.on_end()
+        else:
             self.connection.write(frames.reset(self.id, code))
-            self.lost()
+            self.end()
 
-    def lost(self) -> None:
-        """Nothing more comes or goes."""
+    def end(self) -> None:
+        """Nothing more comes or goes; what was not sent is dropped."""
         self.ended = True
         self._queue.clear()
         self.unsent = 0
@@ -271,3 +272,4 @@ class Stream:
         self.connection.forget(self)
         if self._room is not None:
             self._room.set()
+        self.on_end()

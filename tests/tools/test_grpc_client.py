@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from modelserver.ext.grpc.http2.client import Reply, post
-from modelserver.ext.grpc.http2.errors import Broken
 from modelserver.ext.grpc.http2.frames import (
     CONTINUATION,
     DATA,
@@ -22,11 +20,13 @@ from modelserver.ext.grpc.http2.frames import (
     PADDED,
     PING,
     Code,
+    Http2Error,
     field,
     frame,
     goaway,
     reset,
 )
+from modelserver.tools.grpc_client import Http2Response, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def mirror() -> Iterator[tuple[str, int]]:
     server.stop(None).wait()
 
 
-def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Reply:
+def ask(address: tuple[str, int], path: str, body: bytes, patience: float) -> Http2Response:
     """The reply over a connection of its own."""
     with socket.create_connection(address) as connection:
         return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
@@ -131,7 +131,7 @@ def test_frames_of_all_forms_are_read() -> None:
 )
 def test_broken_exchange_has_its_code(part: bytes, code: Code) -> None:
     """Is told with its code."""
-    with saying(part) as address, pytest.raises(Broken) as broken:
+    with saying(part) as address, pytest.raises(Http2Error) as broken:
         ask(address, "/", b"", 10)
 
     assert broken.value.code == code

@@ -12,9 +12,9 @@ from tests.ext.cluster.played import PlayedAgent, close_all
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.messages import Load, Loaded
 from modelserver.ext.cluster.hub import Hub
+from modelserver.ext.cluster.launcher import ProcessStart
 from modelserver.ext.cluster.packing import Packer
 from modelserver.ext.cluster.placing import NoPlace
-from modelserver.ext.cluster.starting import ProcessStart
 
 if TYPE_CHECKING:
     import socket

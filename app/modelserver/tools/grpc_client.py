@@ -1,0 +1,197 @@
+"""The client's side of a call, for comparisons: blocking, over a connection of its own."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from modelserver.ext.grpc.framing import PREFIX
+from modelserver.ext.grpc.http2 import frames
+from modelserver.ext.grpc.http2.fields import FieldDecoder
+from modelserver.ext.grpc.http2.frames import Code, Http2Error, SettingId
+from modelserver.ext.grpc.statuses import StatusCode
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Iterator
+
+_PREFIX = struct.Struct(">BI")
+_STREAM = 1
+_MOST_FIELDS = 1 << 16  # bytes of header fields
+
+
+class CallResult(NamedTuple):
+    """How a call ended. ``content`` are its messages, each with its prefix; ``text`` tells a failure."""
+
+    code: StatusCode
+    text: bytes
+    content: bytes
+
+
+def send_call(
+    connection: socket.socket,
+    url: str,
+    metadata: Iterable[tuple[bytes, bytes]],
+    content: bytes,
+    timeout: float,
+) -> CallResult:
+    """Sends messages, with their prefixes, over a new connection to the server of the URL, whose path is the
+    method's; waits at most ``timeout`` seconds.
+
+    Raises OSError, Broken, and ValueError for an answer that is not gRPC's.
+    """
+    own = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
+    reply = post(connection, url, (*metadata, *own), content, timeout)
+    if (status := reply.fields.get(b"grpc-status")) is None:
+        raise ValueError(f"no answer of gRPC: status {reply.fields.get(b':status', b'-').decode('latin-1')}")
+    text = unquote_to_bytes(reply.fields.get(b"grpc-message", b""))
+    return CallResult(StatusCode(int(status)), text, reply.body)
+
+
+def messages_of(content: bytes) -> Iterator[bytes]:
+    """The messages, without their prefixes. Raises ValueError for one that is compressed, or cut off."""
+    at = 0
+    while at < len(content):
+        flag, size = _PREFIX.unpack_from(content, at) if at + PREFIX <= len(content) else (1, 0)
+        end = at + PREFIX + size
+        if flag or end > len(content):
+            raise ValueError("a message cannot be read")
+        yield content[at + PREFIX : end]
+        at = end
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Response:
+    """Of a request; ``fields`` are those of the head and of the trailers."""
+
+    fields: dict[bytes, bytes]
+    body: bytes
+
+
+def post(
+    connection: socket.socket, url: str, fields: Iterable[tuple[bytes, bytes]], body: bytes, timeout: float
+) -> Http2Response:
+    """The reply over a new connection to the server of the URL, at the latest after ``timeout`` seconds.
+
+    Raises OSError and Http2Error.
+    """
+    scheme, authority, path, _, _ = (part.encode() for part in urlsplit(url))
+    own = [(b":method", b"POST"), (b":scheme", scheme), (b":path", path), (b":authority", authority)]
+    exchange = _Exchange(connection, time.monotonic() + timeout)
+    exchange.begin(b"".join(frames.field(*each) for each in (*own, *fields)))
+    exchange.send(body)
+    return exchange.reply()
+
+
+class _Exchange:
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._received = b""
+        self._fields: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._decoder = FieldDecoder(_MOST_FIELDS, dict)
+        self._block = b""
+        self._ends = self._ended = False
+        # Bytes that may be sent: on the connection, on the stream, and on a new stream.
+        self._window = self._stream_window = self._initial = frames.DEFAULT_WINDOW
+
+    def begin(self, block: bytes) -> None:
+        """Sends the head, and lets the server send without waiting."""
+        limits = frames.settings(
+            [(SettingId.ENABLE_PUSH, 0), (SettingId.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW)]
+        )
+        wide = frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
+        self._connection.sendall(
+            frames.PREFACE + limits + wide + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
+        )
+
+    def send(self, body: bytes) -> None:
+        """Sends the body as the server's windows admit it, unless the reply ends first."""
+        rest = memoryview(body)
+        while not self._ended:
+            size = min(len(rest), frames.DEFAULT_FRAME, self._window, self._stream_window)
+            if rest and size <= 0:
+                self._take()
+                continue
+            last = size == len(rest)
+            self._connection.sendall(
+                frames.frame(frames.DATA, frames.END_STREAM if last else 0, _STREAM, bytes(rest[:size]))
+            )
+            rest = rest[size:]
+            self._window -= size
+            self._stream_window -= size
+            if last:
+                return
+
+    def reply(self) -> Http2Response:
+        """What came until the end of the stream."""
+        while not self._ended:
+            self._take()
+        return Http2Response(self._fields, b"".join(self._body))
+
+    def _take(self) -> None:
+        """Reads a frame and does what it says. Raises OSError, Http2Error."""
+        word, flags, stream = frames.HEAD.unpack(self._read(frames.HEAD.size))
+        kind, size = word & 0xFF, word >> 8
+        if size > frames.DEFAULT_FRAME:
+            raise Http2Error(Code.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+        payload = self._read(size)
+        if kind == frames.SETTINGS and not flags & frames.ACK:
+            self._set(payload)
+        elif kind == frames.PING and not flags & frames.ACK:
+            self._connection.sendall(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.WINDOW_UPDATE:
+            if stream:
+                self._stream_window += frames.NUMBER.unpack(payload)[0]
+            else:
+                self._window += frames.NUMBER.unpack(payload)[0]
+        elif kind == frames.GOAWAY and frames.NUMBER.unpack_from(payload)[0] < _STREAM:
+            raise Http2Error(Code(frames.NUMBER.unpack_from(payload, 4)[0]), "the connection was refused")
+        elif kind == frames.RST_STREAM:
+            raise Http2Error(Code(frames.NUMBER.unpack(payload)[0]), "the stream was reset")
+        elif kind == frames.PUSH_PROMISE:
+            raise Http2Error(Code.PROTOCOL_ERROR, "a promise that nobody asked for")
+        elif kind in {frames.HEADERS, frames.CONTINUATION}:
+            self._add_fields(kind, flags, payload)
+        elif kind == frames.DATA:
+            self._body.append(_without_padding(flags, payload))
+            self._ended = bool(flags & frames.END_STREAM)
+
+    def _add_fields(self, kind: int, flags: int, payload: bytes) -> None:
+        if kind == frames.HEADERS:
+            self._ends = bool(flags & frames.END_STREAM)
+            payload = _without_padding(flags, payload)
+            if flags & frames.WITH_PRIORITY:
+                payload = payload[5:]
+        self._block += payload
+        if flags & frames.END_HEADERS:
+            self._fields |= self._decoder.decode(self._block)
+            self._block = b""
+            self._ended = self._ends
+
+    def _set(self, payload: bytes) -> None:
+        for name, value in frames.SETTING.iter_unpack(payload):
+            if name == SettingId.INITIAL_WINDOW_SIZE:
+                self._stream_window += value - self._initial
+                self._initial = value
+        self._connection.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _read(self, size: int) -> bytes:
+        while len(self._received) < size:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no answer in time")
+            self._connection.settimeout(left)
+            if not (more := self._connection.recv(1 << 16)):
+                raise ConnectionResetError("closed by the server")
+            self._received += more
+        taken, self._received = self._received[:size], self._received[size:]
+        return taken
+
+
+def _without_padding(flags: int, payload: bytes) -> bytes:
+    return payload[1 : len(payload) - payload[0]] if flags & frames.PADDED else payload
