@@ -150,7 +150,7 @@ class RayPlacer:
 
     def _kill(self, placement: RayPlacement) -> None:
         withdraw = messages.WithdrawActors(placement.name, placement.ranks)
-        if self._joined:
+        if self._joined and self._process is not None:
             self._send(withdraw)
         else:
             self._unwanted.add(withdraw)
