@@ -53,7 +53,7 @@ def test_answers_of_batches(rows: list[InputRow]) -> None:
     )
 
 
-def test_order(rows: list[InputRow]) -> None:
+def test_reordered_answers_are_a_finding(rows: list[InputRow]) -> None:
     """Answers of other rows are told as such."""
     seen = result(lambda bodies: [number(body) for body in bodies[::-1]], rows)
 
@@ -137,7 +137,7 @@ def test_a_worker_that_ends(rows: list[InputRow]) -> None:
     assert [each.seen for each in chart.findings] == ["The worker ended with a batch of 2 rows: Worker died."]
 
 
-def test_an_empty_body() -> None:
+def test_empty_body_must_not_be_500() -> None:
     """A failure is a finding, a refusal is none."""
     chart = CheckReport()
     check_empty(chart, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
@@ -161,7 +161,7 @@ def test_an_empty_body() -> None:
         ([0] * 2000, [0] * 1990 + [7] * 10, "7 instead of 0 at [1990]"),
     ],
 )
-def test_differences(alone: Any, other: Any, lines: str) -> None:
+def test_differences_are_described(alone: Any, other: Any, lines: str) -> None:
     """Numbers may differ a little, of many a few more; all else must be the same."""
     assert difference(answer(alone), answer(other), 1e-3) == lines
 

@@ -28,23 +28,26 @@ def test_goals_without_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "p95<=80ms", "p99<80ms", "p99<=80", "p99<=0ms", "p99<=-1ms", "p99<=ms", "fast", "p99<=1e3ms"]
+    "text",
+    [
+        "",
+        "p95<=80ms",
+        "p99<80ms",
+        "p99<=80",
+        "p99<=0ms",
+        "p99<=-1ms",
+        "p99<=ms",
+        "fast",
+        "p99<=1e3ms",
+        "p99\n<=\n80",
+    ],
 )
 def test_malformed_goals_are_refused_in_one_line(text: str) -> None:
     """The line says what is allowed."""
     with pytest.raises(ConfigError) as caught:
         parse_goal(text)
 
-    assert str(caught.value) == f"--goal={text}: {ALLOWED}"
-    assert "\n" not in str(caught.value)
-
-
-def test_a_goal_of_several_lines_is_still_refused_in_one() -> None:
-    """Whatever is typed comes back on one line."""
-    with pytest.raises(ConfigError) as caught:
-        parse_goal("p99\n<=\n80")
-
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"--goal={' '.join(text.split())}: {ALLOWED}"
 
 
 def test_a_limit_is_kept_up_to_itself() -> None:

@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags."""
     parser = argparse.ArgumentParser(
         "modelserver check",
-        description="Loads a model in a worker, and tells what would hurt when it serves: answers that "
+        description="Loads a model in a worker, and reports what would cause problems: answers that "
         "change in batches, leaks, work that is done in every call. Exit status: 0 nothing is wrong, 1 "
         "errors, 2 it could not check, 3 it had no input whose answer could be checked.",
         epilog="SOURCE is what modelserver serve takes: handler.py, handler.py:NAME, an archive, its folder, "

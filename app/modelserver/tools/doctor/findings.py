@@ -48,7 +48,7 @@ KINDS: Final[dict[str, FindingKind]] = {
     ),
     "answers-differ": FindingKind(
         "error",
-        "An answer must not depend on who else asks at the same moment, as the server batches by load.",
+        "An answer must not depend on other requests at the same moment, as the server batches by load.",
         "Compute each row for itself: no statistics over the batch, no padding that the network sees (pass a "
         "mask), no state of the row before, networks in eval().",
     ),

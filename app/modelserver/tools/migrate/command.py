@@ -54,14 +54,14 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags."""
     parser = argparse.ArgumentParser(
         "modelserver migrate",
-        description="Asks TorchServe and a modelserver with the same configuration the same requests, and "
-        "reports every difference with its reason. A running TorchServe is asked nothing that changes it.",
+        description="Sends the same requests to TorchServe and to a modelserver with the same configuration, "
+        "and reports every difference with its reason. No request changes a running TorchServe.",
         epilog="Exit status: 0 if every difference has a known reason, 1 if one has not, 2 if nothing could "
         "be compared.",
     )
     add = parser.add_argument
     add("config", metavar="CONFIG", type=Path, help="TorchServe's config.properties")
-    add("--prove", action="store_true", help="ask and compare, as the command does anyway")
+    add("--prove", action="store_true", help="send the requests and compare (the default)")
     add(
         "--torchserve",
         metavar="URL|COMMAND",
