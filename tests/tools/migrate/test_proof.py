@@ -15,8 +15,8 @@ from modelserver.tools.migrate.proof import (
     UNKNOWN,
     Proof,
     ProofPlan,
-    _asks,
-    bring_in_line,
+    _predicts,
+    align_versions,
     clients_for,
     head_and_body,
     prove,
@@ -77,7 +77,9 @@ def test_other_differences_are_unknown(plan: ProofPlan) -> None:
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert proof.verdict == UNKNOWN
-    assert result.in_short == "a text to /predictions/plain: body: TorchServe b'fine', modelserver b'other'"
+    assert (
+        result.summary_line == "a text to /predictions/plain: body: TorchServe b'fine', modelserver b'other'"
+    )
 
 
 def test_an_answer_that_varies_is_not_held_against_modelserver(plan: ProofPlan) -> None:
@@ -152,7 +154,7 @@ def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> Non
         lambda answer: answer.but(body=(answer.body or b"").replace(b'"maxWorkers": 1', b'"maxWorkers": 2')),
         key,
     )
-    assert bring_in_line(plan) == {}
+    assert align_versions(plan) == {}
 
     assert isinstance(plan.ours, Played)
     assert [call.path for call in plan.ours.calls if call.method == "PUT"] == [
@@ -160,22 +162,22 @@ def test_workers_are_scaled_as_in_the_running_torchserve(plan: ProofPlan) -> Non
     ]
 
 
-@pytest.mark.parametrize(("only_read", "left_out"), [(True, 1), (False, 0)])
-def test_a_running_torchserve_is_not_changed(plan: ProofPlan, only_read: bool, left_out: int) -> None:
+@pytest.mark.parametrize(("read_only", "left_out"), [(True, 1), (False, 0)])
+def test_a_running_torchserve_is_not_changed(plan: ProofPlan, read_only: bool, left_out: int) -> None:
     """Requests that would do so are left out, and counted."""
     folder = plan.workdir.parent / "requests"
     folder.mkdir()
     (folder / "requests.json").write_text(
         '[{"path": "/models/plain", "method": "DELETE", "port": "management"}, {"path": "/ping"}]'
     )
-    proof = prove(replace(plan, source=str(folder), only_read=only_read), ListedLines())
+    proof = prove(replace(plan, source=str(folder), read_only=read_only), ListedLines())
 
     assert proof.left_out == left_out
     assert len(proof.compared) == 2 - left_out
 
 
 @pytest.mark.parametrize(
-    ("path", "does"),
+    ("path", "expected"),
     [
         ("/predictions/m", True),
         ("/predictions/m/1.0", True),
@@ -184,9 +186,9 @@ def test_a_running_torchserve_is_not_changed(plan: ProofPlan, only_read: bool, l
         ("/predictions/m-large/1.0", False),
     ],
 )
-def test_a_model_is_measured_with_its_own_requests(path: str, does: bool) -> None:
+def test_a_model_is_measured_with_its_own_requests(path: str, expected: bool) -> None:
     """Not with those of one whose name begins alike."""
-    assert _asks(Probe("", "inference", "POST", path), "m") is does
+    assert _predicts(Probe("", "inference", "POST", path), "m") is expected
 
 
 def test_figures_are_of_both(proof: Proof) -> None:

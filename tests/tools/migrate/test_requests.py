@@ -87,7 +87,7 @@ def test_the_picture_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "does"),
+    ("method", "path", "expected"),
     [
         ("POST", "/models?url=x", True),
         ("DELETE", "/models/m", True),
@@ -98,9 +98,9 @@ def test_the_picture_is_one() -> None:
         ("POST", "/predictions/m", False),
     ],
 )
-def test_what_changes_the_state_of_a_server(method: str, path: str, does: bool) -> None:
+def test_what_changes_the_state_of_a_server(method: str, path: str, expected: bool) -> None:
     """Registrations, scaling, new tokens; not inference."""
-    assert changes_state(Probe("", "management", method, path)) is does
+    assert changes_state(Probe("", "management", method, path)) is expected
 
 
 # A folder

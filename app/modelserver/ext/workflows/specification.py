@@ -24,6 +24,47 @@ _SECTIONS = ("models", "dag")
 _MOST_WARNINGS = 3
 
 
+class Graph(msgspec.Struct, frozen=True):
+    """The nodes in the order in which they were named. ``after`` and ``before`` have an entry for each.
+
+    ``ends`` are the nodes with nothing after them; their answers are the workflow's.
+    """
+
+    start: str
+    ends: tuple[str, ...]
+    after: dict[str, tuple[str, ...]]
+    before: dict[str, tuple[str, ...]]
+
+
+def make_graph(edges: Mapping[str, Sequence[str]]) -> Graph:
+    """The graph of the edges from each node to those after it, named once even if they are repeated.
+
+    Raises InvalidDag, beginning with TorchServe's words: no node, a cycle, not exactly one start.
+    """
+    names = list(dict.fromkeys([*edges, *(name for targets in edges.values() for name in targets)]))
+    after = {name: tuple(dict.fromkeys(edges.get(name, ()))) for name in names}
+    before: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+    for name, targets in after.items():
+        for target in targets:
+            before[target] = (*before[target], name)
+    _check_cycles(after, before)
+    starts = [name for name in names if not before[name]]
+    if len(starts) != 1:
+        problem = f"nothing comes before {' and '.join(map(repr, starts))}" if starts else "there is no node"
+        raise InvalidDag(f"DAG should have only one start node: {problem}")
+    return Graph(starts[0], tuple(name for name in names if not after[name]), after, before)
+
+
+def _check_cycles(after: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]) -> None:
+    for name, targets in after.items():
+        if name in targets:
+            raise InvalidDag(f"Self loop exception: {name!r} follows itself")
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        raise InvalidDag(f"Not a valid DAG: there is a cycle, {' -> '.join(error.args[1])}") from None
+
+
 class NodeOptions(msgspec.Struct, frozen=True):
     """How a node is served. ``batch_size`` and ``max_batch_delay`` (ms) are None where nothing was said.
 
@@ -213,44 +254,3 @@ def _unknown(place: str, key: object, known: tuple[str, ...]) -> str:
     close = get_close_matches(str(key).lower(), known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"{place}: {excerpt(key)} is not known and is ignored{meant}"
-
-
-class Graph(msgspec.Struct, frozen=True):
-    """The nodes in the order in which they were named. ``after`` and ``before`` have an entry for each.
-
-    ``ends`` are the nodes with nothing after them; their answers are the workflow's.
-    """
-
-    start: str
-    ends: tuple[str, ...]
-    after: dict[str, tuple[str, ...]]
-    before: dict[str, tuple[str, ...]]
-
-
-def make_graph(edges: Mapping[str, Sequence[str]]) -> Graph:
-    """The graph of the edges from each node to those after it, named once even if they are repeated.
-
-    Raises InvalidDag, beginning with TorchServe's words: no node, a cycle, not exactly one start.
-    """
-    names = list(dict.fromkeys([*edges, *(name for targets in edges.values() for name in targets)]))
-    after = {name: tuple(dict.fromkeys(edges.get(name, ()))) for name in names}
-    before: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
-    for name, targets in after.items():
-        for target in targets:
-            before[target] = (*before[target], name)
-    _check_cycles(after, before)
-    starts = [name for name in names if not before[name]]
-    if len(starts) != 1:
-        problem = f"nothing comes before {' and '.join(map(repr, starts))}" if starts else "there is no node"
-        raise InvalidDag(f"DAG should have only one start node: {problem}")
-    return Graph(starts[0], tuple(name for name in names if not after[name]), after, before)
-
-
-def _check_cycles(after: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]) -> None:
-    for name, targets in after.items():
-        if name in targets:
-            raise InvalidDag(f"Self loop exception: {name!r} follows itself")
-    try:
-        TopologicalSorter(before).prepare()
-    except CycleError as error:
-        raise InvalidDag(f"Not a valid DAG: there is a cycle, {' -> '.join(error.args[1])}") from None

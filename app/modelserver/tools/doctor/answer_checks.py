@@ -22,6 +22,10 @@ GIVE_SOME = "give some with --input FILE FILE"
 _TRIES = 3
 _RESULT = ("postprocess", "predict", "handle", "inference")
 _INPUT = ("preprocess", "prepare", "predict", "handle")
+TOLERANCE: Final = 1e-3
+"""How far numbers may differ, as a share of the largest number in the answer."""
+# The share of an answer's numbers that may differ, such as the class of a pixel on a border.
+_STRAY: Final = 0.001
 
 
 def check_alone(
@@ -244,13 +248,6 @@ def _note_failure(chart: CheckReport, outcome: BatchOutcome) -> bool:
 def _note_end(chart: CheckReport, outcome: BatchOutcome, what: str) -> None:
     message = next((message_of(answer) for answer in outcome.answers if answer.status >= 500), outcome.ended)
     chart.add("worker-ended", f"The worker ended with {what}: {message}", chart.method("handle", *_INPUT))
-
-
-TOLERANCE: Final = 1e-3
-"""Of the largest number in the answer."""
-
-# The share of an answer's numbers that may differ, such as the class of a pixel on a border.
-_STRAY: Final = 0.001
 
 
 def difference(alone: Answer, other: Answer, tolerance: float) -> str:

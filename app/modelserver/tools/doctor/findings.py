@@ -1,4 +1,4 @@
-"""The findings: what each means, and what to write instead."""
+"""The findings of a check: what each means, what to write instead, and the report that collects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of how a handler loads: imports, requirements, the mode of networks."""
+"""Checks of how a handler loads: its imports, its requirements, the mode of its networks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 _COSTLY: Final = 0.1
 _SHARE: Final = 0.05
 _MOST_PACKAGES: Final = 5
+# What every worker has: the server's own packages, the names that it offers, and torch's family.
+_PROVIDED: Final = {
+    *[
+        "modelserver",
+        "modelserver_handlers",
+        "ts",
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "numpy",
+        "PIL",
+        "yaml",
+        "msgspec",
+        "orjson",
+    ]
+}
+_LARGEST: Final = 1 << 20
+_MOST_FILES: Final = 200
+_NAME: Final = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_EGG: Final = re.compile(r"#egg=([A-Za-z0-9._-]+)|/([A-Za-z0-9._-]+?)(?:\.git)?(?:@|$)")
 
 
 def check_imports(chart: CheckReport, loaded: Reported, folder: Path) -> None:
@@ -76,28 +96,6 @@ def check_training(chart: CheckReport, networks: Iterable[Training]) -> None:
             chart.add("training-mode-unused", f"{network}.", place)
     if "training mode" not in chart.checked:
         chart.checked.append("training mode")
-
-
-# What every worker has: the server's own packages, the names that it offers, and torch's family.
-_PROVIDED: Final = {
-    *[
-        "modelserver",
-        "modelserver_handlers",
-        "ts",
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "numpy",
-        "PIL",
-        "yaml",
-        "msgspec",
-        "orjson",
-    ]
-}
-_LARGEST: Final = 1 << 20
-_MOST_FILES: Final = 200
-_NAME: Final = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
-_EGG: Final = re.compile(r"#egg=([A-Za-z0-9._-]+)|/([A-Za-z0-9._-]+?)(?:\.git)?(?:@|$)")
 
 
 @dataclass(frozen=True, slots=True)

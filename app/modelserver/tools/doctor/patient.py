@@ -38,6 +38,9 @@ _PATIENCE = 120.0
 _SEQUENCE = "check-"
 _NUMBERED = re.compile(rb"(?<=check-)\d+")
 _PLACE = re.compile(r"\((?P<file>[^()\s]+\.py), line (?P<line>\d+)(?:, in (?P<name>[^()]+))?\)")
+_MODULE = "modelserver.tools.doctor.worker"
+_LARGEST = 1 << 20  # bytes of a report
+_decode = msgspec.msgpack.Decoder(Report).decode
 
 
 class WorkerGone(Exception):
@@ -184,11 +187,6 @@ def message_of(answer: Answer) -> str:
     with contextlib.suppress(ValueError, TypeError, LookupError):
         return " ".join(str(answer.json()["message"]).split())
     return " ".join(answer.text.split())[:200]
-
-
-_MODULE = "modelserver.tools.doctor.worker"
-_LARGEST = 1 << 20  # bytes of a report
-_decode = msgspec.msgpack.Decoder(Report).decode
 
 
 class ObservedWorkers:

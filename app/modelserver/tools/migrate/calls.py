@@ -1,4 +1,4 @@
-"""What is asked of a server and what it answers, and both as JSON that people can read."""
+"""Requests to a server and its responses, and both as JSON that people can read."""
 
 from __future__ import annotations
 

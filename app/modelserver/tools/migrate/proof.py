@@ -1,4 +1,4 @@
-"""Asks both servers the same, and collects what is not the same with its reasons."""
+"""Sends the same requests to both servers, and collects the differences with their reasons."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"
 _LONGEST_LINE = 200
 _ABSENT, _NOT_READY = "it is not registered there", "none of its workers is ready there"
+_MOST_CLIENTS = 64
+_SETTLING = 0.25  # of the measured time, before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Compared:
     reasons: Sequence[tuple[Rule, ...]] = ()
 
     @property
-    def in_short(self) -> str:
+    def summary_line(self) -> str:
         """The request and the first thing that is not the same, in a line."""
         first = " ".join(self.what[0].split()) if self.what else SAME
         return shortened(f"{self.call.name}: {first}", _LONGEST_LINE)
@@ -105,7 +107,7 @@ class Proof:
 class ProofPlan:
     """What is asked of whom.
 
-    ``seconds`` of load on each model and server, 0 for none; ``only_read``: the TorchServe is somebody's
+    ``seconds`` of load on each model and server, 0 for none; ``read_only``: the TorchServe is somebody's
     running one, whose state nothing may change; ``workdir`` is for unpacked archives.
     """
 
@@ -114,17 +116,17 @@ class ProofPlan:
     ours: ComparedServer
     source: str
     seconds: float
-    only_read: bool
+    read_only: bool
     workdir: Path
 
 
 def prove(plan: ProofPlan, listener: Progressing) -> Proof:
     """Asks, compares and measures. Raises MigrationError if the requests cannot be read."""
     proof = Proof(start=(plan.reference.seconds, plan.ours.seconds))
-    archives = _subjects(plan, proof, bring_in_line(plan))
+    archives = _subjects(plan, proof, align_versions(plan))
     envelope = plan.installation.loaded.settings.service_envelope
     calls = requests_of(plan.source, proof.subjects, envelope, proof.remarks.append)
-    allowed = [call for call in calls if not (plan.only_read and changes_state(call))]
+    allowed = [call for call in calls if not (plan.read_only and changes_state(call))]
     proof.left_out = len(calls) - len(allowed)
     if not plan.reference.ask(Probe("", "metrics", "GET", "/metrics")).status:
         proof.remarks.append("TorchServe's metrics address does not answer: metrics were not compared.")
@@ -137,7 +139,7 @@ def prove(plan: ProofPlan, listener: Progressing) -> Proof:
         listener.trying(call.name, number / len(allowed))
         proof.compared.append(compare(plan, call))
     for name in dict.fromkeys(subject.version.name for subject in proof.subjects):
-        if not any(_asks(call, name) for call in _good(proof)):
+        if not any(_predicts(call, name) for call in _good(proof)):
             proof.remarks.append(
                 f"{name}: no prediction was answered well by both, so nothing is shown of it."
             )
@@ -153,7 +155,7 @@ def _answers_grpc(server: ComparedServer) -> bool:
     return "grpc_inference" in server.addresses and bool(server.ask(next(grpc_calls.general(""))).status)
 
 
-def bring_in_line(plan: ProofPlan) -> dict[tuple[str, str], str]:
+def align_versions(plan: ProofPlan) -> dict[tuple[str, str], str]:
     """Does with modelserver what TorchServe was told since its start: versions, workers, defaults.
 
     Returns why versions could not be registered, by name and version.
@@ -171,7 +173,7 @@ def bring_in_line(plan: ProofPlan) -> dict[tuple[str, str], str]:
             answer = _manage(plan, "POST", f"/models?{urlencode(_registration(reference))}")
             if not 200 <= answer.status < 300:
                 refused[reference.name, reference.version] = message_of(answer.body or b"")
-        elif plan.only_read and ours.workers != reference.workers:
+        elif plan.read_only and ours.workers != reference.workers:
             _manage(plan, "PUT", f"{path}?{urlencode(workers)}")
         default = first.get(reference.name, reference)
         if reference.name not in chosen and default.version != reference.version:
@@ -274,7 +276,7 @@ def _good(proof: Proof) -> list[Probe]:
     ]
 
 
-def _asks(call: Probe, model: str) -> bool:
+def _predicts(call: Probe, model: str) -> bool:
     """Whether it is a prediction of the model, whose name, and not only its beginning, is in the path."""
     if call.port == "grpc_inference":
         return parse_qs(call.path.partition("?")[2]).get("model_name") == [model]
@@ -290,7 +292,7 @@ def _measure(plan: ProofPlan, proof: Proof, listener: Progressing) -> None:
     good = [call for call in _good(proof) if call.method == "POST"]
     for number, subject in enumerate(proof.subjects):
         version = subject.version
-        mine = [call for call in good if _asks(call, version.name)]
+        mine = [call for call in good if _predicts(call, version.name)]
         if not mine or any(each.model == version.name for each in proof.measured):
             continue
         for server in (plan.reference, plan.ours):
@@ -299,10 +301,6 @@ def _measure(plan: ProofPlan, proof: Proof, listener: Progressing) -> None:
             name = f"{version.name}, {server.name}"
             full, p50 = figures.full.rate, figures.alone.p50_ms
             listener.line(f"{name}: {full:.4g} requests/s, p50 {p50:.3g} ms alone")
-
-
-_MOST_CLIENTS = 64
-_SETTLING = 0.25  # of the measured time, before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def summary(proof: Proof) -> list[str]:
         counts + f"{proof.count(EXPLAINED)} differ as explained, {proof.count(UNKNOWN)} for unknown reasons",
         *map(_missing_text, proof.missing),
     ]
-    unknown = [f"unknown: {each.in_short}" for each in proof.compared if each.verdict == UNKNOWN]
+    unknown = [f"unknown: {each.summary_line}" for each in proof.compared if each.verdict == UNKNOWN]
     lines += unknown[:_MOST_LINES]
     if len(unknown) > _MOST_LINES:
         lines.append(f"and {len(unknown) - _MOST_LINES} more, see the report")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 # Fields that differ between any two answers.
 _ANEW: Final = frozenset({"batchId", "request_id"})
+_Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+_Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
+# A suffix of some failures' texts.
+_REQUEST_ID = re.compile(rb" \[request [^]]*\]")
 
 
 def difference(call: Call, answered: TimedResponse, tolerance: Tolerance) -> str:
@@ -82,12 +86,6 @@ def _rests(document: Any, then: bytes, now: bytes, tolerance: Tolerance) -> str:
 
 def _text(body: bytes) -> str:
     return short(repr(" ".join(body.decode("utf-8", "replace").split())))
-
-
-_Infer, _Inferred = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
-_Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
-# A suffix of some failures' texts.
-_REQUEST_ID = re.compile(rb" \[request [^]]*\]")
 
 
 class Document(NamedTuple):

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 # Milliseconds for which the queue holds a batch until its last request is read.
 _HOLD: Final = 10_000
 _MOST_LINES: Final = 20
+_Predict = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
+_Infer = message("inference.ModelInferRequest")
 
 
 @dataclass(slots=True)
@@ -218,10 +220,6 @@ class _Queued(Watcher):
     def now(self) -> None:
         """Marks the request as queued."""
         self.done.set_result(None)
-
-
-_Predict = message("org.pytorch.serve.grpc.inference.PredictionsRequest")
-_Infer = message("inference.ModelInferRequest")
 
 
 class CallOutcome(NamedTuple):

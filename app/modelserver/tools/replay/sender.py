@@ -1,6 +1,7 @@
 """Sends recorded requests again, with the gaps they came in or as fast as they are answered.
 
-With gaps, each request is due at its time whether or not earlier ones were answered.
+With gaps, each request is due at its time whether or not earlier ones were answered. Calls over gRPC have a
+connection each, in a thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Summarizes responses: throughput, latencies, and the cost of batches by size."""
+"""Summarizes responses: throughput, latencies, the cost of batches by size, and its line a + b*n."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RARE = 20
+TRUSTED_R2 = 0.9
+LEAST_SIZES = 3  # sizes: a line always fits two
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,6 @@ def batch_costs(answers: Sequence[TimedAnswer]) -> dict[int, float]:
         for size, times in sorted(by_size.items())
         if RARE * len(times) >= len(batches)
     }
-
-
-TRUSTED_R2 = 0.9
-LEAST_SIZES = 3  # sizes: a line always fits two
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What to tune for: a limit on the latency, the most throughput, or the least latency."""
+"""What to tune for, the settings that are tried, and which of the measured ones is best."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ _LIMIT = re.compile(r"(p50|p90|p99)\s*<=\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s
 
 Kind = Literal["limit", "throughput", "latency"]
 Percentile = Literal["p50", "p90", "p99"]
+Policy = Literal["adaptive", "greedy", "window"]
+_POLICIES: tuple[Policy, ...] = ("adaptive", "greedy", "window")
+CLOSE = 0.05  # of the best: smaller differences count as noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,6 @@ def parse_goal(text: str) -> Goal:
     )
 
 
-Policy = Literal["adaptive", "greedy", "window"]
-_POLICIES: tuple[Policy, ...] = ("adaptive", "greedy", "window")
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSetting:
     """``delay_ms`` caps the wait for a batch. ``threads`` per worker, None: the server's default."""
@@ -107,9 +106,6 @@ class ModelSetting:
         threads = "" if self.threads is None else f" of {self.threads} thread{'s' * (self.threads > 1)}"
         wait = f" {self.delay_ms} ms" if self.policy == "window" else ""
         return f"batch {self.batch_size}, {self.policy}{wait}, {workers}{threads}"
-
-
-CLOSE = 0.05  # of the best: smaller differences count as noise
 
 
 @dataclass(frozen=True, slots=True)
