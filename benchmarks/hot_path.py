@@ -30,9 +30,10 @@ from uvicorn import Server as Uvicorn
 from benchmarks import echo, options, report
 from modelserver.engine.pools.channel import Channel
 from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.flights import MAX_IN_FLIGHT, Flights
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.engine.pools.worker import MAX_IN_FLIGHT, Worker
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.frames import encode
@@ -140,16 +141,24 @@ class Echo:
         return sum(transport.writes for transport in self._transports) // 2
 
 
+class _Flights(Flights):
+    """Many at a time, whatever they take."""
+
+    def __init__(self, concurrency: int) -> None:
+        super().__init__(concurrency)
+        self.capacity = MAX_IN_FLIGHT
+
+    def _learn(self, seconds: float) -> None:
+        """The capacity stays."""
+
+
 class _StandIn(Worker):
     """A worker that is always ready and whose process somebody else plays."""
 
     def play(self, process: Any) -> None:
-        self._process = process
+        self.flights = _Flights(0)
+        self.flights.process = process
         self.state = WorkerState.READY
-        self.capacity = MAX_IN_FLIGHT
-
-    def _learn(self, seconds: float) -> None:
-        """Its capacity stays."""
 
     async def _supervise(self) -> None:
         pass

@@ -59,7 +59,9 @@ class ModelVersion:
     @property
     def annotations(self) -> Annotations | None:
         """What the annotations of the loaded handler say, None if it has none, or no worker has loaded it."""
-        return next((worker.annotations for worker in self.pool.workers if worker.annotations), None)
+        return next(
+            (worker.model.annotations for worker in self.pool.workers if worker.model.annotations), None
+        )
 
     @property
     def signature(self) -> Signature:

@@ -37,7 +37,7 @@ class PlayedProcess:
         self.pid = pid
         self.received: list[tuple[Any, list[bytes]]] = []
         self.killed = False
-        self.begun: int | None = None
+        self.batches_started: int | None = None
         self.node: Node | None = None
         self.round_trip = 0.0
         # What it was asked to give back from elsewhere: sequences.

@@ -249,7 +249,7 @@ async def test_drain_waits_for_what_a_dead_worker_had_not_begun(make: Any, stage
     assert len(process.batches) == 3
     draining = asyncio.create_task(pool.drain(60))
     await stage.settle()
-    process.begun = process.batches[2].sequence
+    process.batches_started = process.batches[2].sequence
     process.exit()
     fresh = await stage.enter(2)
     assert not draining.done()

@@ -87,7 +87,7 @@ async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> 
     """A request for a worker that was killed a moment before goes to the next one, and to no third (F39)."""
     first, second = request(b"a"), request(b"b")
     submit(pool, first)
-    stage.processes[0].begun = 0
+    stage.processes[0].batches_started = 0
     stage.processes[0].exit("was killed by SIGKILL")
     (await stage.enter(2)).load()
     stage.processes[1].answer()
@@ -95,7 +95,7 @@ async def test_what_was_never_begun_is_put_back_once(pool: Pool, stage: Any) -> 
 
     submit(pool, second)
     for number in (1, 2):
-        stage.processes[number].begun = 0
+        stage.processes[number].batches_started = 0
         stage.processes[number].exit("was killed by SIGKILL")
         (await stage.enter(number + 2)).load()
         await stage.settle()

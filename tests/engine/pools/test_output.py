@@ -13,7 +13,7 @@ from modelserver.engine.pools.output import (
     LINE_LIMIT,
     LINES_A_SECOND,
     LINES_AT_ONCE,
-    LINES_KEPT,
+    MAX_LINES,
     Capture,
     LineReader,
 )
@@ -38,12 +38,12 @@ async def test_the_last_lines_are_kept() -> None:
     """Of what a process printed; fewer can be asked for."""
     capture = Capture()
     capture.read("W")
-    os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(LINES_KEPT + 5)))
+    os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
     capture.close_outputs()
     await capture.finish()
 
-    assert capture.last(2) == f"{LINES_KEPT + 3}\n{LINES_KEPT + 4}"
-    assert capture.last(2 * LINES_KEPT).startswith("5\n6\n")
+    assert capture.last(2) == f"{MAX_LINES + 3}\n{MAX_LINES + 4}"
+    assert capture.last(2 * MAX_LINES).startswith("5\n6\n")
 
 
 async def test_lines(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -165,7 +165,7 @@ async def test_a_flood_is_dropped_for_little(reader: LineReader, tail: deque[str
         reader.data_received(flood)
     sys.setprofile(None)
 
-    assert calls < 30 * 10 * LINES_KEPT < 30 * 32_000
+    assert calls < 30 * 10 * MAX_LINES < 30 * 32_000
     assert reader._left_out == 30 * 32_001
     assert tail[-1] == "last"
 

@@ -111,11 +111,11 @@ async def test_what_was_begun_is_known_after_the_end(tmp_path: Path) -> None:
     for sequence in (8, 9):
         talk.process.send(Predict(sequence, [Row("a", 1)]), [b"s"])
     await until(lambda: "begun" in talk.process.last_output())
-    before = talk.process.begun
+    before = talk.process.batches_started
     talk.process.kill()
     await talk.process.wait()
 
-    assert (before, talk.process.begun) == (None, 9)
+    assert (before, talk.process.batches_started) == (None, 9)
 
 
 async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_dead_process_has_begun_nothing_that_comes_later(tmp_path: Path)
     talk.process.send(Predict(0, [Row("a", 1)]), [b"x"])
     await talk.process.wait()
 
-    assert talk.process.begun == (0 if sys.platform == "linux" else None)
+    assert talk.process.batches_started == (0 if sys.platform == "linux" else None)
 
 
 # What a handler may leave behind, in ways that lead further and further away from it.

@@ -186,9 +186,9 @@ async def test_sizes_told_from_other_machines(
     pool = await make(options={"max_worker_memory": 150})
     node = stage.processes[0].node
     assert node is not None
-    node.resident, node.told = 10, 1
+    node.resident, node.reports = 10, 1
     await asyncio.sleep(10 * LOOKS)
-    node.resident, node.told = 200, 2
+    node.resident, node.reports = 200, 2
     await asyncio.sleep(10 * LOOKS)
     assert "has 200 bytes right after loading" in caplog.text
     assert len(stage.processes) == 1

@@ -16,9 +16,10 @@ from tests.simulated_time import run
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.devices import DeviceRing
+from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import Node, PoolLimits, WorkerSpec, WorkerState, WorkerTimes
-from modelserver.engine.pools.worker import MANY_LOAD_FAILURES, MAX_IN_FLIGHT, REST
+from modelserver.engine.pools.worker import MANY_LOAD_FAILURES
 from modelserver.engine.wire.messages import (
     Answer,
     Load,
@@ -49,7 +50,7 @@ class Process:
     pids = (1,)
 
     def __init__(self, world: World, on_message: Callable[..., None], on_lost: Callable[..., None]) -> None:
-        self.begun: int | None = None
+        self.batches_started: int | None = None
         self.round_trip = world.round_trips.pop(0) if world.round_trips else 0.0
         self.node = Node("elsewhere") if self.round_trip else None
         self._way = self.round_trip / 2
@@ -137,7 +138,7 @@ class Process:
 
     def _exit(self, how: str) -> None:
         if not self._end.done():
-            self.begun = self._next
+            self.batches_started = self._next
             self._end.set_result(how)
             self._loop.call_soon(self._on_lost, None)
 
@@ -234,9 +235,9 @@ def test_quick_handlers_get_several_batches_at_once() -> None:
         for _ in range(5):
             await answered([world.ask(pool, 0.00001) for _ in range(200)])
 
-        assert [worker.shared_capacity for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+        assert [worker.flights.shared_capacity for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
         requests = [world.ask(pool, 0.00001) for _ in range(40)]
-        assert [len(worker.in_flight) for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [MAX_IN_FLIGHT] * 2
         await answered(requests)
         await pool.close(1.0)
 
@@ -253,7 +254,7 @@ def test_one_that_takes_longer_than_expected_gives_back_what_waits_behind_it() -
         began = pool.dispatch.clock()
         slow = world.ask(pool, 5.0)
         requests = [world.ask(pool, 0.00001) for _ in range(30)]
-        assert len(pool.workers[0].in_flight) > 8
+        assert len(pool.workers[0].flights.in_flight) > 8
         await answered(requests)
 
         assert pool.dispatch.clock() - began < 5 * REST
@@ -272,7 +273,7 @@ def test_a_pipelined_worker_prepares_one_batch_ahead_until_another_worker_is_idl
         await answered([world.ask(pool, 0.05) for _ in range(2)])
         slow, quick = world.ask(pool, 2.0), world.ask(pool, 0.1)
         reserve = [world.ask(pool, 0.05) for _ in range(2)]
-        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
         await answered([quick, *reserve])
 
         assert not slow.done
@@ -288,7 +289,7 @@ def test_a_worker_that_was_alone_gives_its_reserve_to_the_next_one() -> None:
     async def main(world: World) -> None:
         pool = await world.pool(1)
         slow, waits = world.ask(pool, 3.0), world.ask(pool, 0.1)
-        assert len(pool.workers[0].in_flight) == 2
+        assert len(pool.workers[0].flights.in_flight) == 2
         pool.scale(2, 2)
         await answered([waits])
 
@@ -305,7 +306,7 @@ def test_a_worker_that_is_to_end_keeps_what_it_has_begun() -> None:
         pool = await world.pool(2)
         await answered([world.ask(pool, 0.05) for _ in range(2)])
         requests = [world.ask(pool, 1.0) for _ in range(4)]
-        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
         await asyncio.sleep(0.5)
         pool.scale(1, 1)
         await answered(requests)
@@ -326,12 +327,12 @@ def test_the_only_worker_that_serves_holds_a_reserve(failures: int) -> None:
     async def main(world: World) -> None:
         pool = await world.pool(2)
         pool.workers[1].state = WorkerState.LOADING
-        pool.workers[1].load_failures = failures
+        pool.workers[1].failures.loads = failures
         requests = [world.ask(pool, 0.5) for _ in range(2)]
         await asyncio.sleep(0.1)
 
         held = 2 if failures == MANY_LOAD_FAILURES else 1
-        assert [len(worker.in_flight) for worker in pool.workers] == [held, 0]
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [held, 0]
         assert world.recalls == 0
         await answered(requests)
         await pool.close(1.0)
@@ -348,7 +349,7 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch: pytes
         for _ in range(4 * MAX_IN_FLIGHT):
             world.ask(pool, 0.001)
 
-        assert [len(worker.in_flight) for worker in pool.workers] == [2 * MAX_IN_FLIGHT] * 2
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2 * MAX_IN_FLIGHT] * 2
         await answered(world.sent)
         await pool.close(1.0)
 
@@ -385,7 +386,7 @@ def test_batches_that_are_not_full_leave_early_too() -> None:
         await asyncio.sleep(0.02)
         request = world.ask(pool, 0.05)
         await asyncio.sleep(0.02)
-        assert len(pool.workers[0].in_flight) == 1
+        assert len(pool.workers[0].flights.in_flight) == 1
         began = pool.dispatch.clock() - 0.04
         await answered([request])
 
@@ -438,7 +439,7 @@ def test_the_nearest_idle_worker_is_first() -> None:
         for _ in range(3):
             requests = [world.ask(pool, 0.05) for _ in range(2)]
             await asyncio.sleep(0.001)
-            assert [len(worker.in_flight) for worker in pool.workers] == [0, 1, 1]
+            assert [len(worker.flights.in_flight) for worker in pool.workers] == [0, 1, 1]
             await answered(requests)
         await pool.close(1.0)
 
@@ -473,7 +474,7 @@ def test_what_follows_a_batch_that_outlives_its_expectation_comes_back_once() ->
         await asyncio.sleep(0.053)
         follower = world.ask(pool, 0.05)
         other = world.ask(pool, 0.05)
-        assert [len(worker.in_flight) for worker in pool.workers] == [2, 2]
+        assert [len(worker.flights.in_flight) for worker in pool.workers] == [2, 2]
         began = pool.dispatch.clock()
         await answered([quick, follower, other])
 
@@ -671,7 +672,7 @@ async def _watch(pool: Pool, longest: dict[Any, float], step: float = 0.0005) ->
     """For each batch that waits at a worker: how long another worker was idle beside it."""
     since: dict[Any, float] = {}
     while True:
-        waiting = [batch for worker in pool.workers for batch in list(worker.in_flight)[1:]]
+        waiting = [batch for worker in pool.workers for batch in list(worker.flights.in_flight)[1:]]
         idle = any(worker.idle for worker in pool.workers)
         since = {batch: since.get(batch, pool.dispatch.clock()) for batch in waiting} if idle else {}
         for batch, began in since.items():

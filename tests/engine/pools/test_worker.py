@@ -14,7 +14,7 @@ from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.spec import WorkerState, WorkerTimes, backoff
-from modelserver.engine.pools.worker import MAX_IN_FLIGHT, Worker
+from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.messages import (
     GPU_BROKEN,
     Answer,
@@ -105,13 +105,13 @@ async def test_worker_loads_then_serves_with_one_batch_in_reserve(
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
     process.load(splits=True, precision=precision)
     await worker.first_load
-    assert (worker.state, worker.idle, worker.splits, owner.ready) == (WorkerState.READY, True, True, 1)
-    assert worker.precision == precision
+    assert (worker.state, worker.idle, worker.model.splits, owner.ready) == (WorkerState.READY, True, True, 1)
+    assert worker.model.precision == precision
 
     first, second = batch(), batch()
-    worker.send(first)
+    worker.flights.send(first)
     assert (worker.idle, worker.has_room) == (False, True)
-    worker.send(second)
+    worker.flights.send(second)
     assert not worker.has_room
     process.answer()
     process.answer()
@@ -151,7 +151,7 @@ async def test_process_that_asks_for_variables_gets_another_one(make: Any, stage
 
     assert "WITHOUT" not in stage.specs[0].extra_environment
     assert stage.specs[1].extra_environment["WITHOUT"] == "graphs"
-    assert (worker.load_failures, worker.first_load.done()) == (0, False)
+    assert (worker.failures.loads, worker.first_load.done()) == (0, False)
 
     stage.processes[1].fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
     with pytest.raises(StartFailed):
@@ -218,7 +218,7 @@ async def test_failed_loads_are_tried_again_after_pauses(make: Any, stage: Any) 
 
     assert worker.state is WorkerState.READY
     assert stage.sleeps == [1.0, 1.0]
-    assert (worker.failure, worker.failing_since) == ("", None)
+    assert (worker.failure, worker.failures.since) == ("", None)
     assert worker.first_load.exception() is not None
 
 
@@ -231,10 +231,10 @@ async def test_the_time_of_the_next_try_is_known(
     worker = make()
     (await stage.enter()).fail_to_load("not yet")
     (await stage.enter(2)).fail_to_load("not yet")
-    assert worker.next_try == 0.0
+    assert worker.failures.next_try == 0.0
     await stage.settle()
 
-    assert (worker.next_try, worker.load_failures) == (1060.0, 2)
+    assert (worker.failures.next_try, worker.failures.loads) == (1060.0, 2)
 
 
 @pytest.mark.parametrize("max_retry", [-1.0, 0.0], ids=["window is over", "none is wanted"])
@@ -258,7 +258,7 @@ async def test_worker_without_a_machine_is_not_given_up(make: Any, stage: Any, s
     with pytest.raises(StartFailed, match="no machine was found"):
         await asyncio.shield(worker.first_load)
     assert not worker.may_serve
-    worker.failing_since -= 3600.0
+    worker.failures.since -= 3600.0
     stage.error = None
     (await stage.enter()).fail_to_load("not yet")
     process = await stage.enter(2)
@@ -275,8 +275,8 @@ async def test_dead_process_loses_its_batch_and_is_replaced(make: Any, stage: An
     process = await stage.enter()
     process.load()
     running, waiting = batch(), batch()
-    worker.send(running)
-    worker.send(waiting)
+    worker.flights.send(running)
+    worker.flights.send(waiting)
     process.output = "oops"
     process.exit("exited with status 3")
     await stage.enter(2)
@@ -312,7 +312,7 @@ async def test_kill_for_memory_is_reported_as_out_of_memory(
     process = await stage.enter()
     process.for_memory = for_memory
     process.load()
-    worker.send(batch())
+    worker.flights.send(batch())
     process.exit("was killed by SIGKILL")
     await stage.enter(2)
 
@@ -329,8 +329,8 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
     worker = make()
     process = await stage.enter()
     process.load()
-    worker.send(running := batch())
-    worker.send(waiting := batch())
+    worker.flights.send(running := batch())
+    worker.flights.send(waiting := batch())
     process.say(Broken("AcceleratorError: CUDA error"))
     state = worker.state
     process.answer(b"why", status=500)
@@ -342,8 +342,8 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(
     assert all((lost, unbegun) == (None, []) for lost, unbegun, _ in owner.lost)
     assert stage.sleeps == []
     assert worker.failure == ""
-    assert worker.last_end is not None
-    assert worker.last_end[1] == "Its GPU could not be used any more: AcceleratorError: CUDA error"
+    assert worker.failures.last_end is not None
+    assert worker.failures.last_end[1] == "Its GPU could not be used any more: AcceleratorError: CUDA error"
 
 
 async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, stage: Any) -> None:
@@ -353,7 +353,7 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make: Any, s
         process = await stage.enter(number)
         process.load()
         for _ in range(answers):
-            worker.send(batch())
+            worker.flights.send(batch())
             process.answer()
         process.say(Broken("CUDA error"))
         process.exit()
@@ -393,66 +393,14 @@ async def test_only_what_was_begun_is_lost(
     process.load()
     sent = [batch(), batch()]
     for each in sent:
-        worker.send(each)
-    process.begun = started
+        worker.flights.send(each)
+    process.batches_started = started
     process.exit("was killed by SIGKILL")
     await stage.enter(2)
     running = [each for each, _, _ in owner.lost if each is not None]
 
     assert running == sent[:lost]
     assert owner.lost[-1][1] == sent[lost:]
-
-
-@pytest.mark.parametrize(("idempotent", "lost"), [(False, 2), (True, 0)])
-async def test_all_that_an_unreachable_worker_had_counts_as_begun(
-    stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner, idempotent: bool, lost: int
-) -> None:
-    """Nobody knows what it had begun when it was lost: nothing runs again, unless it may run twice."""
-    stage.away = 0.001
-    worker = Worker(9000, "W-9000-m", replace(spec, idempotent=idempotent), times, owner)
-    process = await stage.enter()
-    process.load()
-    sent = [batch(), batch()]
-    for each in sent:
-        worker.send(each)
-    process.exit("is out of reach")
-    await stage.enter(2)
-    await worker.stop(0.01)
-    running = [each for each, _, _ in owner.lost if each is not None]
-
-    assert running == sent[:lost]
-    assert [each for _, unbegun, _ in owner.lost for each in unbegun] == sent[lost:]
-
-
-async def test_what_took_too_long_elsewhere_is_not_tried_again(
-    stage: Any, spec: WorkerSpec, times: WorkerTimes, owner: Owner
-) -> None:
-    """Of batches that may run twice, the one past the response timeout fails; the next goes elsewhere."""
-    stage.away = 0.001
-    times = replace(times, response=0.02)
-    worker = Worker(9000, "W-9000-m", replace(spec, idempotent=True), times, owner)
-    (await stage.enter()).load()
-    sent = [batch(), batch()]
-    for each in sent:
-        worker.send(each)
-    await stage.enter(2)
-    await worker.stop(0.01)
-
-    assert owner.lost[0][:2] == (sent[0], sent[1:])
-
-
-async def test_the_distance_is_measured_anew_with_each_answer(make: Any, stage: Any) -> None:
-    """What its machine last measured counts."""
-    stage.away = 0.001
-    worker = make()
-    process = await stage.enter()
-    process.load()
-    assert worker.round_trip == 0.001
-    process.move(0.003)
-    worker.send(batch())
-    process.answer()
-
-    assert worker.round_trip == 0.003
 
 
 async def test_process_past_its_response_timeout_is_killed_and_replaced(
@@ -465,8 +413,8 @@ async def test_process_past_its_response_timeout_is_killed_and_replaced(
     process = await stage.enter()
     process.load()
     running, waiting = batch(), batch()
-    worker.send(running)
-    worker.send(waiting)
+    worker.flights.send(running)
+    worker.flights.send(waiting)
     await stage.enter(2)
     lost, unbegun, error = owner.lost[0]
 
@@ -482,7 +430,7 @@ async def test_late_answer_goes_nowhere(make: Any, stage: Any, owner: Owner) -> 
     worker = make(response=0.02)
     process = await stage.enter()
     process.load()
-    worker.send(batch())
+    worker.flights.send(batch())
     await stage.enter(2)
     process.say(*part(0, b"late"))
     process.answer()
@@ -571,11 +519,11 @@ async def test_a_process_that_has_loaded_before_its_start_ends(
     worker = make()
     held_up.set()
     process = await stage.enter()
-    worker.send(batch())
+    worker.flights.send(batch())
     process.answer()
 
     assert worker.first_load.done()
-    assert (worker.idle, worker.splits, owner.ready, len(owner.answered)) == (True, True, 1, 1)
+    assert (worker.idle, worker.model.splits, owner.ready, len(owner.answered)) == (True, True, 1, 1)
 
 
 async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(
@@ -601,7 +549,7 @@ async def test_answer_to_another_batch_kills_the_process(make: Any, stage: Any, 
     process = await stage.enter()
     process.load()
     running = batch()
-    worker.send(running)
+    worker.flights.send(running)
     process.say(Result(running.sequence + 7, [Answer(0)], 0.01))
     await stage.settle()
 
@@ -620,22 +568,6 @@ async def test_killed_worker_takes_nothing(make: Any, stage: Any) -> None:
 
     assert not worker.idle
     assert not worker.has_room
-
-
-async def test_reserve_follows_the_cost(make: Any, stage: Any) -> None:
-    """Quick handlers hold several batches in reserve, and lose that with the first slow one."""
-    worker = make()
-    process = await stage.enter()
-    process.load()
-    assert worker.capacity == 2
-    for _ in range(100):
-        worker.send(batch())
-        process.answer(seconds=0.00001)
-    assert worker.capacity == MAX_IN_FLIGHT
-
-    worker.send(batch())
-    process.answer(seconds=0.1)
-    assert worker.capacity == 2
 
 
 def test_backoff_follows_fibonacci_up_to_a_minute() -> None:
@@ -671,7 +603,7 @@ async def test_each_part_restarts_the_response_timeout(make: Any, stage: Any, ow
     worker = make(response=0.2)
     process = await stage.enter()
     process.load()
-    worker.send(batch())
+    worker.flights.send(batch())
     for _ in range(6):
         await asyncio.sleep(0.05)
         process.say(*part(0, b"x"))
@@ -679,22 +611,6 @@ async def test_each_part_restarts_the_response_timeout(make: Any, stage: Any, ow
     await stage.enter(2)
 
     assert isinstance(owner.lost[0][2], ResponseTimeout)
-
-
-async def test_process_hears_of_clients_that_leave(make: Any, stage: Any) -> None:
-    """The process is told which rows nobody waits for, in each batch that it has of the request."""
-    worker = make()
-    process = await stage.enter()
-    process.load()
-    both = Request("id", [Row("id", 1)] * 3, [b"x"] * 3, 0.0)
-    other = Request("id", [Row("id", 1)], [b"x"], 0.0)
-    worker.send(Batch([Parcel(other, 0, 1), Parcel(both, 0, 1)], 2, "size"))
-    worker.send(Batch([Parcel(both, 1, 2)], 2, "size"))
-    worker.cancel(both)
-    worker.cancel(Request("id", [], [], 0.0))
-
-    cancelled = [message for message, _ in process.received if isinstance(message, Cancelled)]
-    assert cancelled == [Cancelled(0, [1]), Cancelled(1, [0, 1])]
 
 
 # Many batches at a time
@@ -723,7 +639,7 @@ async def test_concurrent_batches_are_answered_in_any_order(
     batches = [batch() for _ in range(3)]
     for each in batches:
         assert worker.has_room
-        worker.send(each)
+        worker.flights.send(each)
     assert not worker.has_room
     process = stage.processes[0]
     for sequence in (2, 0):
@@ -732,7 +648,7 @@ async def test_concurrent_batches_are_answered_in_any_order(
     process.say(Result(1, [Answer(1)], 10.0), [b"x"])
 
     assert owner.answered == [batches[2], batches[0], batches[1]]
-    assert (worker.capacity, process.killed) == (3, False)
+    assert (worker.flights.capacity, process.killed) == (3, False)
 
 
 async def test_only_the_overdue_of_concurrent_batches_is_given_up(
@@ -742,14 +658,14 @@ async def test_only_the_overdue_of_concurrent_batches_is_given_up(
     worker = await concurrent(response=0.06)
     process = stage.processes[0]
     late, lively = batch(), batch()
-    worker.send(late)
-    worker.send(lively)
+    worker.flights.send(late)
+    worker.flights.send(lively)
     while not owner.lost:
         process.say(*part(1, b"x"))
         await asyncio.sleep(0.005)
 
     (lost, unbegun, error) = owner.lost[0]
-    assert (lost, unbegun, list(worker.in_flight)) == (late, [], [lively])
+    assert (lost, unbegun, list(worker.flights.in_flight)) == (late, [], [lively])
     assert isinstance(error, ResponseTimeout)
     assert Cancelled(0, [0]) in [message for message, _ in process.received]
     assert Ping() in [message for message, _ in process.received]
@@ -763,7 +679,7 @@ async def test_silent_process_loses_all_that_it_ran(concurrent: Any, stage: Any,
     worker = await concurrent(response=0.03)
     batches = [batch(), batch()]
     for each in batches:
-        worker.send(each)
+        worker.flights.send(each)
     await stage.enter(2)
 
     assert [(lost, unbegun) for lost, unbegun, _ in owner.lost[:2]] == [(each, []) for each in batches]
@@ -775,7 +691,7 @@ async def test_death_loses_all_concurrent_batches(concurrent: Any, stage: Any, o
     worker = await concurrent()
     batches = [batch(), batch(), batch()]
     for each in batches:
-        worker.send(each)
+        worker.flights.send(each)
     stage.processes[0].exit()
     await stage.enter(2)
 
@@ -787,7 +703,7 @@ async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(
 ) -> None:
     """Those that are not answered any more get the reason in general; operators, all of it."""
     worker = await concurrent()
-    worker.send(batch())
+    worker.flights.send(batch())
     process = stage.processes[0]
     process.say(Broken("AcceleratorError: CUDA error"))
     process.exit()

@@ -53,7 +53,7 @@ async def test_a_worker_on_another_machine_answers(conversation: Conversation) -
     assert 0 < worker.round_trip < 1
     worker.send(Stop())
     assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
-    assert worker.begun == 5
+    assert worker.batches_started == 5
     assert "outoutout" in worker.last_output()
     assert "err" in worker.last_output()
 
@@ -70,7 +70,7 @@ async def test_batches_are_taken_back(conversation: Conversation) -> None:
     assert await conversation.next() == (Recalled(1, 2), b"")
     worker.kill()
     assert "SIGKILL" in await asyncio.wait_for(worker.wait(), 10)
-    assert worker.begun == 1
+    assert worker.batches_started == 1
 
 
 # Sums what all ranks have, by the means of the standard library.
@@ -140,7 +140,7 @@ async def test_ranks_compute_together(
     assert 0 < worker.round_trip < 1
     worker.send(Stop())
     assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
-    assert worker.begun == 1
+    assert worker.batches_started == 1
     assert "rank 0 is here" in worker.last_output()
 
 

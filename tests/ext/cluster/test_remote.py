@@ -125,7 +125,7 @@ async def test_frames_pass_in_both_directions(stage: Stage) -> None:
     agent.say(WorkerEnded(3, 4, False))
     end.close()
     assert await worker.wait() == "exited with status 3"
-    assert worker.begun == 4
+    assert worker.batches_started == 4
     assert await stage.conversation.lost is None
     assert stage.placer.placements[0].is_withdrawn
     agent.close()
@@ -150,7 +150,7 @@ async def test_reports_of_an_agent_reach_their_places(stage: Stage, caplog: pyte
     assert 0 < worker.round_trip < 1
     worker.kill()
     assert await asyncio.wait_for(worker.wait(), 10) == "was killed by SIGKILL"
-    assert worker.begun == 1
+    assert worker.batches_started == 1
     assert worker.last_output() == "a line\nno end"
     assert await end.ended()
     agent.close()
@@ -298,7 +298,7 @@ async def test_a_lost_agent_takes_its_worker_along(stage: Stage) -> None:
     agent.close()
     how = await asyncio.wait_for(worker.wait(), 5)
     assert how == "is out of reach: the connection to its node n1 is lost"
-    assert worker.begun is None
+    assert worker.batches_started is None
     assert await end.ended()
 
 
@@ -359,7 +359,7 @@ async def test_killed_worker_out_of_reach_counts_as_killed(
     monkeypatch.setattr(agent, "say", lambda message: None)
     worker.kill()
     assert await asyncio.wait_for(worker.wait(), 5) == "was killed by SIGKILL"
-    assert worker.begun is None
+    assert worker.batches_started is None
     agent.close()
 
 

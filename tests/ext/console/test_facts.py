@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from modelserver.engine.pools.spec import PoolStatistics, WorkerState
+from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import InternalError
 from modelserver.ext.console.facts import ConsoleState, facts_of, figures_of
 from modelserver.models.options.resolve import ModelOptions
@@ -21,8 +23,8 @@ FAILURE = "ModuleNotFoundError: <script> Its last output was:\nTraceback\nlast l
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": -1, "gpu": None,
-        "is_on_cpu": False, "failure": "", "precision": {}, "node": None, "load_failures": 0,
-        "next_try": 0.0, "last_end": None, "most_rows": 0,
+        "is_on_cpu": False, "failure": "", "model": Loaded(), "node": None, "failures": Failures(),
+        "most_rows": 0,
         "process": SimpleNamespace(last_output=lambda count: "x" * 5000 + f"\n{count} lines", node=None),
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
@@ -36,7 +38,7 @@ def model(*workers: Any, name: str = "m", options: ModelOptions | None = None, e
         failed=states.count(WorkerState.FAILED),
     )  # fmt: skip
     pool = SimpleNamespace(
-        min_workers=expected, max_workers=expected, workers=list(workers), warnings=[], sequences=None,
+        min_workers=expected, max_workers=expected, workers=list(workers), warnings=[], affinity=None,
         statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
         failing=False, failure=next((each.failure for each in workers if each.failure), ""),
     )  # fmt: skip

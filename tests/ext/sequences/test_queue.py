@@ -202,7 +202,7 @@ def test_what_had_not_begun_is_not_lost() -> None:
 
 def test_lost_ids_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many are kept and no more: clients cannot fill the memory."""
-    monkeypatch.setattr(sequences, "LOST_KEPT", 1)
+    monkeypatch.setattr(sequences, "MAX_LOST", 1)
     sut = queue(limits=SequenceLimits(10.0, max_sequences=2))
     for first, second in ("ab", "cd"):
         run_first_steps(sut, first, second)

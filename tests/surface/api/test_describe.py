@@ -13,8 +13,10 @@ from tests.documents import exactly, schema_of
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.scaling import Decision, PoolScaling, Sample, ScaleEvent, ScalingRule
 from modelserver.engine.pools.spec import Node, PoolStatistics, SequenceStatistics, WorkerState
+from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.gpus import gpus as readings
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import Loaded
 from modelserver.errors import HandlerError, InternalError
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.traffic import ModelTraffic
@@ -33,8 +35,8 @@ from modelserver.surface.http.answers import pretty
 def worker(**changes: Any) -> Any:
     values = {
         "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
-        "is_on_cpu": False, "failure": "", "precision": {}, "process": None, "load_failures": 0,
-        "next_try": 0.0, "last_end": None, "most_rows": 0,
+        "is_on_cpu": False, "failure": "", "model": Loaded(), "process": None, "failures": Failures(),
+        "most_rows": 0,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -114,7 +116,12 @@ def test_worker_without_process() -> None:
 def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
     """How often it has failed in a row, and the time of the next try."""
     described = describe_worker(
-        worker(pid=-1, state=WorkerState.LOADING, failure="why", load_failures=3, next_try=1727877233.034)
+        worker(
+            pid=-1,
+            state=WorkerState.LOADING,
+            failure="why",
+            failures=Failures(loads=3, next_try=1727877233.034),
+        )
     )
 
     assert (described["failedLoads"], described["nextTry"]) == (3, "2024-10-02T13:53:53.034Z")
@@ -123,7 +130,9 @@ def test_a_worker_that_could_not_load_says_when_it_tries_again() -> None:
 
 def test_a_worker_shows_what_its_gpu_did() -> None:
     """Why its last process ended, though another one serves by now, and how many rows fit into its memory."""
-    described = describe_worker(worker(last_end=(1727877233.034, "Its GPU broke"), most_rows=4))
+    described = describe_worker(
+        worker(failures=Failures(last_end=(1727877233.034, "Its GPU broke")), most_rows=4)
+    )
 
     assert described["lastEnd"] == {"time": "2024-10-02T13:53:53.034Z", "reason": "Its GPU broke"}
     assert described["largestBatch"] == 4
@@ -277,7 +286,10 @@ def test_precision() -> None:
     """What the first worker that has loaded computes in is told, and nothing where there is no choice."""
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
 
-    assert describe(model(ModelOptions(), worker(), worker(precision=precision)))["precision"] == precision
+    assert (
+        describe(model(ModelOptions(), worker(), worker(model=Loaded(precision=precision))))["precision"]
+        == precision
+    )
     assert "precision" not in json.loads(pretty(describe(model(ModelOptions(), worker()))))
 
 
@@ -317,11 +329,9 @@ async def test_all_that_is_told_is_documented() -> None:
         full,
         worker(
             failure="why",
-            load_failures=2,
-            next_try=1727877233.0,
-            last_end=(1727877233.0, "why"),
+            failures=Failures(loads=2, next_try=1727877233.0, last_end=(1727877233.0, "why")),
             most_rows=4,
-            precision=precision,
+            model=Loaded(precision=precision),
             process=SimpleNamespace(node=Node("n", "h")),
         ),
         sequences=SequenceStatistics(living=1, waiting=1),

@@ -156,7 +156,7 @@ class Batch(msgspec.Struct, eq=False):
     """Parcels sent to a worker together.
 
     ``reason`` says why it was sent: ``size``, ``delay``, ``idle`` or ``flush``. ``at_once``: its cost says
-    nothing about other batches. ``heard_at`` belongs to the worker. ``trace`` is None unless one of its
+    nothing about other batches. ``active_at`` belongs to the worker. ``trace`` is None unless one of its
     requests is traced.
     """
 
@@ -166,7 +166,7 @@ class Batch(msgspec.Struct, eq=False):
     at_once: bool = False
     id: str = msgspec.field(default_factory=make_uuid)
     sent_at: float = 0.0
-    heard_at: float = 0.0
+    active_at: float = 0.0
     sequence: int = -1
     trace: BatchTrace | None = None
 

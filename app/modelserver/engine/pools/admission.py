@@ -122,7 +122,7 @@ class Admission:
         """Ends a request that a worker may have, which is notified."""
         self.end(request, error)
         if request.worker is not None:
-            request.worker.cancel(request)
+            request.worker.flights.cancel(request)
         self.check_drained()
 
     def forget_deadline(self, request: Request) -> None:

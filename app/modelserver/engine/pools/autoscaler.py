@@ -230,7 +230,7 @@ def sample_of(pool: Pool, now: float) -> Sample:
             loading += 1
         else:
             ready += 1
-            batches = worker.in_flight
+            batches = worker.flights.in_flight
             if concurrency:
                 busy += len(batches) / concurrency
                 free = free or worker.has_room

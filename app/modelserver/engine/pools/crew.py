@@ -146,7 +146,7 @@ class Crew:
     def _end(self, worker: Worker) -> None:
         """Ends a removed worker once it has finished its running batches."""
         if self.has_hope():
-            for batch in worker.take_back():
+            for batch in worker.flights.take_back():
                 self.owner.worker_returned(worker, batch)
         task = self.leaving[worker] = self._loop.create_task(self._leave(worker))
         task.add_done_callback(lambda _: self._left(worker))
@@ -179,14 +179,14 @@ class Crew:
         """A process of the worker has loaded its model, which took ``seconds``."""
         self._metrics.workers.loaded(worker.label, seconds)
         self._memory.loaded(worker)
-        for warning in worker.warnings:
+        for warning in worker.model.warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)
                 _log.warning("Model %s: %s", self.label, warning)
 
     def recycle_served(self, worker: Worker) -> None:
         """Recycles a worker that has reached its limit of requests."""
-        self._recycle(worker, REQUESTS, f"it has answered {worker.served} requests")
+        self._recycle(worker, REQUESTS, f"it has answered {worker.flights.served} requests")
 
     def stop_recycling(self) -> None:
         """No worker is replaced any more."""
@@ -259,7 +259,7 @@ class Crew:
     @property
     def busy(self) -> bool:
         """Whether any worker has a batch."""
-        return any(worker.in_flight for worker in (*self.workers, *self.leaving))
+        return any(worker.flights.in_flight for worker in (*self.workers, *self.leaving))
 
     @property
     def failure(self) -> str:

@@ -97,7 +97,7 @@ class Dispatch:
         if not queue.requests and not self._reserve.used:
             return
         ready = WorkerState.READY
-        idle = [worker for worker in self.workers if not worker.in_flight and worker.state is ready]
+        idle = [worker for worker in self.workers if not worker.flights.in_flight and worker.state is ready]
         due = math.inf
         if far := self._reserve.far:
             idle = self._reserve.add_soon_free(self, idle, now)
@@ -124,7 +124,8 @@ class Dispatch:
         self._admission.refuse(affinity.expire(now))
         # Idle workers first.
         open_to_new = sorted(
-            (worker for worker in self.workers if worker.state is ready), key=lambda w: len(w.in_flight)
+            (worker for worker in self.workers if worker.state is ready),
+            key=lambda w: len(w.flights.in_flight),
         )
         affinity.place(open_to_new, sum(w.state is not WorkerState.FAILED for w in self.workers))
         self._crowded = True
@@ -145,10 +146,10 @@ class Dispatch:
         """Sends a batch to the worker; if that is impossible, the batch fails."""
         batch.sent(worker, now)
         try:
-            worker.send(batch)
+            worker.flights.send(batch)
         except ProtocolError as error:
             self._fail_batch(batch, InternalError(f"The batch cannot be sent to a worker: {error}"))
-        if worker.round_trip:
+        if worker.flights.round_trip:
             self._reserve.note(self, worker)
 
     def put_back(self, batch: Batch) -> None:
@@ -174,7 +175,7 @@ class Dispatch:
         self.pump()
 
     def worker_answered(self, worker: Worker, batch: Batch, result: Result, tail: memoryview) -> None:
-        now, seconds, sent, way = self.clock(), result.handler_time, batch.sent_at, worker.round_trip
+        now, seconds, sent, way = self.clock(), result.handler_time, batch.sent_at, worker.flights.round_trip
         answers = result.answers
         if self._affinity is not None:
             self._admission.refuse(self._affinity.answered(worker, batch, answers, now))
@@ -183,8 +184,8 @@ class Dispatch:
         # The handler began when it was free, unless it had prepared the batch before.
         began = now - seconds
         if not self._concurrent:
-            began = worker.freed_at if worker.freed_at < began else began
-            worker.freed_at = now
+            began = worker.flights.freed_at if worker.flights.freed_at < began else began
+            worker.flights.freed_at = now
         if way:
             self._reserve.note(self, worker)
         began = began if sent < began else sent
@@ -213,7 +214,7 @@ class Dispatch:
             metrics.batches.isolated(sum(answer.failed for answer in answers))
         for m in result.metrics or ():
             metrics.handler_metric(m.name, m.value, m.unit, m.kind, m.dimensions, m.request_id)
-        if 0 < limits.max_worker_requests <= worker.served:
+        if 0 < limits.max_worker_requests <= worker.flights.served:
             self._crew.recycle_served(worker)
         if self._admission.closing:
             self._admission.check_drained()
@@ -247,7 +248,7 @@ class Dispatch:
             request = batch.request_of(row)
             if request is None or request.done:
                 continue
-            request.began = request.began or max(batch.sent_at, worker.freed_at)
+            request.began = request.began or max(batch.sent_at, worker.flights.freed_at)
             if request.on_part is not None:
                 request.on_part(request, answer, bytes(part))
                 continue
@@ -265,7 +266,7 @@ class Dispatch:
             return
         for request in behind:
             request.backlog = None
-        worker.proceed(batch)
+        worker.flights.proceed(batch)
 
     def worker_returned(self, worker: Worker, batch: Batch) -> None:
         self.put_back(batch)

@@ -25,7 +25,7 @@ def check_interpreter(python: str) -> None:
     if python == sys.executable:
         return
     try:
-        asked = subprocess.run(  # noqa: S603 - the operator's own
+        run = subprocess.run(  # noqa: S603 - the operator's own
             [python, _ELSEWHERE, "check", _handlers()],
             cwd="/",
             capture_output=True,
@@ -35,8 +35,8 @@ def check_interpreter(python: str) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"python={python} cannot be run: {error}") from error
-    if asked.returncode:
-        lines = asked.stderr.strip().splitlines() or [f"it exits with status {asked.returncode}"]
+    if run.returncode:
+        lines = run.stderr.strip().splitlines() or [f"it exits with status {run.returncode}"]
         raise ConfigError(f"python={python}: {lines[-1]}")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LINE_LIMIT = 8192
-LINES_KEPT = 200
+MAX_LINES = 200
 _CHUNK = 1 << 16
 LINES_A_SECOND = 2000
 # After so many lines the server does other work for so many seconds.
@@ -135,8 +135,8 @@ class LineReader:
             self._take(line)
         self._logged += len(lines)
         if left_out := rest.count(b"\n"):
-            pieces = rest.rsplit(b"\n", LINES_KEPT)
-            for line in pieces[max(0, len(pieces) - 1 - min(left_out, LINES_KEPT - 1)) : -1]:
+            pieces = rest.rsplit(b"\n", MAX_LINES)
+            for line in pieces[max(0, len(pieces) - 1 - min(left_out, MAX_LINES - 1)) : -1]:
                 self._tail.append(_text(line))
             if not self._left_out:
                 # Though nothing more may be printed.
@@ -194,7 +194,7 @@ class Capture:
 
     def __init__(self) -> None:
         out, err = os.pipe(), os.pipe()
-        self._tail: deque[str] = deque(maxlen=LINES_KEPT)
+        self._tail: deque[str] = deque(maxlen=MAX_LINES)
         self._inputs = (out[0], err[0])
         self.outputs = (out[1], err[1])
         self._readers: list[LineReader] = []

@@ -183,7 +183,7 @@ class Pool:
     @property
     def splits(self) -> bool:
         """Whether the loaded handler takes instances."""
-        return any(worker.splits for worker in self.workers)
+        return any(worker.model.splits for worker in self.workers)
 
     @property
     def failure(self) -> str:
@@ -196,7 +196,7 @@ class Pool:
             pending=self.queue.requests,
             capacity=self.limits.max_requests,
             instances=self.queue.instances,
-            batches_in_flight=sum(len(worker.in_flight) for worker in self.workers),
+            batches_in_flight=sum(len(worker.flights.in_flight) for worker in self.workers),
             ready=states.count(WorkerState.READY),
             loading=states.count(WorkerState.LOADING),
             failed=states.count(WorkerState.FAILED),

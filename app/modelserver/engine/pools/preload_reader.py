@@ -33,7 +33,7 @@ class PreloadReader:
     """Caches results until files change. If a process crashes or exceeds its limits, nothing is preloaded."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[_State, asyncio.Task[Preload | None]] = OrderedDict()
+        self._preloads: OrderedDict[_State, asyncio.Task[Preload | None]] = OrderedDict()
 
     async def preload_of(self, model_dir: Path, handler: str) -> Preload | None:
         """As :func:`modelserver.engine.pools.preloading.preload_of`; concurrent calls share the result."""
@@ -41,16 +41,16 @@ class PreloadReader:
             state = str(model_dir), handler, await asyncio.to_thread(_files, model_dir)
         except OSError:
             return None
-        reading = self._found.get(state)
+        reading = self._preloads.get(state)
         if reading is None:
-            reading = self._found[state] = asyncio.create_task(_read(model_dir, handler))
-            if len(self._found) > _REMEMBERED:
-                self._found.popitem(last=False)
+            reading = self._preloads[state] = asyncio.create_task(_read(model_dir, handler))
+            if len(self._preloads) > _REMEMBERED:
+                self._preloads.popitem(last=False)
         try:
             return await asyncio.shield(reading)
         except (OSError, ValueError) as error:
             # Not caused by the files: the next worker tries again.
-            self._found.pop(state, None)
+            self._preloads.pop(state, None)
             _log.warning("The sources in %s could not be read in a separate process: %s", model_dir, error)
             return None
 

@@ -83,17 +83,17 @@ def heavy_imports(source: str, heavy: Collection[str] = HEAVY) -> set[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # The worker will report it.
         return set()
-    found = set()
+    modules = set()
     for node in body:
         for name in _imported(node):
             root, _, rest = name.partition(".")
             if root in heavy:
-                found.add(root)
+                modules.add(root)
             elif root == _OURS and rest.partition(".")[0] not in _OURS_LIGHT:
-                found.add(f"{_OURS}.{rest.partition('.')[0]}")
+                modules.add(f"{_OURS}.{rest.partition('.')[0]}")
             elif name == _TORCHSERVE or name.startswith(f"{_TORCHSERVE}."):
-                found.add(f"{_OURS}.base")
-    return found
+                modules.add(f"{_OURS}.base")
+    return modules
 
 
 def _imported(node: ast.stmt) -> Iterator[str]:

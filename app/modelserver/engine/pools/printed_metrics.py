@@ -35,21 +35,21 @@ class PrintedMetric(NamedTuple):
 
 def parse_metric(line: str) -> PrintedMetric | None:
     """The metric in a line; None for any other line, even if it resembles a metric."""
-    found = _LINE.fullmatch(line) if line.startswith(_BEGINNINGS) else None
-    if found is None:
+    match = _LINE.fullmatch(line) if line.startswith(_BEGINNINGS) else None
+    if match is None:
         return None
     try:
-        value = float(found["value"])
+        value = float(match["value"])
     except ValueError:
         return None
     if not math.isfinite(value):
         return None
-    pairs = (item.partition(":") for item in found["dimensions"].split(",") if item)
+    pairs = (item.partition(":") for item in match["dimensions"].split(",") if item)
     return PrintedMetric(
-        found["name"],
+        match["name"],
         value,
-        found["unit"],
-        found["kind"].lower(),
+        match["unit"],
+        match["kind"].lower(),
         tuple((name, text) for name, _, text in pairs),
-        found["request_id"] or "",
+        match["request_id"] or "",
     )

@@ -37,8 +37,8 @@ _enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 class WorkerProcess:
     """A running worker process with its channel and captured output.
 
-    ``mark`` identifies it and its descendants. ``begun``: how many batches it had begun when it ended; None
-    before its end, or if unknown. ``memory`` is the descriptor to read that from.
+    ``mark`` identifies it and its descendants. ``batches_started``: how many batches it had
+    started when it ended; None before its end, or if unknown. ``memory`` is the descriptor to read that from.
     """
 
     process: Child
@@ -46,7 +46,7 @@ class WorkerProcess:
     capture: Capture
     mark: str
     memory: int | None
-    begun: int | None = None
+    batches_started: int | None = None
 
     @property
     def pid(self) -> int:
@@ -112,7 +112,7 @@ class WorkerProcess:
         memory, self.memory = self.memory, None
         if memory is not None:
             with contextlib.suppress(OSError):
-                self.begun = read_started(memory)
+                self.batches_started = read_started(memory)
             os.close(memory)
         return describe_exit(code)
 
@@ -140,11 +140,11 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
     has. It communicates only by its end of the socket pair; standard output and error are captured, so that
     user code's output cannot interfere. Raises OSError if it cannot be started.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    for end in (ours, theirs):
+    local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (local, remote):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
-    ours.setblocking(False)
+    local.setblocking(False)
     capture = Capture()
     mark = new_mark()
     environment = {**spec.environment(os.environ), MARK: mark}
@@ -152,10 +152,10 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
     try:
         # A duplicate, as the arena is closed with the connection.
         memory = None if arena is None else os.dup(arena.descriptor)
-        send_with(ours, b"".join(encode(spec.load)), arena)
-        process = await _start(spec, environment, theirs.fileno(), capture)
+        send_with(local, b"".join(encode(spec.load)), arena)
+        process = await _start(spec, environment, remote.fileno(), capture)
     except BaseException:
-        ours.close()
+        local.close()
         capture.discard()
         if arena is not None:
             arena.close()
@@ -163,11 +163,11 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
             os.close(memory)
         raise
     finally:
-        theirs.close()
+        remote.close()
         capture.close_outputs()
     capture.read(label, spec.measured)
     _, channel = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=ours
+        lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=local
     )
     return WorkerProcess(process, channel, capture, mark, memory)
 

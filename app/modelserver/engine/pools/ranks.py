@@ -168,9 +168,9 @@ class RankGroup:
         raise OSError("ranks return nothing")
 
     @property
-    def begun(self) -> int | None:
+    def batches_started(self) -> int | None:
         """How many batches any of them had begun when all had ended; None if unknown."""
-        counts = [member.begun for member in self._members]
+        counts = [member.batches_started for member in self._members]
         known = [count for count in counts if count is not None]
         return max(known) if known and len(known) == len(counts) else None
 
@@ -233,14 +233,14 @@ class RankGroup:
             ended = sorted((ends[end], end.result()) for end in done)
             first = next((end for end in ended if not self._may_end(*end)), None)
         rank, how = first
-        as_told = self._stopping and rank == 0
-        if pending and as_told:
+        as_requested = self._stopping and rank == 0
+        if pending and as_requested:
             _, pending = await asyncio.wait(pending, timeout=FOLLOWERS_GRACE)
         killed = self._killed
         self.kill()
         if pending:
             await asyncio.wait(pending)
-        if killed or as_told:
+        if killed or as_requested:
             return "was killed by SIGKILL" if killed else how
         self._guilty = rank if self._guilty is None else self._guilty
         return f"lost rank {rank}, which {how}"

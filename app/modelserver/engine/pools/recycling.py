@@ -43,7 +43,7 @@ class MemoryLimit:
             self._weigh(worker)
         elif self._limit:
             # The next report may be from before.
-            self._unknown[worker.label] = node.told + 2
+            self._unknown[worker.label] = node.reports + 2
 
     def exceeded(self, workers: Iterable[Worker]) -> tuple[Worker, int] | None:
         """The first worker that has grown above the limit, with its size."""
@@ -75,7 +75,7 @@ class MemoryLimit:
             node, until = _node_of(worker), unknown.get(worker.label)
             if node is None or until is None:
                 continue
-            if node.told < until:
+            if node.reports < until:
                 self._unknown[worker.label] = until
             else:
                 self._weigh(worker)

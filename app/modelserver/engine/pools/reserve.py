@@ -24,8 +24,8 @@ import heapq
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.spec import WorkerState
-from modelserver.engine.pools.worker import MAX_IN_FLIGHT, REST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class Reserve:
         if _gets_more(worker):
             _, opens, _ = _window(worker)
             heapq.heappush(self._opening, (opens, worker.id, worker))
-        if worker.has_reserve and (self._timer is None or not self.used):
+        if worker.flights.has_reserve and (self._timer is None or not self.used):
             self.watch(pool)
 
     def add_soon_free(self, pool: Owner, idle: list[Worker], now: float) -> list[Worker]:
@@ -104,7 +104,9 @@ class Reserve:
                 free.append(worker)
         if len(free) > 1:
             # Of two at about the same distance, the one that is certainly free.
-            free.sort(key=lambda worker: worker.round_trip + (REST if worker.in_flight else 0.0))
+            free.sort(
+                key=lambda worker: worker.flights.round_trip + (REST if worker.flights.in_flight else 0.0)
+            )
         if later:
             full = pool.queue.instances // pool.queue.batch_size - len(free)
             if full > 0:
@@ -114,10 +116,10 @@ class Reserve:
 
     def _is_next(self, pool: Owner, worker: Worker, now: float) -> bool:
         """Whether no nearer worker that is still busy should begin all that waits sooner."""
-        way, sooner = worker.round_trip, 0
+        way, sooner = worker.flights.round_trip, 0
         for other in pool.workers:
-            if other.round_trip + REST < way:
-                sooner += now < opens_at(other) < now + (way - other.round_trip) / 2
+            if other.flights.round_trip + REST < way:
+                sooner += now < opens_at(other) < now + (way - other.flights.round_trip) / 2
         return pool.queue.instances > sooner * pool.queue.batch_size
 
     def next_look(self, now: float) -> float:
@@ -148,7 +150,7 @@ class Reserve:
         holders = _holders(pool)
         self.used = bool(holders)
         late = [worker for worker in holders if not _may_rest(worker, now, others_idle=others_idle)]
-        returned = [batch for worker in late for batch in worker.take_back()]
+        returned = [batch for worker in late for batch in worker.flights.take_back()]
         for batch in returned:
             pool.put_back(batch)
         return bool(returned)
@@ -178,12 +180,12 @@ class Reserve:
 
 
 def _holders(pool: Owner) -> list[Worker]:
-    return [worker for worker in pool.workers if worker.has_reserve]
+    return [worker for worker in pool.workers if worker.flights.has_reserve]
 
 
 def has_idle(workers: Sequence[Worker]) -> bool:
     """Whether one of them has nothing to do."""
-    return not all(worker.in_flight for worker in workers)
+    return not all(worker.flights.in_flight for worker in workers)
 
 
 def opens_at(worker: Worker) -> float:
@@ -193,8 +195,8 @@ def opens_at(worker: Worker) -> float:
 
 def _gets_more(worker: Worker) -> bool:
     """Whether it is busy, and may get a batch in advance."""
-    held = len(worker.in_flight)
-    return worker.foreseen and 0 < held < MAX_IN_FLIGHT and worker.state is WorkerState.READY
+    held = len(worker.flights.in_flight)
+    return worker.flights.foreseen and 0 < held < MAX_IN_FLIGHT and worker.state is WorkerState.READY
 
 
 def _window(worker: Worker) -> tuple[float, float, float]:
@@ -202,29 +204,31 @@ def _window(worker: Worker) -> tuple[float, float, float]:
 
     A full batch gains nothing by leaving late, so it is there in time.
     """
-    oldest = _seconds(worker, worker.in_flight[0])
+    oldest = _seconds(worker, worker.flights.in_flight[0])
     held = oldest
-    if len(worker.in_flight) > 1:
-        held = sum([_seconds(worker, batch) for batch in worker.in_flight])
-    began, slack, way = _began(worker), TOLERANCE * oldest, worker.round_trip
+    if len(worker.flights.in_flight) > 1:
+        held = sum([_seconds(worker, batch) for batch in worker.flights.in_flight])
+    began, slack, way = _began(worker), TOLERANCE * oldest, worker.flights.round_trip
     opens = began + held - way
     return opens, opens - slack, began + oldest + max(REST, way, slack)
 
 
 def _seconds(worker: Worker, batch: Batch) -> float:
     """What the batch should take."""
-    return worker.expectation.seconds(batch.size) if worker.round_trip else worker.cost
+    return (
+        worker.flights.expectation.seconds(batch.size) if worker.flights.round_trip else worker.flights.cost
+    )
 
 
 def idled(worker: Worker, batch: Batch) -> float:
     """Seconds for which the worker had nothing before this batch on account of its distance."""
-    way = worker.round_trip
-    return min(way, max(0.0, batch.sent_at + way - worker.freed_at))
+    way = worker.flights.round_trip
+    return min(way, max(0.0, batch.sent_at + way - worker.flights.freed_at))
 
 
 def _began(worker: Worker) -> float:
     """When its oldest batch began, later by the way of the answer."""
-    return max(worker.in_flight[0].sent_at + worker.round_trip, worker.freed_at)
+    return max(worker.flights.in_flight[0].sent_at + worker.flights.round_trip, worker.flights.freed_at)
 
 
 def _late_at(worker: Worker) -> float:
@@ -234,12 +238,12 @@ def _late_at(worker: Worker) -> float:
 
 def _patience(worker: Worker) -> float:
     """Seconds that a batch may run before it counts as slower than expected."""
-    return max(REST, 2 * worker.cost)
+    return max(REST, 2 * worker.flights.cost)
 
 
 def _pause(worker: Worker, now: float) -> float:
     """Seconds until the next look at its reserve."""
-    return max(REST, _late_at(worker) - now) if worker.round_trip else _patience(worker)
+    return max(REST, _late_at(worker) - now) if worker.flights.round_trip else _patience(worker)
 
 
 def _may_rest(worker: Worker, now: float, *, others_idle: bool) -> bool:
@@ -247,11 +251,11 @@ def _may_rest(worker: Worker, now: float, *, others_idle: bool) -> bool:
     running = now - _began(worker)
     if not others_idle:
         return running <= _patience(worker)
-    if worker.round_trip:
+    if worker.flights.round_trip:
         # Before its last two round trips, taking back comes in time, and another would begin sooner.
-        soon = _seconds(worker, worker.in_flight[0]) - 2 * worker.round_trip
+        soon = _seconds(worker, worker.flights.in_flight[0]) - 2 * worker.flights.round_trip
         return soon <= running and now <= _late_at(worker)
-    return max(running, worker.cost) <= REST
+    return max(running, worker.flights.cost) <= REST
 
 
 def least_loaded(workers: Sequence[Worker]) -> Worker | None:
@@ -259,17 +263,17 @@ def least_loaded(workers: Sequence[Worker]) -> Worker | None:
     if len(workers) == 1:
         # As below, quicker.
         return workers[0] if workers[0].has_room else None
-    found: Worker | None = None
+    least: Worker | None = None
     fewest, ready = math.inf, WorkerState.READY
     for worker in workers:
-        held = len(worker.in_flight)
-        if held < fewest and held < worker.shared_capacity and worker.state is ready:
-            found, fewest = worker, held
-    if found is None:
+        held = len(worker.flights.in_flight)
+        if held < fewest and held < worker.flights.shared_capacity and worker.state is ready:
+            least, fewest = worker, held
+    if least is None:
         lone = _lone(workers)
         if lone is not None and lone.has_room:
             return lone
-    return found
+    return least
 
 
 def _lone(workers: Sequence[Worker]) -> Worker | None:

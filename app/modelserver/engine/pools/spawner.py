@@ -138,7 +138,7 @@ class Spawner:
         self._process: _SpawnerProcess | None = None
         self._starting = asyncio.Lock()
         self._deaths = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._closed = False
         self._hidden = ""
         self._preloads = PreloadReader()
@@ -163,8 +163,8 @@ class Spawner:
             return await self._spawn(spec, environment, outputs, connection)
         except SpawnRefused as refused:
             reason = str(refused)
-            if reason and reason not in self._told:
-                self._told.add(reason)
+            if reason and reason not in self._reported:
+                self._reported.add(reason)
                 _log.info("Workers of %s are not forked: %s", spec.load.model_name, reason)
             raise
 
@@ -310,22 +310,22 @@ class _SpawnerProcess:
         cls, environment: Mapping[str, str], on_lost: Callable[[], None], *, replaces: bool
     ) -> _SpawnerProcess:
         """Starts a process with this environment. ``replaces``: a previous one was lost. Raises OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        ours.setblocking(False)
+        local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        local.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        local.setblocking(False)
         capture = Capture()
         try:
             command = [sys.executable, "-m", "modelserver.engine.worker.spawner"]
             own = {**with_allocator(environment), **_spawner_threads(), MARK: new_mark()}
-            process = await capture.start(command, own, theirs.fileno())
+            process = await capture.start(command, own, remote.fileno())
         except BaseException:
-            ours.close()
+            local.close()
             capture.discard()
             raise
         finally:
-            theirs.close()
+            remote.close()
             capture.close_outputs()
-        return cls(process, ours, capture, on_lost, replaces=replaces)
+        return cls(process, local, capture, on_lost, replaces=replaces)
 
     async def prepare(self, needs: Prepare) -> None:
         """Lets it import what a worker needs. Raises SpawnRefused."""
@@ -339,14 +339,14 @@ class _SpawnerProcess:
 
     async def spawn(self, request: Spawn, descriptors: list[int]) -> ForkedProcess:
         """Requests a worker, for which it is prepared. Raises SpawnRefused."""
-        theirs, ours = os.pipe()
+        remote, local = os.pipe()
         try:
-            reply = self._ask(request, [*descriptors, theirs], ours)
+            reply = self._ask(request, [*descriptors, remote], local)
         except SpawnRefused:
-            os.close(ours)
+            os.close(local)
             raise
         finally:
-            os.close(theirs)
+            os.close(remote)
         try:
             child = await asyncio.wait_for(reply, FORK_PATIENCE)
         except asyncio.TimeoutError:

@@ -38,14 +38,14 @@ class Node:
     """The other machine that a process runs on, as it last described itself.
 
     ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
-    ``gpu`` the worker's GPUs in words; ``told`` counts how often these came.
+    ``gpu`` the worker's GPUs in words; ``reports`` counts how often these came.
     """
 
     name: str
     host: str = ""
     resident: int = 0
     gpu: str = ""
-    told: int = 0
+    reports: int = 0
 
 
 class Process(Protocol):
@@ -72,8 +72,8 @@ class Process(Protocol):
         """Whether batches can be taken back from it."""
 
     @property
-    def begun(self) -> int | None:
-        """How many batches it had begun when it ended; None before its end, or if unknown."""
+    def batches_started(self) -> int | None:
+        """How many batches it had started when it ended; None before its end, or if unknown."""
 
     @property
     def for_memory(self) -> bool | None:
@@ -285,25 +285,25 @@ _PORTS_TRIED = 1000
 class Ports:
     """Ports for the rendezvous of ranks: free ones counting up from ``first``; any free ones if that is 0.
 
-    ``given`` counts those that have been tried or given.
+    ``used`` counts those that have been tried or returned.
     """
 
-    def __init__(self, first: int, given: int = 0) -> None:
+    def __init__(self, first: int, used: int = 0) -> None:
         self.first = first
-        self.given = given
+        self.used = used
 
     def turn(self) -> int:
-        """How many have been given; one more from now on, without a look at whether it is free here."""
-        self.given += 1
-        return self.given - 1
+        """How many have been used; one more from now on, without a look at whether it is free here."""
+        self.used += 1
+        return self.used - 1
 
     def next(self) -> int:
         """A free port. Raises OSError if there is none."""
         if not self.first:
             return free_port(0)
         for _ in range(_PORTS_TRIED):
-            port = self.first + self.given % _PORTS_TRIED
-            self.given += 1
+            port = self.first + self.used % _PORTS_TRIED
+            self.used += 1
             try:
                 return free_port(port if port < 1 << 16 else 0)
             except OSError:

@@ -160,7 +160,7 @@ class ContinuousBatch:
                 self._release(member, (answer, content))
             elif not work.cancelled:
                 self._channel.send(Parts(work.sequence, [0], [answer]), [content])
-                work.begun = frozenset({0})
+                work.started = frozenset({0})
 
     def _is_last(self, position: int, output: Any) -> bool:
         """Whether this is the last answer: the only one, unless a criterion returns False."""

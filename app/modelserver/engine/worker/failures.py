@@ -23,7 +23,7 @@ def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str 
     report = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = report
     while part is not None:
-        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_theirs(frame)])
+        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_of_model(frame)])
         part = part.__cause__ or part.__context__
     whose = f"Failed for {_listed(requests)}:\n" if requests else ""
     advice = f"Hint: {hint}\n" if hint else ""
@@ -32,15 +32,15 @@ def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str 
 
 
 def _listed(requests: Sequence[str]) -> str:
-    shown = ", ".join(requests[:MAX_REQUESTS])
+    names = ", ".join(requests[:MAX_REQUESTS])
     more = len(requests) - MAX_REQUESTS
-    return f"request{'s' if len(requests) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
+    return f"request{'s' if len(requests) > 1 else ''} {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def explain_failure(error: BaseException, model_dir: Path, hint: str = "") -> str:
     """The error and its line in the archive's own code, if it was raised there; long texts are cut."""
-    said = said_by(error)
-    text = in_short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    text = text_of(error)
+    text = in_short(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     return located(text, error, model_dir, hint)
 
 
@@ -59,7 +59,7 @@ def _place(error: BaseException, model_dir: Path) -> str:
     return f" ({Path(last.filename).relative_to(model_dir)}, line {last.lineno}, in {last.name})"
 
 
-def said_by(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """An exception's text, empty if it cannot be converted."""
     try:
         return str(error)
@@ -67,13 +67,13 @@ def said_by(error: BaseException) -> str:
         return ""
 
 
-def in_short(said: str) -> str:
+def in_short(text: str) -> str:
     """A text in a form that can be sent, without colours; a long one is cut, with its length."""
-    text = without_escapes(sendable(said))
+    text = without_escapes(sendable(text))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
-def _is_theirs(frame: traceback.FrameSummary) -> bool:
+def _is_of_model(frame: traceback.FrameSummary) -> bool:
     name = frame.filename
     return not (
         name.startswith((_OURS, "<frozen ")) or _TYPED in name or name.endswith("importlib/__init__.py")

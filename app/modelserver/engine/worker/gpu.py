@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.worker.failures import said_by
+from modelserver.engine.worker.failures import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _OF_ITS_MEMORY = re.compile(
 
 def is_of_memory(error: BaseException) -> bool:
     """Whether the error itself says that the GPU's memory was exhausted."""
-    return type(error).__name__ == "OutOfMemoryError" or bool(_OF_ITS_MEMORY.search(said_by(error)))
+    return type(error).__name__ == "OutOfMemoryError" or bool(_OF_ITS_MEMORY.search(text_of(error)))
 
 
 def ran_out(error: BaseException) -> bool:
@@ -86,7 +86,7 @@ def _torch_on_gpu() -> Any:
 
 def _is_of_a_gpu(error: BaseException, torch: Any) -> bool:
     kind = getattr(torch, "AcceleratorError", ())  # since torch 2.8
-    return (isinstance(error, kind) or bool(_OF_A_GPU.search(said_by(error)))) and not is_of_memory(error)
+    return (isinstance(error, kind) or bool(_OF_A_GPU.search(text_of(error)))) and not is_of_memory(error)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS
 from modelserver.engine.worker import gpu
-from modelserver.engine.worker.failures import said_by
+from modelserver.engine.worker.failures import text_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -111,49 +111,49 @@ _READS_A_MAPPING = re.compile(
 
 def hint_for(error: BaseException, kind: int | None = None, content_type: str = "") -> str:
     """A hint; ``kind`` is that of the handler's rows, None while loading, ``content_type`` the client's."""
-    said, sent_as = said_by(error), content_type.partition(";")[0].strip().lower()
-    if about_gpu := _about_the_gpu(error, said):
+    text, sent_as = text_of(error), content_type.partition(";")[0].strip().lower()
+    if about_gpu := _about_the_gpu(error, text):
         return about_gpu
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing(error.name.partition(".")[0])
-    if type(error).__name__ == "UnpicklingError" and "weights" in said.lower():
+    if type(error).__name__ == "UnpicklingError" and "weights" in text.lower():
         return _WHOLE_MODEL
     if type(error).__name__ == "ContractBroken":
         return _COUNT.format(method=getattr(error, "method", "handle"))
-    if kind is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(said):
+    if kind is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(text):
         return _SHAPE
-    if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, said):
+    if kind in (INSTANCE, TENSORS) and _reads_a_whole_body(error, text):
         return _SPLIT
-    if _is_uninitialised(error, said):
+    if _is_uninitialised(error, text):
         return _INITIALIZE
-    if called := _called_here(error, said):
+    if called := _called_here(error, text):
         return _ARGUMENTS[called]
     if isinstance(error, KeyError) and error.args[:1] in (("data",), ("body",)):
         return _no_content(sent_as)
     if isinstance(error, (TypeError, AttributeError)):
-        return _reads_another_type(said, sent_as)
+        return _reads_another_type(text, sent_as)
     return ""
 
 
-def _about_the_gpu(error: BaseException, said: str) -> str:
+def _about_the_gpu(error: BaseException, text: str) -> str:
     if gpu.ran_out(error):
-        free = "" if "GiB" in said else gpu.free_memory()
+        free = "" if "GiB" in text else gpu.free_memory()
         return _GPU_MEMORY.format(free=f" ({free})" if free else "")
-    return next((hint for words, hint in _GPU.items() if words in said), "")
+    return next((hint for words, hint in _GPU.items() if words in text), "")
 
 
-def _reads_another_type(said: str, sent_as: str) -> str:
+def _reads_another_type(text: str, sent_as: str) -> str:
     """About a handler that gets bytes, text, decoded JSON or nothing where it reads something else."""
-    found = _READS_BYTES.search(said)
-    mapping = _READS_A_MAPPING.search(said)
-    kind = found[2] if found else (mapping[1] or "str") if mapping else ""
+    match = _READS_BYTES.search(text)
+    mapping = _READS_A_MAPPING.search(text)
+    kind = match[2] if match else (mapping[1] or "str") if mapping else ""
     if kind == "NoneType":
-        return _no_content(sent_as) if found or sent_as in _FORMS else ""
+        return _no_content(sent_as) if match or sent_as in _FORMS else ""
     if kind == "str":
         return _TEXT.format(content_type=sent_as) if sent_as.startswith("text/") else ""
-    if found:
-        return _DECODED if "JSON" in said or sent_as == "application/json" else ""
-    return _NOT_DECODED if "bytearray" in said else ""
+    if match:
+        return _DECODED if "JSON" in text or sent_as == "application/json" else ""
+    return _NOT_DECODED if "bytearray" in text else ""
 
 
 def _no_content(sent_as: str) -> str:
@@ -171,25 +171,25 @@ def _missing(name: str) -> str:
     return _PACKAGE.format(name=name, python=sys.executable)
 
 
-def _called_here(error: BaseException, said: str) -> str:
+def _called_here(error: BaseException, text: str) -> str:
     """The method that the server, not the handler, has called with arguments that it does not take."""
-    found = _TAKES_OTHERS.search(said) if isinstance(error, TypeError) else None
+    match = _TAKES_OTHERS.search(text) if isinstance(error, TypeError) else None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if found is None or not frames:
+    if match is None or not frames:
         return ""
     caller = str(frames[-1].f_globals.get("__name__"))
-    return found[1] if caller.partition(".")[0] in {"modelserver", "modelserver_handlers"} else ""
+    return match[1] if caller.partition(".")[0] in {"modelserver", "modelserver_handlers"} else ""
 
 
-def _reads_a_whole_body(error: BaseException, said: str) -> bool:
+def _reads_a_whole_body(error: BaseException, text: str) -> bool:
     if isinstance(error, KeyError):
         return error.args[:1] in (("instances",), ("inputs",), ("data",), ("body",))
-    return isinstance(error, (TypeError, AttributeError)) and bool(_READS_ANOTHER_KIND.search(said))
+    return isinstance(error, (TypeError, AttributeError)) and bool(_READS_ANOTHER_KIND.search(text))
 
 
-def _is_uninitialised(error: BaseException, said: str) -> bool:
+def _is_uninitialised(error: BaseException, text: str) -> bool:
     """Whether a subclass of BaseHandler uses what BaseHandler's initialize would have set."""
-    if not isinstance(error, (TypeError, AttributeError)) or "'NoneType' object" not in said:
+    if not isinstance(error, (TypeError, AttributeError)) or "'NoneType' object" not in text:
         return False
     return any(_has_been_left_out(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 

@@ -169,14 +169,14 @@ def _only_class(module: ModuleType) -> type[Any]:
         classes = handlers or classes
     if len(classes) != 1:
         names = [c.__name__ for c in classes]
-        wanted = (
+        expected = (
             f": name the one to serve, as in {module.__name__}.py:{names[0]}"
             if names
             else ": it has neither a class with the method handle (or predict, of a modelserver.Handler) "
             "nor a function handle(data, context), or one with annotations, as in shout(text: str)"
         )
         raise HandlerNotUsable(
-            f"Expected only one class in custom service code or a function entry point {names}{wanted}"
+            f"Expected only one class in custom service code or a function entry point {names}{expected}"
         )
     only: type[Any] = classes[0]
     return only

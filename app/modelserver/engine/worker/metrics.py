@@ -50,9 +50,9 @@ class HandlerMetrics(MetricsCache):
         except MetricsCacheKeyError:
             if self._known is None:
                 raise
-        found = copy(self._known.get_metric(metric_name, metric_type)).sent_to(self.receive)
-        self.cache.setdefault(metric_type, {})[metric_name] = found
-        return found
+        metric = copy(self._known.get_metric(metric_name, metric_type)).sent_to(self.receive)
+        self.cache.setdefault(metric_type, {})[metric_name] = metric
+        return metric
 
     def _declare_listed(self, path: str) -> None:
         listed = MetricsCacheYamlImpl(path)

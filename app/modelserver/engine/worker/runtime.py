@@ -149,7 +149,7 @@ def _answer(channel: ServerChannel) -> None:
         asyncio.run(_run_calls(load, channel))
         return
     started = time.perf_counter()
-    with _told(load, channel):
+    with _reported(load, channel):
         handler, service = load_service(load)
         check_device(handler.instance, load)
     if load.rank:
@@ -177,7 +177,7 @@ async def _run_calls(load: Load, channel: ServerChannel) -> None:
     )
 
     started = time.perf_counter()
-    with _told(load, channel):
+    with _reported(load, channel):
         handler, service = import_service(load)
         check_asynchronous(handler.entry)
         use_gpu_in_threads()
@@ -193,7 +193,7 @@ async def _run_calls(load: Load, channel: ServerChannel) -> None:
 
 
 @contextlib.contextmanager
-def _told(load: Load, channel: ServerChannel) -> Iterator[None]:
+def _reported(load: Load, channel: ServerChannel) -> Iterator[None]:
     """Reports to the server why the handler cannot be loaded, and ends the process."""
     try:
         yield

@@ -173,8 +173,8 @@ class Service:
 
     def _decodes(self) -> bool:
         """Whether bodies are decoded, by the environment, which a handler may have changed."""
-        said = os.environ.get("TS_DECODE_INPUT_REQUEST")
-        return self._load.decode_input_request if said is None else said == "true"
+        variable = os.environ.get("TS_DECODE_INPUT_REQUEST")
+        return self._load.decode_input_request if variable is None else variable == "true"
 
     def state(self, work: Work, indices: Sequence[int]) -> BatchState:
         """The context's state for a call with these rows."""
@@ -311,7 +311,7 @@ class Service:
 
     def _may_bisect(self, work: Work, indices: list[int], error: Exception) -> bool:
         # Sent parts cannot be taken back, so such batches are not retried.
-        several = len(indices) > 1 and self._load.isolate and not work.begun
+        several = len(indices) > 1 and self._load.isolate and not work.started
         if work.tensors is not None and work.tensors.changed:
             # The first call has changed the rows in place.
             return False
@@ -397,12 +397,12 @@ class Service:
         encoded = self.encode(work.rows[index], {position: part}, position, state)
         if encoded[0].failed:
             return encoded
-        if index not in work.begun:
+        if index not in work.started:
             return _as_event(encoded, work.rows[index])
         # Status and headers have been sent; only the header that ends sequences is for the server.
         end = self._load.sequence_headers.end.lower()
-        kept = [header for header in encoded[0].headers or () if header[0].lower() == end]
-        return Answer(encoded[0].size, headers=kept or None), encoded[1]
+        ending = [header for header in encoded[0].headers or () if header[0].lower() == end]
+        return Answer(encoded[0].size, headers=ending or None), encoded[1]
 
     def _answer(self, row: Row, output: Any, touched: RequestProcessor | None) -> Encoded:
         if row.kind == INSTANCE:
@@ -424,9 +424,9 @@ class Service:
         rest = [(k, v) for k, v in headers if k.lower() != "content-type"] or None
         status = http_status(touched.get_response_status_code())
         phrase = sendable(touched.get_response_status_phrase() or "")
-        said = getattr(touched, "_ms_parameters", None) if row.kind == TENSORS else None
-        parameters = json.dumps(said).encode() if said else b""
-        return Answer(len(content), status, content_type, phrase, rest, parameters=parameters), content
+        parameters = getattr(touched, "_ms_parameters", None) if row.kind == TENSORS else None
+        packed = json.dumps(parameters).encode() if parameters else b""
+        return Answer(len(content), status, content_type, phrase, rest, parameters=packed), content
 
 
 def _receive_tensors(sequence: int, rows: Sequence[Row], tail: memoryview) -> Work | None:

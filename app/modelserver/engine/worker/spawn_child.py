@@ -82,13 +82,13 @@ def leave(work: Callable[[], None]) -> NoReturn:
     os._exit(code)
 
 
-def exit_code(said: object) -> int:
+def exit_code(code: object) -> int:
     """The exit code for a :class:`SystemExit`, whose argument is a number, None, or a text to print."""
-    if said is None:
+    if code is None:
         return 0
-    if isinstance(said, int):
-        return said & 0xFF
-    print(said, file=sys.stderr)
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
     return 1
 
 

@@ -97,15 +97,15 @@ class Spawner:
             raise Unfit(f"the model has modules of its own named {', '.join(own)}")
         built_in = BUILT_IN.get(request.handler)
         modules = [*request.modules, *([f"modelserver_handlers.{built_in}"] if built_in else [])]
-        wanted = [name for name in modules if name not in sys.modules]
-        if not wanted:
+        missing = [name for name in modules if name not in sys.modules]
+        if not missing:
             return
         try:
-            for name in wanted:
+            for name in missing:
                 importlib.import_module(name)
         except Exception as error:
             # A package may be partly loaded now.
-            self._broken = f"{type(error).__name__} while importing {', '.join(wanted)}: {error}"
+            self._broken = f"{type(error).__name__} while importing {', '.join(missing)}: {error}"
             raise Unfit(self._broken) from error
         # The collector would write to every object, which would unshare the pages.
         gc.collect()

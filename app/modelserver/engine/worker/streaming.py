@@ -67,7 +67,7 @@ class CallStream:
                 if answer.failed:
                     self.state.reject(position, content.decode(), answer.status)
             if good:
-                batch.begun |= {row for row, _ in good}
+                batch.started |= {row for row, _ in good}
                 self._write(batch.sequence, [row for row, _ in good], [it for _, it in good])
         nobody_waits = all(row in batch.cancelled for batch, row in self.places)
         if nobody_waits and threading.active_count() <= self._threads:
@@ -97,12 +97,12 @@ class CallStream:
 
     def _by_batch(self, parts: Mapping[int, Any]) -> dict[Work, list[tuple[int, int, Any]]]:
         """The parts to send, as (row, position, part)."""
-        found: dict[Work, list[tuple[int, int, Any]]] = {}
+        messages: dict[Work, list[tuple[int, int, Any]]] = {}
         for position, part in parts.items():
             batch, row = self.places[position]
             if row not in batch.cancelled and position not in self.state.rejections:
-                found.setdefault(batch, []).append((row, position, part))
-        return found
+                messages.setdefault(batch, []).append((row, position, part))
+        return messages
 
 
 class _Ended:

@@ -61,10 +61,10 @@ exporting = Exporting()
 
 def _span_context(api: Any, trace: str) -> Any:
     """The handler's span that a `traceparent` names; None if it names none."""
-    if (found := _PARENT.fullmatch(trace)) is None:
+    if (match := _PARENT.fullmatch(trace)) is None:
         return None
     flags = api.TraceFlags(api.TraceFlags.SAMPLED)
-    return api.SpanContext(int(found[1], 16), int(found[2], 16), True, flags)
+    return api.SpanContext(int(match[1], 16), int(match[2], 16), True, flags)
 
 
 def _linking() -> Any:
@@ -93,7 +93,7 @@ def enter(trace: str, *others: str) -> Any:
     context: Any = import_module("opentelemetry.context")
     entered = api.set_span_in_context(api.NonRecordingSpan(parent))
     if others:
-        links = [found for other in others if (found := _span_context(api, other)) is not None]
+        links = [match for other in others if (match := _span_context(api, other)) is not None]
         entered = context.set_value(_SHARED, (parent, links), entered)
     return context.attach(entered)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
-from modelserver.engine.worker.failures import explain_failure, in_short, located, said_by
+from modelserver.engine.worker.failures import explain_failure, in_short, located, text_of
 from modelserver.engine.worker.gpu import is_of_memory
 from modelserver.engine.worker.hints import hint_for
 
@@ -29,11 +29,11 @@ _KSERVE_KINDS = frozenset({INSTANCE, TENSORS})
 class Work:
     """A batch: the received rows, the handler's data, and the answers so far.
 
-    ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``begun`` are
-    rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all rows,
-    if they are tensors in one piece. ``trace``: the handler's span, if a request is traced. ``ran_out``:
-    calls that exhausted the GPU's memory, one with a single row if ``ran_out_alone``; ``fitting``: the most
-    rows of a call that did not, 0 if there was none.
+    ``decoded[i]`` is None if row ``i`` could not be decoded; ``answers[i]`` is then its error. ``started``
+    are rows with parts already sent, ``cancelled`` those whose clients have disconnected. ``tensors``: all
+    rows, if they are tensors in one piece. ``trace``: the handler's span, if a request is traced.
+    ``ran_out``: calls that exhausted the GPU's memory, one with a single row if ``ran_out_alone``;
+    ``fitting``: the most rows of a call that did not, 0 if there was none.
     """
 
     sequence: int
@@ -43,7 +43,7 @@ class Work:
     phases: tuple[float, float, float] = _NO_PHASES
     calls: int = 0
     metrics: list[Measurement] = field(default_factory=list)
-    begun: Set[int] = frozenset()
+    started: Set[int] = frozenset()
     cancelled: Set[int] = frozenset()
     tensors: TensorRows | None = None
     trace: str = ""
@@ -115,7 +115,7 @@ def check_contract(outputs: Any, expected: int, method: str = "handle") -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
-    return isinstance(error, MemoryError) or "CUDA" in said_by(error) or is_of_memory(error)
+    return isinstance(error, MemoryError) or "CUDA" in text_of(error) or is_of_memory(error)
 
 
 def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:
@@ -180,11 +180,11 @@ def _verdict(error: Exception, row: Row) -> tuple[int, object]:
     """Status and text for an exception, as in TorchServe and KServe."""
     if _is_meant_for_clients(error):
         code, message = _attribute(error, "error_code"), _attribute(error, "message")
-        return 507 if code == 413 else code, said_by(error) if message is None else message
+        return 507 if code == 413 else code, text_of(error) if message is None else message
     if is_out_of_memory(error):
         return 507, "Out of resources"
     if isinstance(error, ContractBroken):
         return _kserve(row, 503), str(error) if row.kind in _KSERVE_KINDS else error.short
     if row.kind in _KSERVE_KINDS:
-        return 500, in_short(f"{type(error).__name__} : {said_by(error)}")
+        return 500, in_short(f"{type(error).__name__} : {text_of(error)}")
     return 503, "Prediction failed"

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from modelserver.engine.pools.output import LINES_KEPT, LineReader
+from modelserver.engine.pools.output import MAX_LINES, LineReader
 from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spec import Node
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
@@ -158,13 +158,13 @@ class RemoteWorker(AgentConnection):
     ) -> None:
         super().__init__(label, lost_after)
         self.pid = -1
-        self.begun: int | None = None
+        self.batches_started: int | None = None
         self.for_memory: bool | None = False
         self.channel: RemoteChannel | None = None
         self.placement: Placement | None = None
         self._on_message = on_message
         self._on_archive = on_archive
-        self._tail: deque[str] = deque(maxlen=LINES_KEPT)
+        self._tail: deque[str] = deque(maxlen=MAX_LINES)
         self._measured = measured
         self._outputs = self._read_output()
         self.present: asyncio.Future[messages.Present] = self._loop.create_future()
@@ -228,7 +228,7 @@ class RemoteWorker(AgentConnection):
             output.finish()
         if self.channel is not None:
             # What it sent before its end may still be read.
-            await self.channel.finish(_LAST_WORDS if self.begun is not None else 0.0)
+            await self.channel.finish(_LAST_WORDS if self.batches_started is not None else 0.0)
         if self.placement is not None:
             self.placement.withdraw()
         return how
@@ -248,7 +248,7 @@ class RemoteWorker(AgentConnection):
             self._outputs[message.is_error].feed(message.data)
         elif isinstance(message, messages.Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
-            self.node.told += 1
+            self.node.reports += 1
         elif isinstance(message, Recalled):
             self._on_message(message, memoryview(b""))
         elif isinstance(message, messages.WantArchive):
@@ -277,7 +277,7 @@ class RemoteWorker(AgentConnection):
         elif isinstance(message, messages.StartRefused):
             self.lose(message.reason, message.status)
         elif isinstance(message, messages.WorkerEnded):
-            self.begun, self.for_memory = message.started, message.for_memory
+            self.batches_started, self.for_memory = message.started, message.for_memory
             self.lose(describe_exit(message.code))
 
     def lose(self, how: str, status: int = 0) -> None:
@@ -288,7 +288,7 @@ class RemoteWorker(AgentConnection):
             if not step.done():
                 step.set_exception(StartFailed(how, status) if status else NoPlace(how))
         self._disconnect()
-        if self.channel is not None and self.begun is None:
+        if self.channel is not None and self.batches_started is None:
             self.channel.close()
 
 

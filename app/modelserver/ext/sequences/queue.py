@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 # How many ids of lost sequences are remembered, unless ``max_sequences`` is larger.
-LOST_KEPT = 1024
+MAX_LOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,22 @@ def state_lost(sequence_id: str, names: SequenceHeaders) -> WorkerDied:
 class Line:
     """One live sequence: its waiting steps, and the batch with the running one.
 
-    ``begun``: a worker got a step, and so has the state. ``waiting`` counts requests. ``ending``: the
+    ``has_state``: a worker got a step, and so has the state. ``waiting`` counts requests. ``ending``: the
     sequence ends with the running step. ``key``: of the first waiting step, as long as that could run.
     """
 
-    __slots__ = ("begun", "ending", "id", "idle_since", "key", "post", "running", "since", "steps", "waiting")
+    __slots__ = (
+        "ending",
+        "has_state",
+        "id",
+        "idle_since",
+        "key",
+        "post",
+        "running",
+        "since",
+        "steps",
+        "waiting",
+    )
 
     def __init__(self, sequence_id: str, since: float) -> None:
         self.id = sequence_id
@@ -86,7 +97,7 @@ class Line:
         self.key: object = None
         self.waiting = 0
         self.running: Batch | None = None
-        self.begun = self.ending = False
+        self.has_state = self.ending = False
         self.post: _Post | None = None
 
     @property
@@ -245,7 +256,7 @@ class SequenceQueue(BatchQueue):
             else:
                 if line.post is not None:
                     line.post.drop(line)
-                if not line.begun:
+                if not line.has_state:
                     self._end(line)
                 elif line.running is None:
                     # The request was a sign of life from the client.
@@ -349,7 +360,7 @@ class SequenceQueue(BatchQueue):
             last = request.waiting == 0
             line.waiting -= last
             self._count(-last, -1, -request.nbytes if last else 0)
-            line.running, line.begun = batch, True
+            line.running, line.has_state = batch, True
             post.drop(line)
         return batch
 
@@ -427,7 +438,7 @@ class SequenceQueue(BatchQueue):
         waited: list[Request] = []
         for line in list(post.lines):
             line.post = None
-            if line.begun:
+            if line.has_state:
                 waited += self._end(line)
                 self._remember(line.id, now)
             else:
@@ -438,7 +449,7 @@ class SequenceQueue(BatchQueue):
     def _remember(self, sequence_id: str, now: float) -> None:
         self._lost.pop(sequence_id, None)
         self._lost[sequence_id] = now + self.limits.max_idle
-        if len(self._lost) > max(LOST_KEPT, self.limits.max_sequences):
+        if len(self._lost) > max(MAX_LOST, self.limits.max_sequences):
             del self._lost[next(iter(self._lost))]
 
     def _wake(self, line: Line) -> None:

@@ -71,7 +71,9 @@ def describe(model: ModelVersion) -> dict[str, Any]:
         **describe_failure(model),
         "errors": describe_errors(model),
         "warnings": pool.warnings or None,
-        "precision": next((worker.precision for worker in pool.workers if worker.precision), None),
+        "precision": next(
+            (worker.model.precision for worker in pool.workers if worker.model.precision), None
+        ),
         "autoscaling": describe_autoscaling(model),
         "replacement": describe_replacement(model),
         "traffic": None if model.traffic is None else model.traffic.describe(model.version),
@@ -163,15 +165,15 @@ def describe_sequences(options: ModelOptions) -> dict[str, Any]:
 
 def describe_worker(worker: Worker) -> dict[str, Any]:
     """One worker; ``failure`` is None if it has not failed."""
-    last = worker.last_end
+    last = worker.failures.last_end
     return {
         "id": str(worker.id),
         "startTime": moment(worker.created),
         "status": worker.state.value,
         **_whereabouts(worker),
         "failure": worker.failure or None,
-        "failedLoads": worker.load_failures or None,
-        "nextTry": moment(worker.next_try) if worker.next_try else None,
+        "failedLoads": worker.failures.loads or None,
+        "nextTry": moment(worker.failures.next_try) if worker.failures.next_try else None,
         "lastEnd": None if last is None else {"time": moment(last[0]), "reason": last[1]},
         "largestBatch": worker.most_rows or None,
     }

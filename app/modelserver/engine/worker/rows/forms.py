@@ -50,14 +50,14 @@ def parse_multipart(body: bytes, content_type: str) -> dict[str, tuple[bytes, st
         raise MalformedForm(f"The multipart body cannot be read: {error}") from error
     if not parts.ended:
         raise MalformedForm("The multipart body ends before its closing boundary.")
-    return parts.found
+    return parts.fields
 
 
 class _Parts:
     """Receives the parser's callbacks."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[bytes, str]] = {}
+        self.fields: dict[str, tuple[bytes, str]] = {}
         self.ended = False
         self._seen = 0
         self._headers: dict[str, bytes] = {}
@@ -104,7 +104,7 @@ class _Parts:
         content_type = ""
         if b"filename" in options:
             content_type = self._headers.get("content-type", b"application/octet-stream").decode("latin-1")
-        self.found[name.decode("utf-8", "replace")] = (b"".join(self._content), content_type)
+        self.fields[name.decode("utf-8", "replace")] = (b"".join(self._content), content_type)
 
     def _finish(self) -> None:
         self.ended = True

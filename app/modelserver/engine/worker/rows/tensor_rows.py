@@ -182,14 +182,14 @@ def _nest(values: list[Any], shape: Sequence[int]) -> Any:
 def tensor_parameters(extra: bytes) -> dict[str, Any]:
     """The parameters of a request of this form, structured as in V1 bodies."""
     form = form_of(extra)
-    said: dict[str, Any] = {}
+    description: dict[str, Any] = {}
     if form.parameters:
-        said["parameters"] = dict(form.parameters)
+        description["parameters"] = dict(form.parameters)
     if own := {each.name: dict(each.parameters) for each in form.inputs if each.parameters}:
-        said["inputs"] = own
+        description["inputs"] = own
     if form.outputs is not None:
-        said["outputs"] = {each.name: dict(each.parameters or {}) for each in form.outputs}
-    return said
+        description["outputs"] = {each.name: dict(each.parameters or {}) for each in form.outputs}
+    return description
 
 
 # What they return
@@ -214,7 +214,7 @@ def encode_output(
             raise UnknownOutput(name)
     encoded = [_encode(name, outputs[name], known.get(name), form.whole) for name in names]
     is_empty = form.whole and all(each.shape[:1] == (0,) for each in form.inputs)
-    if is_empty and any(math.prod(said.shape) for said, _ in encoded):
+    if is_empty and any(math.prod(description.shape) for description, _ in encoded):
         raise EmptyInput
     if form.outputs is not None:
         encoded = [classified(each, wish, labels) for each, wish in zip(encoded, form.outputs, strict=True)]
@@ -263,13 +263,13 @@ def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], 
         return BYTES, (), pack(BYTES, [content])
     if (elements := _elements(value)) is not None:
         return BYTES, elements[0], pack(BYTES, elements[1])
-    wanted = None if spec is None else spec.datatype
-    if wanted != BYTES and (numbers := _rectangular(value, _KINDS)) is not None:
+    declared = None if spec is None else spec.datatype
+    if declared != BYTES and (numbers := _rectangular(value, _KINDS)) is not None:
         shape, values = numbers
-        datatype = _of_numbers(values, wanted)
+        datatype = _of_numbers(values, declared)
         if datatype is not None:
             return datatype, shape, pack(datatype, values)
-    if wanted == BYTES and isinstance(value, list) and len(spec.shape if spec else ()) > 1:
+    if declared == BYTES and isinstance(value, list) and len(spec.shape if spec else ()) > 1:
         blobs = [each.encode() if isinstance(each, str) else each for each in value]
         if all(isinstance(each, bytes) for each in blobs):
             return BYTES, (len(blobs),), pack(BYTES, blobs)
@@ -300,10 +300,10 @@ def _elements(value: Any) -> tuple[tuple[int, ...], list[bytes]] | None:
     """Shape and elements of a list of bytes or received BYTES; None for anything else."""
     if not isinstance(value, list):
         return None
-    found = _rectangular(value, _TEXTS if isinstance(value, _Elements) else _BLOBS)
-    if found is None:
+    elements = _rectangular(value, _TEXTS if isinstance(value, _Elements) else _BLOBS)
+    if elements is None:
         return None
-    return found[0], [each.encode() if isinstance(each, str) else each for each in found[1]]
+    return elements[0], [each.encode() if isinstance(each, str) else each for each in elements[1]]
 
 
 _KINDS = frozenset({bool, int, float})
@@ -312,13 +312,13 @@ _TEXTS = frozenset({bytes, str})
 _WHOLE = 1 << 63
 
 
-def _of_numbers(values: Sequence[Any], wanted: str | None) -> str | None:
+def _of_numbers(values: Sequence[Any], declared: str | None) -> str | None:
     """The datatype of Python numbers: the signature's if they fit, otherwise numpy's default."""
     kinds = set(map(type, values))
-    if wanted is not None:
-        least = DATATYPES[wanted].json_type
+    if declared is not None:
+        least = DATATYPES[declared].json_type
         if kinds <= ({bool} if least is bool else {int} if least is int else {int, float}):
-            return wanted
+            return declared
     if kinds == {bool}:
         return "BOOL"
     if kinds == {int}:
