@@ -84,7 +84,7 @@ def send_through(handler: Any, batches: list[Any], channel: Channel, most_rows: 
     metrics = HandlerMetrics("m")
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), metrics)
-    service.most_rows = most_rows
+    service.limit.most_rows = most_rows
 
     def messages() -> Iterator[tuple[ToWorker, memoryview]]:
         for batch in batches:
@@ -279,7 +279,7 @@ def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu: OnGpu) -> None:
     assert [{answer.status for answer in result.answers} for result in results] == [{200}, {200}]
     assert Fitting(4) in [message for message, _ in channel.sent]
     assert on_gpu.prepared == [8, 4, 4, 4, 4]
-    assert service.most_rows == 4
+    assert service.limit.most_rows == 4
 
 
 def test_parts_of_a_batch_whose_client_leaves(serve: Serve, handler: Halves) -> None:

@@ -27,10 +27,11 @@ from modelserver.engine.wire.messages import (
     Fitting,
     Load,
     Parts,
+    Predict,
     Result,
     Row,
 )
-from modelserver.engine.worker import service as service_module
+from modelserver.engine.worker import row_limit
 from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
@@ -63,7 +64,7 @@ class Bench:
     def run(self, bodies: list[bytes], kind: int = BODY, **row: Any) -> list[tuple[Answer, bytes]]:
         """The answers as the server reads them from the wire."""
         rows = [Row(f"id{i}", len(body), kind, **row) for i, body in enumerate(bodies)]
-        work = self.service.receive(7, rows, memoryview(b"".join(bodies)))
+        work = self.service.take(Predict(7, rows), memoryview(b"".join(bodies)))
         self.service.run(work)
         stream = b"".join(encode(*self.service.finish(work, 0.5)))
         ((message, tail),) = FrameReader(to_server_decoder).feed(stream)
@@ -835,7 +836,7 @@ def test_a_row_that_does_not_fit_alone_fails_alone(gpus: SimulatedGpus) -> None:
         "Hint: the GPU's memory does not suffice: nvidia-smi shows",
     ):
         assert words in answers[2][1].decode()
-    assert (bench.service.most_rows, channel.sent) == (0, [])
+    assert (bench.service.limit.most_rows, channel.sent) == (0, [])
 
 
 def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus) -> None:
@@ -850,7 +851,7 @@ def test_numbers_come_from_the_gpu_where_the_error_has_none(gpus: SimulatedGpus)
 
 def test_whole_batches_are_tried_again(gpus: SimulatedGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """After many that were split: another process may have left the GPU."""
-    monkeypatch.setattr(service_module, "SPLITS", 3)
+    monkeypatch.setattr(row_limit, "SPLITS", 3)
     gpus.memory = 9 * GIB
     bench, channel = connected(greedy(gpus))
     for _ in range(4):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.wire.messages import BODY, Answer, Cancelled, Load, Parts, Row
+from modelserver.engine.wire.messages import BODY, Answer, Cancelled, Load, Parts, Predict, Row
 from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
@@ -48,7 +48,7 @@ class Bench:
         """A batch of rows with the bodies 0, 1, …"""
         headers = msgspec.Raw(msgspec.msgpack.encode([(b"Accept", accept.encode())] if accept else []))
         rows = [Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
-        work = self.service.receive(7, rows, memoryview("".join(map(str, range(count))).encode()))
+        work = self.service.take(Predict(7, rows), memoryview("".join(map(str, range(count))).encode()))
         self.service.run(work)
         return work
 

@@ -237,7 +237,7 @@ def test_too_many_bytes_are_refused() -> None:
     with pytest.raises(QueueFull) as refused:
         sut.put(step("b", body=b"x" * 101))
     assert refused.value.reason == "bytes"
-    assert sut.statistics.living == 1
+    assert len(sut.lines) == 1
 
 
 # Ends
@@ -251,9 +251,9 @@ def test_idle_sequence_ends() -> None:
 
     assert sut.next_end() == 11.0
     assert sut.expire(10.9) == []
-    assert sut.statistics.living == 4
+    assert len(sut.lines) == 4
     assert sut.expire(11.0) == []
-    assert sut.statistics.living == 1
+    assert len(sut.lines) == 1
     put(sut, again := step("a", 12.0))
     assert again.is_first
 
@@ -288,7 +288,7 @@ def test_sequence_ends_after_its_lifetime() -> None:
     sut.finish(batch, 102.0)
     assert sut.next_end() == 100.0
     assert sut.expire(102.0) == [waiting]
-    assert sut.statistics.living == 0
+    assert len(sut.lines) == 0
 
 
 def test_sequence_without_a_lifetime_goes_on() -> None:
@@ -312,7 +312,7 @@ def test_handler_ends_a_running_one() -> None:
         sut.put(step("a"))
     assert batch is not None
     assert sut.finish(batch, 0.0) == [waiting]
-    assert sut.statistics.living == 0
+    assert len(sut.lines) == 0
 
 
 def test_client_ends() -> None:
@@ -345,7 +345,7 @@ def test_what_is_past_its_deadline_is_in_no_batch() -> None:
     assert ids(sut.take_for("w", 1.0)) == ["a", "c"]
     assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
     assert (late.waiting, lone.waiting) == (0, 0)
-    assert not sut.lives(lone)
+    assert lone.mark.id not in sut.lines
     assert sut.take_for("w", 1.0) is None
 
 
@@ -358,7 +358,7 @@ def test_removed_from_a_sequence_that_rests() -> None:
 
     assert sut.next_end() == 10.0
     sut.expire(10.0)
-    assert [name for name in "ab" if sut.lives(step(name))] == ["a"]
+    assert [name for name in "ab" if name in sut.lines] == ["a"]
     assert sut.next_end() == 15.0
 
 
@@ -370,7 +370,7 @@ def test_drained_queue_is_empty() -> None:
 
     assert sorted(names(sut.drain())) == ["a", "b", "q"]
     assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)
-    assert sut.statistics.living == 0
+    assert len(sut.lines) == 0
 
 
 def test_only_what_has_no_worker_is_drained() -> None:
@@ -438,7 +438,7 @@ def test_many_end_without_being_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sequences.Line, "__eq__", is_same)
     sut.expire(1000.0)
 
-    assert sut.statistics.living == 0
+    assert len(sut.lines) == 0
     assert len(compared) <= 100
 
 

@@ -172,8 +172,8 @@ class Sequences(RuleBasedStateMachine):
             deadline=None if deadline is None else self.now + deadline,
             on_done=self.done,
         )
-        lived = self.queue.lives(request)
-        before = self.queue.requests, self.queue.instances, self.queue.nbytes, self.queue.statistics
+        lived = request.mark.id in self.queue.lines
+        before = self.queue.requests, self.queue.instances, self.queue.nbytes, len(self.queue.lines)
         try:
             self.queue.put(request)
         except SequenceLost:
@@ -192,7 +192,7 @@ class Sequences(RuleBasedStateMachine):
             return
         assert request.waiting == 0
         assert before == (
-            self.queue.requests, self.queue.instances, self.queue.nbytes, self.queue.statistics
+            self.queue.requests, self.queue.instances, self.queue.nbytes, len(self.queue.lines)
         )  # fmt: skip
 
     @precondition(lambda self: any(self.workers))
@@ -221,11 +221,11 @@ class Sequences(RuleBasedStateMachine):
         lost = {
             name
             for name, home in self.homes.items()
-            if home == (self.births[name], worker) and self.queue.lives(self.named(name))
+            if home == (self.births[name], worker) and name in self.queue.lines
         }
         self.refuse(self.queue.lose(worker, self.now))
         for name in lost:
-            assert not self.queue.lives(self.named(name)), "the state is gone"
+            assert name not in self.queue.lines, "the state is gone"
             self.lost[name] = self.now + self.limits.max_idle
         if running is not None:
             assert self.queue.finish(running, self.now) == []
@@ -294,9 +294,9 @@ class Sequences(RuleBasedStateMachine):
         assert self.queue.nbytes == sum(request.nbytes for request in waiting)
         for name in NAMES:
             assert sum(request.mark.id == name for request in waiting) <= self.limits.max_waiting
-        statistics = self.queue.statistics
-        assert statistics.living <= self.limits.max_sequences
-        assert statistics.waiting == len(waiting)
+        lines = self.queue.lines.values()
+        assert len(lines) <= self.limits.max_sequences
+        assert sum(line.waiting for line in lines) == len(waiting)
 
     @invariant()
     def nothing_is_forgotten(self) -> None:
@@ -320,7 +320,7 @@ class Sequences(RuleBasedStateMachine):
                 break
         assert all(client.request.done for client in self.clients.values())
         self.pass_time(4.0)
-        assert self.queue.statistics.living == 0
+        assert not self.queue.lines
         assert (self.queue.requests, self.queue.instances, self.queue.nbytes) == (0, 0, 0)
 
 

@@ -123,16 +123,18 @@ def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> d
 class RankGroup:
     """The processes of one worker, with the interface of a single process.
 
-    ``release`` is called once all have ended.
+    ``release`` is called once all have ended. ``failed_rank`` could not load, or has ended first.
+    ``recalls`` is False: the ranks might not agree on which batches to return.
     """
 
     ranks: Ranks
     on_message: OnMessage
     on_lost: OnLost
     release: Callable[[], None] | None = None
-    _members: list[Process] = field(default_factory=list)
+    members: list[Process] = field(default_factory=list)
+    failed_rank: int | None = None
+    recalls: bool = False
     _loaded: dict[int, Loaded] = field(default_factory=dict)
-    _guilty: int | None = None
     _answered: int = -1
     _stopping: bool = False
     _killed: bool = False
@@ -141,27 +143,22 @@ class RankGroup:
     @property
     def pid(self) -> int:
         """That of rank 0."""
-        return self._members[0].pid
+        return self.members[0].pid
 
     @property
     def pids(self) -> list[int]:
         """Those of all ranks."""
-        return [pid for member in self._members for pid in member.pids]
+        return [pid for member in self.members for pid in member.pids]
 
     @property
     def node(self) -> Node | None:
         """That of rank 0; None: this machine."""
-        return self._members[0].node
+        return self.members[0].node
 
     @property
     def round_trip(self) -> float:
         """That to the farthest, as all have to get a batch."""
-        return max(member.round_trip for member in self._members)
-
-    @property
-    def recalls(self) -> bool:
-        """False: the ranks might not agree on which batches to return."""
-        return False
+        return max(member.round_trip for member in self.members)
 
     def recall(self, sequence: int) -> int:
         """Raises OSError."""
@@ -170,23 +167,14 @@ class RankGroup:
     @property
     def batches_started(self) -> int | None:
         """How many batches any of them had begun when all had ended; None if unknown."""
-        counts = [member.batches_started for member in self._members]
+        counts = [member.batches_started for member in self.members]
         known = [count for count in counts if count is not None]
         return max(known) if known and len(known) == len(counts) else None
 
     @property
     def for_memory(self) -> bool | None:
         """Whether the system killed one for lack of memory; None if unknown. To be asked once."""
-        return self._members[self._guilty or 0].for_memory
-
-    @property
-    def failed(self) -> bool:
-        """Whether a rank could not load."""
-        return self._guilty is not None
-
-    def add(self, member: Process) -> None:
-        """The process of the next rank."""
-        self._members.append(member)
+        return self.members[self.failed_rank or 0].for_memory
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         """Sends to all ranks; batches only to rank 0 for some types.
@@ -198,24 +186,24 @@ class RankGroup:
         if isinstance(message, Stop):
             self._stopping = True
         alone = isinstance(message, Predict) and not self.ranks.broadcast
-        for member in self._members[:1] if alone else self._members:
+        for member in self.members[:1] if alone else self.members:
             member.send(message, bodies)
 
     def allow(self, limit: int) -> None:
         """Changes the limit for the frames of each, in bytes."""
-        for member in self._members:
+        for member in self.members:
             member.allow(limit)
 
     def kill(self) -> None:
         """Ends all processes without asking."""
         self._killed = True
-        for member in self._members:
+        for member in self.members:
             member.kill()
 
     async def abandon(self) -> None:
         """Ends the started processes of a group that could not be completed."""
         self.kill()
-        await asyncio.gather(*(member.wait() for member in self._members))
+        await asyncio.gather(*(member.wait() for member in self.members))
 
     async def wait(self) -> str:
         """Waits until a process ends, then ends the others; returns how the first ended."""
@@ -225,7 +213,7 @@ class RankGroup:
         return how
 
     async def _wait(self) -> str:
-        ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self._members)}
+        ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self.members)}
         pending = set(ends)
         first: tuple[int, str] | None = None
         while first is None:
@@ -242,7 +230,7 @@ class RankGroup:
             await asyncio.wait(pending)
         if killed or as_requested:
             return "was killed by SIGKILL" if killed else how
-        self._guilty = rank if self._guilty is None else self._guilty
+        self.failed_rank = rank if self.failed_rank is None else self.failed_rank
         return f"lost rank {rank}, which {how}"
 
     def _may_end(self, rank: int, how: str) -> bool:
@@ -251,24 +239,24 @@ class RankGroup:
 
     def last_output(self, lines: int = 20) -> str:
         """That of the rank that failed, else of rank 0."""
-        return self._members[self._guilty or 0].last_output(lines)
+        return self.members[self.failed_rank or 0].last_output(lines)
 
     # -- messages of the ranks
 
-    def hear(self, rank: int, message: ToServer, tail: memoryview) -> None:
-        """A message of one rank."""
+    def receive(self, rank: int, message: ToServer, tail: memoryview) -> None:
+        """Receives a message of one rank."""
         if isinstance(message, Loaded):
             self._loaded[rank] = message
             if len(self._loaded) == self.ranks.processes:
                 slowest = max(loaded.seconds for loaded in self._loaded.values())
                 self.on_message(msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b""))
         elif isinstance(message, LoadFailed):
-            if not self.failed:
-                self._guilty = rank
+            if self.failed_rank is None:
+                self.failed_rank = rank
                 self.on_message(
                     msgspec.structs.replace(message, message=f"Rank {rank}: {message.message}"), tail
                 )
-                for other, member in enumerate(self._members):
+                for other, member in enumerate(self.members):
                     if other != rank:
                         member.kill()
         elif rank == 0 or isinstance(message, Broken):
@@ -282,7 +270,7 @@ class RankGroup:
         """Ends the worker if rank 0 is still computing a batch that failed at another rank."""
         if self._answered < sequence and not self._killed:
             _log.error("Rank %d failed, and rank 0 did not finish the batch within %g s", rank, FAILED_GRACE)
-            self._members[rank].kill()
+            self.members[rank].kill()
 
     def lose(self, rank: int, reason: str | None) -> None:
         """The connection to one rank was lost."""
@@ -307,9 +295,9 @@ async def launch_ranks(spec: WorkerSpec, label: str, on_message: OnMessage, on_l
         count = ranks.processes
         for rank in range(count):
             member = member_spec(spec, ranks, Position(rank, count, rank, count, 0, 1, "127.0.0.1", port))
-            heard, lost = partial(group.hear, rank), partial(group.lose, rank)
-            group.add(await launch(member, f"{label}-rank{rank}", heard, lost))
-            if group.failed:
+            receive, lose = partial(group.receive, rank), partial(group.lose, rank)
+            group.members.append(await launch(member, f"{label}-rank{rank}", receive, lose))
+            if group.failed_rank is not None:
                 break
     except BaseException:
         await group.abandon()

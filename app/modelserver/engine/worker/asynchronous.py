@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Stop
 from modelserver.engine.worker import tracing
+from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.service import leave_if_broken
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.engine.worker.work import check_contract
 from modelserver_handlers.current_device import enter_thread
@@ -91,7 +93,7 @@ class AsyncCalls:
             for index in work.open:
                 work.answers[index] = CLIENT_GONE
             self._channel.send(*self._service.finish(work, time.perf_counter() - started))
-            self._service.leave_if_broken()
+            leave_if_broken(self._service)
 
     async def _call(self, work: Work, indices: list[int]) -> None:
         service, state = self._service, self._service.state(work, indices)
@@ -99,7 +101,7 @@ class AsyncCalls:
         self._ids.add(name)
         state.request_ids = {0: name}
         context = service.context._ms_of_request(state)
-        metrics = service.metrics_of_call()
+        metrics = HandlerMetrics(service.context.model_name, service.metrics)
         metrics.request_ids = state.request_ids or {}
         context.metrics = metrics
         work.calls = 1
@@ -127,7 +129,7 @@ class AsyncCalls:
             self._ids.discard(name)
             if state.stream is not None:
                 state.stream.close()
-            work.metrics += [*(metrics.collect() or ()), *service.collect()]
+            work.metrics += [*(metrics.collect() or ()), *(service.metrics.collect() or ())]
 
 
 def use_gpu_in_threads() -> None:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import DESCRIBE, Cancelled, Parts, Ping, Pong, Predict, Stop
-from modelserver.engine.worker import tracing
+from modelserver.engine.worker import gpu, tracing
 from modelserver.engine.worker.rows.rows import request_parameters
-from modelserver.engine.worker.service import tell_failure, timed
+from modelserver.engine.worker.service import leave_if_broken, report_failure, timed
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
 from modelserver.engine.worker.work import check_contract, rejection
 from modelserver_handlers.context import BatchState, RequestProcessor
@@ -68,7 +68,7 @@ class ContinuousBatch:
                 self._release(member, CLIENT_GONE)
             if self._members:
                 self._step()
-                self._service.leave_if_broken()
+                leave_if_broken(self._service)
 
     def _take_in(self) -> None:
         """Adds new requests; waits for them only if there are none."""
@@ -90,7 +90,7 @@ class ContinuousBatch:
             return
         seconds = timed(lambda: self._service.run(work))
         self._channel.send(*self._service.finish(work, seconds))
-        self._service.leave_if_broken()
+        leave_if_broken(self._service)
 
     def _release(self, member: Member, answer: Encoded) -> None:
         """The request leaves with its last answer."""
@@ -121,16 +121,17 @@ class ContinuousBatch:
         if failed is None:
             self._hand_out(members, outputs, state)
             return
-        tell_failure(failed, [member.work.rows[0] for member in members])
+        report_failure(failed, [member.work.rows[0] for member in members])
         for position, member in enumerate(members):
             refused = rejection(state, position)
             self._release(member, refused or self._service.describe(failed, member.work.rows[0]))
-        self._service.release(failed)
+        if self._service.broken is None:
+            gpu.release(failed)
 
     def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
         if state.stream is not None:
             state.stream.close()
-        members[0].work.metrics += self._service.collect()
+        members[0].work.metrics += self._service.metrics.collect() or []
         for member in members:
             member.known = True
             member.seconds += seconds
@@ -151,7 +152,7 @@ class ContinuousBatch:
             try:
                 is_last = self._is_last(position, outputs[position])
             except Exception as error:  # noqa: BLE001 - a criterion is user code
-                tell_failure(error, work.rows[:1])
+                report_failure(error, work.rows[:1])
                 self._release(member, self._service.describe(error, work.rows[0]))
                 continue
             answer, content = self._service.encode_part(work, 0, outputs[position], position, state)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import Cancelled, Ping, Pong, Predict, Stop, ToWorker
 from modelserver.engine.worker import tracing
-from modelserver.engine.worker.service import Service, timed
+from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver_handlers.current_device import enter_thread
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Pipeline:
                 if self._channel.begin(item.work.sequence):
                     seconds = item.seconds + timed(lambda: self._finish(item))
                     self._channel.send(*self._service.finish(item.work, seconds))
-                    self._service.leave_if_broken()
+                    leave_if_broken(self._service)
                 else:
                     self._service.forget(item.work)
                 self._answered += 1
@@ -107,7 +107,7 @@ class Pipeline:
 
     def _prepare(self, work: Work) -> Prepared:
         started = time.perf_counter()
-        parts = [self._prepare_part(work, indices) for indices in self._service.portions(work.open)]
+        parts = [self._prepare_part(work, indices) for indices in self._service.limit.portions(work.open)]
         return Prepared(work, parts, time.perf_counter() - started)
 
     def _prepare_part(self, work: Work, indices: list[int]) -> Part:
@@ -127,7 +127,7 @@ class Pipeline:
             if self._service.broken is None:
                 self._service.settle(item.work, part.indices, part.state, partial(self._complete, part))
             else:
-                self._service.refuse(item.work, part.indices)
+                item.work.answer_all(part.indices, self._service.broken)
 
     def _complete(self, part: Part) -> Any:
         # Not kept for further calls, which need the GPU's memory.

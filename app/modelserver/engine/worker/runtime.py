@@ -40,7 +40,7 @@ from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver.engine.worker.ranks import excused, keep_answers_back
-from modelserver.engine.worker.service import Service, timed
+from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver.engine.worker.tracing import exporting
 from modelserver.engine.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
@@ -261,7 +261,7 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
             work = service.take(message, tail)
             seconds = timed(lambda: service.run(work))  # noqa: B023 - called before the next turn
             channel.send(*service.finish(work, seconds))
-            service.leave_if_broken()
+            leave_if_broken(service)
         elif isinstance(message, Cancelled):
             service.cancel(message)
         elif isinstance(message, Ping):

@@ -31,7 +31,6 @@ from modelserver.engine.wire.messages import (
     Cancelled,
     Fitting,
     Load,
-    Measurement,
     Predict,
     Result,
     Row,
@@ -42,7 +41,7 @@ from modelserver.engine.worker import gpu, tracing
 from modelserver.engine.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver.engine.worker.failures import explain_failure, in_short, print_failure
 from modelserver.engine.worker.hints import OUTPUTS, hint_for
-from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver.engine.worker.row_limit import RowLimit, cut
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
 from modelserver.engine.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
@@ -63,15 +62,12 @@ from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from modelserver.engine.wire.messages import ToWorker
     from modelserver.engine.worker.channel import ServerChannel
     from modelserver.engine.worker.loader import Entry
-
-
-# Batches that are split as they do not fit into the GPU's memory, before one is tried whole again.
-SPLITS = 1000
+    from modelserver.engine.worker.metrics import HandlerMetrics
 
 
 class Service:
@@ -83,17 +79,15 @@ class Service:
         # The answer to all rows once the GPU cannot be used any more.
         self.broken: Encoded | None = None
         self._broken_by: Exception | None = None
-        # Calls have at most so many rows, as more have exhausted the GPU's memory; 0: any number.
-        self.most_rows = 0
-        self._split = 0
+        self.limit = RowLimit(load.batch_size, self._report_limit)
         # Whether arrays and tensors in the answer to a body are sent as lists.
         self.lists = False
         # What the author of the handler wrote to answer batches.
         self.method = "handle"
         self._load = load
         self._labels = Labels(load.model_dir)
-        self._metrics = metrics
-        self._outlet: ServerChannel | None = None
+        self.metrics = metrics
+        self.outlet: ServerChannel | None = None
         self._look: Callable[[], Sequence[ToWorker]] | None = None
         self._pause: Callable[[], None] | None = None
         self._running: dict[int, Work] = {}
@@ -108,7 +102,7 @@ class Service:
 
         ``look`` returns messages received meanwhile, ``pause`` waits until clients have read parts.
         """
-        self._outlet = outlet
+        self.outlet = outlet
         self._look = look
         self._pause = pause
 
@@ -122,30 +116,21 @@ class Service:
         """The message that answers the batch, and the bytes after it."""
         self.forget(work)
         if work.ran_out:
-            self._learn(work)
+            self.limit.learn(work)
         return work.result(seconds)
-
-    def leave_if_broken(self) -> None:
-        """Ends the process if its GPU cannot be used any more; for after its answers have been sent."""
-        if self.broken is not None and self._outlet is not None:
-            # Not as the interpreter would: what uses the GPU at the exit could wait for it for ever.
-            self._outlet.close()
-            tracing.exporting.close()
-            os._exit(1)
 
     def forget(self, work: Work) -> None:
         """Drops a batch that the server has taken back."""
         self._running.pop(work.sequence, None)
 
     def take(self, message: Predict, tail: memoryview) -> Work:
-        """The batch of a message; see :meth:`receive`."""
-        work = self.receive(message.sequence, message.rows, tail)
+        """Decodes the batch of a message; rows that cannot be decoded are answered with 400."""
+        work = self._receive(message.sequence, message.rows, tail)
         if isinstance(message, TracedPredict):
             work.trace = message.trace
         return work
 
-    def receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
-        """Decodes a batch; rows that cannot be decoded are answered with 400."""
+    def _receive(self, sequence: int, rows: Sequence[Row], tail: memoryview) -> Work:
         if rows and rows[0].kind == TENSORS and (work := _receive_tensors(sequence, rows, tail)) is not None:
             self._running[sequence] = work
             return work
@@ -190,9 +175,9 @@ class Service:
 
     def stream(self, places: Sequence[tuple[Work, int]], state: BatchState) -> CallStream | None:
         """The stream for parts of a call with these (batch, row); None if the service is not connected."""
-        if self._outlet is None:
+        if self.outlet is None:
             return None
-        return CallStream(places, state, self.encode_part, self._outlet, self._look_around, self._pause)
+        return CallStream(places, state, self.encode_part, self.outlet, self._look_around, self._pause)
 
     def _look_around(self) -> None:
         if self._look is not None:
@@ -202,8 +187,8 @@ class Service:
 
     def run(self, work: Work) -> None:
         indices = work.open
-        if self.most_rows or self.broken is not None:
-            self._run_each(work, self.portions(indices))
+        if self.limit.most_rows or self.broken is not None:
+            self._run_each(work, self.limit.portions(indices))
         elif indices:
             self._run_rows(work, indices)
 
@@ -213,27 +198,11 @@ class Service:
             if self.broken is None:
                 self._run_rows(work, indices)
             else:
-                self.refuse(work, indices)
+                work.answer_all(indices, self.broken)
 
     def _run_rows(self, work: Work, indices: list[int]) -> None:
         state = self.state(work, indices)
         self.settle(work, indices, state, lambda: self.call(work.select(indices), state))
-
-    def portions(self, indices: list[int]) -> list[list[int]]:
-        """The rows for each call: all of them, or as many as fit into the GPU's memory."""
-        if not 0 < self.most_rows < len(indices):
-            return [indices] if indices else []
-        self._split += 1
-        if self._split == SPLITS:
-            # There may be more memory by now.
-            self._split = 0
-            return [indices]
-        return list(_cut(indices, self.most_rows))
-
-    def refuse(self, work: Work, indices: list[int]) -> None:
-        """Answers rows without a call, as the GPU cannot be used any more."""
-        for index in indices:
-            work.answers[index] = self.broken
 
     def settle(self, work: Work, indices: list[int], state: BatchState, call: Callable[[], Any]) -> None:
         """Answers these rows with the result of ``call``, or of further calls if it fails."""
@@ -247,25 +216,24 @@ class Service:
             if holds_generators(outputs) and state.stream is not None:
                 outputs, broken = exhaust(outputs, state.stream)
         except ClientsGone:
-            for index in indices:
-                work.answers[index] = CLIENT_GONE
+            work.answer_all(indices, CLIENT_GONE)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failed = error
         else:
-            if work.ran_out or self.most_rows:
-                self._fits(work, len(indices))
+            if work.ran_out or self.limit.most_rows:
+                self.limit.fits(work, len(indices))
             for position, index in enumerate(indices):
                 work.answers[index] = self.encode(work.rows[index], outputs, position, state)
             for position, cause in broken.items():
                 row = work.rows[indices[position]]
-                tell_failure(cause, [row])
+                report_failure(cause, [row])
                 work.answers[indices[position]] = self.describe(cause, row)
             work.add_phases(state.phases)
         finally:
             tracing.leave(token)
             if state.stream is not None:
                 state.stream.close()
-            if collected := self._metrics.collect():
+            if collected := self.metrics.collect():
                 work.metrics += collected
         # Outside the except block, or the error would become the context of later ones.
         if failed is not None:
@@ -273,7 +241,7 @@ class Service:
 
     def begin(self, state: BatchState) -> None:
         self.context._ms_begin(state)
-        self._metrics.request_ids = state.request_ids or {}
+        self.metrics.request_ids = state.request_ids or {}
 
     def call(self, data: list[Any], state: BatchState) -> Any:
         self.begin(state)
@@ -284,28 +252,24 @@ class Service:
             work.note_shortage(len(indices))
         if not self._is_broken_by(error) and self._may_bisect(work, indices, error):
             if work.calls == 1:
-                tell_failure(error, [work.rows[index] for index in indices])
-            self.release(error)
+                report_failure(error, [work.rows[index] for index in indices])
+            gpu.release(error)
             half = len(indices) // 2
             # Through the whole handler, as prepared data of a failed call is not trusted.
             for part in (indices[:half], indices[half:]):
                 # Once it is known how many fit, unless a row that is too large alone is the cause.
                 known = 0 if work.ran_out_alone else work.fitting
-                self._run_each(work, _cut(part, known or len(part)))
+                self._run_each(work, cut(part, known or len(part)))
         else:
             self.fail(work, indices, error, state)
 
     def fail(self, work: Work, indices: list[int], error: Exception, state: BatchState) -> None:
         """Answers these rows with an exception of the handler, unless it has rejected them itself."""
-        tell_failure(error, [work.rows[index] for index in indices])
+        report_failure(error, [work.rows[index] for index in indices])
         self._is_broken_by(error)
         for position, index in enumerate(indices):
             refused = rejection(state, position) or self.broken
             work.answers[index] = refused or self._explain(error, work.rows[index])
-        self.release(error)
-
-    def release(self, error: Exception) -> None:
-        """Frees the GPU's memory that a failed call holds, if the GPU can be used."""
         if self.broken is None:
             gpu.release(error)
 
@@ -333,25 +297,13 @@ class Service:
             # Kept with what its frames hold: torch aborts the process where a tensor cannot be freed, which
             # would be before the answers are sent.
             self._broken_by = error
-            if self._outlet is not None:
-                self._outlet.send(Broken(cause))
+            if self.outlet is not None:
+                self.outlet.send(Broken(cause))
         return self.broken is not None
 
-    def _fits(self, work: Work, rows: int) -> None:
-        """A call with so many rows has not exhausted the GPU's memory."""
-        work.fitting = max(work.fitting, rows)
-        if 0 < self.most_rows < rows:
-            self._limit(rows if rows < self._load.batch_size else 0)
-
-    def _learn(self, work: Work) -> None:
-        """Limits later calls to what has fitted; not if a row that is too large alone may be the cause."""
-        if work.fitting and not work.ran_out_alone and work.fitting != self.most_rows:
-            self._limit(work.fitting)
-
-    def _limit(self, rows: int) -> None:
-        self.most_rows, self._split = rows, 0
-        if self._outlet is not None:
-            self._outlet.send(Fitting(rows))
+    def _report_limit(self, rows: int) -> None:
+        if self.outlet is not None:
+            self.outlet.send(Fitting(rows))
 
     def encode(self, row: Row, outputs: Any, position: int, state: BatchState) -> Encoded:
         """The answer to a row, for which the handler returned ``outputs[position]``."""
@@ -371,7 +323,7 @@ class Service:
             why = f" {in_short(str(error))}. Hint: {OUTPUTS}" if self._load.expose else ""
             return failure(f"Unsupported model output data type.{why}", _kserve(row, 503))
         except Exception as error:  # noqa: BLE001 - encoding runs methods of user objects
-            tell_failure(error, [row])
+            report_failure(error, [row])
             return self.describe(error, row)
 
     def describe(self, error: Exception, row: Row) -> Encoded:
@@ -383,14 +335,6 @@ class Service:
         model_dir = Path(self._load.model_dir)
         answer, content = describe_failure(error, row, model_dir if self._load.expose else None)
         return msgspec.structs.replace(answer, cause=explain_failure(error, model_dir)), content
-
-    def collect(self) -> list[Measurement]:
-        """The handler's metrics since the last call."""
-        return self._metrics.collect() or []
-
-    def metrics_of_call(self) -> HandlerMetrics:
-        """The metrics object for one of several concurrent calls."""
-        return HandlerMetrics(self.context.model_name, self._metrics)
 
     def encode_part(self, work: Work, index: int, part: Any, position: int, state: BatchState) -> Encoded:
         """A part of a row's answer; the first one sets status and headers."""
@@ -453,15 +397,20 @@ def _as_event(first: Encoded, row: Row) -> Encoded:
     return first
 
 
-def tell_failure(error: Exception, rows: Sequence[Row]) -> None:
+def leave_if_broken(service: Service) -> None:
+    """Ends the process if its GPU cannot be used any more; for after its answers have been sent."""
+    if service.broken is not None and service.outlet is not None:
+        # Not as the interpreter would: what uses the GPU at the exit could wait for it for ever.
+        service.outlet.close()
+        tracing.exporting.close()
+        os._exit(1)
+
+
+def report_failure(error: Exception, rows: Sequence[Row]) -> None:
     """Prints an exception of the handler with the ids of its requests."""
     print_failure(
         error, [row.request_id for row in rows], hint_for(error, rows[0].kind, rows[0].content_type)
     )
-
-
-def _cut(indices: list[int], size: int) -> Iterator[list[int]]:
-    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 def timed(function: Callable[[], None]) -> float:

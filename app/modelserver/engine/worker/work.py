@@ -51,6 +51,11 @@ class Work:
     ran_out_alone: bool = False
     fitting: int = 0
 
+    def answer_all(self, indices: list[int], answer: Encoded | None) -> None:
+        """Answers these rows alike."""
+        for index in indices:
+            self.answers[index] = answer
+
     def note_shortage(self, rows: int) -> None:
         """A call with so many rows has exhausted the GPU's memory."""
         self.ran_out += 1

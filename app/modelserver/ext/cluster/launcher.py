@@ -175,10 +175,10 @@ class _Launch:
         connecting = []
         for rank, (start, seat) in enumerate(zip(self._starts, order, strict=True)):
             start.worker.rename(f"{self._label}-rank{rank}")
-            group.add(start.worker)
+            group.members.append(start.worker)
             spec = rank_spec(self._spec, ranks, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
-            heard, lost = partial(group.hear, rank), partial(group.lose, rank)
-            connecting.append(start.connect(spec, packed, self._packages, heard, lost))
+            receive, lose = partial(group.receive, rank), partial(group.lose, rank)
+            connecting.append(start.connect(spec, packed, self._packages, receive, lose))
         await _all(connecting)
         return group
 

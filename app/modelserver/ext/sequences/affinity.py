@@ -23,14 +23,14 @@ import math
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.request import SequencedRequest
-from modelserver.engine.pools.spec import policy_for
+from modelserver.engine.pools.spec import SequenceStatistics, policy_for
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue, state_lost
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
     from modelserver.engine.batching.request import Batch, Request
-    from modelserver.engine.pools.spec import PoolLimits, SequenceStatistics
+    from modelserver.engine.pools.spec import PoolLimits
     from modelserver.engine.wire.messages import Answer, SequenceHeaders
     from modelserver.errors import ModelServerError
     from modelserver.models.options.resolve import ModelOptions
@@ -65,7 +65,6 @@ class SequenceAffinity:
         self.leaving: dict[Hashable, asyncio.Event] = {}
         self._names = names
         self.knows = queue.knows
-        self.lives = queue.lives
         self.place = queue.place
         self.next_end = queue.next_end
         self.expire = queue.expire
@@ -75,12 +74,16 @@ class SequenceAffinity:
 
     @property
     def statistics(self) -> SequenceStatistics:
-        return self.queue.statistics
+        lines = self.queue.lines.values()
+        return SequenceStatistics(len(lines), sum(line.waiting for line in lines))
+
+    def lives(self, request: Request) -> bool:
+        return isinstance(request, SequencedRequest) and request.mark.id in self.queue.lines
 
     def has_ticket(self, request: Request, free: Sequence[Hashable]) -> bool:
         if not isinstance(request, SequencedRequest):
             return True
-        if not self.queue.lives(request):
+        if not self.lives(request):
             free = [worker for worker in free if worker not in self.leaving]
         return self.queue.would_run(request, free)
 

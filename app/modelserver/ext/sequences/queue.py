@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.queue import AtOnce, BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest, SequenceMark
-from modelserver.engine.pools.spec import SequenceStatistics
 from modelserver.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class SequenceQueue(BatchQueue):
         self.limits = limits
         self.on_free: Callable[[Hashable], None] = lambda _: None
         self._names = names
-        self._lines: dict[str, Line] = {}  # in the order in which they began
+        self.lines: dict[str, Line] = {}  # by id, in the order in which they began
         self._quiet: dict[Line, None] = {}  # in the order in which they became idle
         self._unplaced: dict[Line, None] = {}
         self._posts: dict[Hashable, _Post] = {}
@@ -188,13 +187,9 @@ class SequenceQueue(BatchQueue):
 
     # -- input
 
-    def lives(self, request: Request) -> bool:
-        """Whether the request belongs to a sequence that has begun and not ended."""
-        return isinstance(request, SequencedRequest) and request.mark.id in self._lines
-
     def knows(self, sequence_id: str) -> bool:
         """Whether the sequence has begun and not ended, or its state was lost lately."""
-        return sequence_id in self._lines or sequence_id in self._lost
+        return sequence_id in self.lines or sequence_id in self._lost
 
     def put(self, request: Request) -> None:
         """Adds a request; raises :class:`QueueFull` or :class:`SequenceLost` without having changed anything.
@@ -224,11 +219,11 @@ class SequenceQueue(BatchQueue):
 
     def _find(self, mark: SequenceMark) -> Line | None:
         """The sequence that a request continues, None if it begins one."""
-        line = self._lines.get(mark.id)
+        line = self.lines.get(mark.id)
         if line is None:
             if mark.id in self._lost and not mark.starts:
                 raise SequenceLost(mark.id, self._names)
-            if len(self._lines) >= self.limits.max_sequences:
+            if len(self.lines) >= self.limits.max_sequences:
                 raise QueueFull("sequences")
         elif line.closes:
             raise QueueFull("sequence_closed")
@@ -238,7 +233,7 @@ class SequenceQueue(BatchQueue):
 
     def _begin(self, sequence_id: str, now: float) -> Line:
         self._lost.pop(sequence_id, None)
-        line = self._lines[sequence_id] = Line(sequence_id, now)
+        line = self.lines[sequence_id] = Line(sequence_id, now)
         self._unplaced[line] = None
         return line
 
@@ -265,7 +260,7 @@ class SequenceQueue(BatchQueue):
     def drain(self) -> list[Request]:
         """Removes everything and ends all sequences; returns the requests that waited, each once."""
         waiting = super().drain()
-        for line in list(self._lines.values()):
+        for line in list(self.lines.values()):
             waiting += self._end(line)
         return waiting
 
@@ -393,7 +388,7 @@ class SequenceQueue(BatchQueue):
         """
         waited: list[Request] = []
         for name in ids:
-            line = self._lines.get(name)
+            line = self.lines.get(name)
             if line is None or line.post is None or line.post.worker != worker:
                 continue
             if line.running is None:
@@ -416,12 +411,12 @@ class SequenceQueue(BatchQueue):
         idle = next((line.idle_since + self.limits.max_idle for line in self._quiet), math.inf)
         if self.limits.max_age == math.inf:
             return idle
-        first = (line.since for line in self._lines.values() if line.running is None)
+        first = (line.since for line in self.lines.values() if line.running is None)
         return min(idle, next(first, math.inf) + self.limits.max_age)
 
     def _too_old(self, now: float) -> Iterator[Line]:
         if self.limits.max_age < math.inf:
-            for line in self._lines.values():
+            for line in self.lines.values():
                 if line.since + self.limits.max_age > now:
                     return
                 if line.running is None:
@@ -468,7 +463,7 @@ class SequenceQueue(BatchQueue):
 
     def _end(self, line: Line) -> list[Request]:
         """Ends a sequence; returns its waiting requests."""
-        del self._lines[line.id]
+        del self.lines[line.id]
         self._quiet.pop(line, None)
         self._unplaced.pop(line, None)
         post, line.post, line.running = line.post, None, None
@@ -493,7 +488,7 @@ class SequenceQueue(BatchQueue):
 
     def would_run(self, request: SequencedRequest, idle: Sequence[Hashable]) -> bool:
         """Whether one of the idle workers could run the request's first step in its next batch."""
-        line = self._lines.get(request.mark.id)
+        line = self.lines.get(request.mark.id)
         if line is None:
             free = [worker for worker in idle if self.living(worker) < self._share]
         elif line.steps or line.running is not None or line.post is None:
@@ -502,12 +497,6 @@ class SequenceQueue(BatchQueue):
             free = [worker for worker in idle if worker == line.post.worker]
         posts = (self._posts.get(worker) for worker in free)
         return any(post is None or len(post.ready) < self.batch_size for post in posts)
-
-    @property
-    def statistics(self) -> SequenceStatistics:
-        """How many sequences are alive, and how many requests of them wait."""
-        lines = self._lines.values()
-        return SequenceStatistics(len(lines), sum(line.waiting for line in lines))
 
 
 def _line_of(step: Parcel) -> Line | None:
