@@ -178,7 +178,7 @@ class Dispatch:
         now, seconds, sent, way = self.clock(), result.handler_time, batch.sent_at, worker.flights.round_trip
         answers = result.answers
         if self._affinity is not None:
-            self._admission.refuse(self._affinity.answered(worker, batch, answers, now))
+            self._admission.refuse(self._affinity.finished(batch, now, worker, answers))
         if not batch.at_once:
             self.queue.policy.finished(batch.size, seconds + idled(worker, batch) if way else seconds, now)
         # The handler began when it was free, unless it had prepared the batch before.
@@ -301,7 +301,7 @@ class Dispatch:
 
     def _fail_batch(self, batch: Batch, error: Exception) -> None:
         if self._affinity is not None:
-            self._admission.refuse(self._affinity.failed(batch, self.clock()))
+            self._admission.refuse(self._affinity.finished(batch, self.clock()))
         self.failed_in_row += 1
         for request in batch.failed(error):
             self._admission.end(request, error)

@@ -197,13 +197,12 @@ class Affinity(Protocol):
     def expire(self, now: float) -> list[Request]:
         """Ends what is over; returns the requests that waited."""
 
-    def answered(
-        self, worker: Hashable, batch: Batch, answers: Sequence[Answer], now: float
+    def finished(
+        self, batch: Batch, now: float, worker: Hashable = None, answers: Sequence[Answer] = ()
     ) -> list[Request]:
-        """The worker has answered the batch; returns the requests that waited for what ends with it."""
-
-    def failed(self, batch: Batch, now: float) -> list[Request]:
-        """The batch has failed; returns the requests that waited for what ends with it."""
+        """The worker has answered the batch, or it has failed; returns the requests that waited for what ends
+        with it.
+        """
 
     def lose(self, worker: Hashable, now: float) -> list[tuple[Request, ModelServerError]]:
         """The worker's state is lost; returns the requests that waited for it, with the reason."""

@@ -68,7 +68,6 @@ class SequenceAffinity:
         self.place = queue.place
         self.next_end = queue.next_end
         self.expire = queue.expire
-        self.failed = queue.finish
         self.remove_unplaced = queue.drain_unplaced
         queue.on_free = self._freed
 
@@ -94,8 +93,8 @@ class SequenceAffinity:
     def due(self, worker: Hashable, now: float) -> float:
         return min(self.queue.due_at(worker, now), self.queue.due(now, 1))
 
-    def answered(
-        self, worker: Hashable, batch: Batch, answers: Sequence[Answer], now: float
+    def finished(
+        self, batch: Batch, now: float, worker: Hashable = None, answers: Sequence[Answer] = ()
     ) -> list[Request]:
         """The handler may end sequences by a header of its answers."""
         return self.queue.finish(batch, now) + self.queue.end(worker, self._ended_by(answers))
