@@ -59,7 +59,7 @@ def test_nothing_is_lost(counts: list[int], sizes: list[int], returned: list[boo
     ]
 
 
-def test_policy() -> None:
+def test_policy_follows_the_limits() -> None:
     """The new policy decides about what waits already."""
     queue = BatchQueue(8, Window(1000.0), 100, 1 << 20)
     queue.put(request("r", 2))

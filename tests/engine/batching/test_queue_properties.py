@@ -294,7 +294,7 @@ class Batcher(RuleBasedStateMachine):
         assert self.queue.due(self.now, len(self.idle())) > self.now
 
     @invariant()
-    def ends_are_told_once(self) -> None:
+    def requests_end_once(self) -> None:
         for client in self.clients:
             assert client.ends == (client.request.done and not client.cancelled)
 

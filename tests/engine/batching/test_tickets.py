@@ -27,7 +27,7 @@ def is_refused(sut: TicketQueue, sent: Request) -> bool:
     return False
 
 
-def test_no_idle_worker() -> None:
+def test_request_without_an_idle_worker_is_refused() -> None:
     """While all workers are busy every request is refused at once (reference 8.8)."""
     idle = [0]
     sut = queue(idle)
@@ -38,7 +38,7 @@ def test_no_idle_worker() -> None:
     assert not is_refused(sut, request())
 
 
-def test_batch_of_an_idle_worker() -> None:
+def test_requests_fill_the_batch_of_an_idle_worker() -> None:
     """Requests are taken in until the batches of the idle workers are full."""
     sut = queue([2], batch_size=2)
 
@@ -55,7 +55,7 @@ def test_batches_as_they_would_be() -> None:
     assert not is_refused(sut, request(1))
 
 
-def test_larger_than_a_batch() -> None:
+def test_larger_request_is_accepted_alone() -> None:
     """A request of several batches is taken in where nothing else waits: it would never be otherwise."""
     sut = queue([1])
 

@@ -119,7 +119,7 @@ def look(autoscaler: Autoscaler, start: float, seconds: float) -> float:
 # -- costs nothing when off
 
 
-async def test_no_timer_without_pools(make: Any, autoscaler: Autoscaler) -> None:
+async def test_timer_stops_without_pools(make: Any, autoscaler: Autoscaler) -> None:
     """There is a timer while a pool is followed, and none before and afterwards."""
     pool = await make(rule=None)
     assert autoscaler.idle
@@ -165,7 +165,7 @@ async def test_the_timer_looks(make: Any, autoscaler: Autoscaler) -> None:
 # -- up and down
 
 
-async def test_up_and_down(
+async def test_pool_scales_up_and_down(
     make: Any, stage: Any, autoscaler: Autoscaler, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests that wait bring a second worker, and when they are gone it goes; log and metrics tell why."""
@@ -208,7 +208,7 @@ async def test_bounds_set_by_hand(make: Any, stage: Any, autoscaler: Autoscaler,
     assert counts("scaled") == []
 
 
-async def test_other_rule(make: Any, autoscaler: Autoscaler) -> None:
+async def test_changed_rule_takes_effect_at_once(make: Any, autoscaler: Autoscaler) -> None:
     """A changed rule counts at once, and what was seen until then is not forgotten."""
     pool = await make(rule=replace(RULE, up_pause=100.0))
     submit(pool, 6)
@@ -270,7 +270,7 @@ async def test_failed_start(
     ],
     ids=["enough", "short", "large workers", "enough for large ones"],
 )
-async def test_memory(
+async def test_worker_is_added_where_memory_suffices(
     make: Any, autoscaler: Autoscaler, machine: Machine, available: int, resident: int, workers: int
 ) -> None:
     """A worker is added where there is memory for one like the others, and the reserve."""
@@ -311,7 +311,9 @@ async def test_memory_is_asked_for_seldom(make: Any, autoscaler: Autoscaler, mac
     assert 5 <= len(looks) <= 11
 
 
-async def test_shortage(make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+async def test_shortage_of_memory_removes_workers(
+    make: Any, stage: Any, autoscaler: Autoscaler, machine: Machine
+) -> None:
     """Where there is hardly any memory left workers are taken away."""
     pool = await make(fewest=3)
     pool.scale(1, 4)
@@ -338,7 +340,7 @@ async def test_shortage(make: Any, stage: Any, autoscaler: Autoscaler, machine: 
     ],
     ids=["enough", "short", "known by process", "unreadable"],
 )
-async def test_gpu_memory(
+async def test_gpu_must_have_memory_for_the_next_worker(
     make: Any, autoscaler: Autoscaler, machine: Machine, gpus: dict[int, GpuMemory], workers: int
 ) -> None:
     """The next worker's GPU must have as much free as one of its kind occupies."""
@@ -375,7 +377,9 @@ async def test_gpus_are_read_before_pools_are_sampled(
     autoscaler.follow(pool, None)
 
 
-async def test_groups_of_gpus(make: Any, autoscaler: Autoscaler, machine: Machine) -> None:
+async def test_each_gpu_of_a_group_must_have_memory(
+    make: Any, autoscaler: Autoscaler, machine: Machine
+) -> None:
     """A worker of several GPUs needs memory on each of its group."""
     ranks = Ranks(0, broadcast=True, groups={0: (0, 1), 2: (2, 3)}, threads=0, ports=Ports(29500))
     pool = await make(devices=DeviceList([0, 2]), rule=None)
@@ -405,7 +409,7 @@ async def test_devices_stay_evenly_taken(make: Any, stage: Any) -> None:
 # -- what is seen
 
 
-async def test_sample(make: Any, stage: Any) -> None:
+async def test_sample_takes_the_oldest_waiting_request(make: Any, stage: Any) -> None:
     """Of a busy pool the oldest that waits for a worker counts, in the queue or behind a running batch."""
     pool = await make(fewest=2)
     assert sample_of(pool, 5.0) == replace(sample_of(pool, 5.0), wait=0.0, busy=0.0, ready=2)
@@ -418,7 +422,7 @@ async def test_sample(make: Any, stage: Any) -> None:
     assert (sample_of(pool, 5.0).ready, sample_of(pool, 5.0).loading) in {(2, 0), (1, 1)}
 
 
-async def test_waiting_for_the_batch(make: Any) -> None:
+async def test_waiting_for_the_batch_does_not_count(make: Any) -> None:
     """What waits beside a free worker waits for its batch, and the window is nobody's fault."""
     pool = await make(batch_size=4, policy="window", max_delay=2.0)
     submit(pool, 3, arrived=1.0)
@@ -430,7 +434,7 @@ async def test_waiting_for_the_batch(make: Any) -> None:
     assert sample_of(pool, 4.5).wait == 1.5
 
 
-async def test_refusing_pool(make: Any) -> None:
+async def test_pool_with_tickets_counts_busy_workers(make: Any) -> None:
     """With useJobTicket nothing waits: that all are busy counts instead."""
     pool = await make(tickets=True)
     assert sample_of(pool, 1.0).wait == 0.0
@@ -439,7 +443,7 @@ async def test_refusing_pool(make: Any) -> None:
     assert sample_of(pool, 1.0).wait == math.inf
 
 
-async def test_concurrent_requests(make: Any) -> None:
+async def test_concurrent_worker_counts_as_busy_in_part(make: Any) -> None:
     """A worker that takes several requests at a time is busy in part, and free until it is full."""
     pool = await make(special={"concurrency": 4})
     submit(pool, 3)
@@ -449,7 +453,7 @@ async def test_concurrent_requests(make: Any) -> None:
     assert (sample_of(pool, 9.0).busy, sample_of(pool, 9.0).wait) == (1.0, 8.0)
 
 
-def test_resident_bytes() -> None:
+def test_resident_bytes_are_read() -> None:
     """A living process occupies something, one that is not there nothing."""
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(-1) == 0

@@ -24,10 +24,10 @@ class Ends:
         self.channel = Channel(
             lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit, arena
         )
-        self.ours, self.theirs = socket.socketpair()
+        self.ours, self.remote = socket.socketpair()
 
     async def connect(self) -> Ends:
-        self.theirs.setblocking(False)
+        self.remote.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self.channel, sock=self.ours)
         return self
 
@@ -36,13 +36,13 @@ class Ends:
         reader = FrameReader(to_worker_decoder)
         frames: list[tuple[Any, bytes]] = []
         while len(frames) < count:
-            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.theirs, 1 << 16), 5)
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.remote, 1 << 16), 5)
             frames += [(message, bytes(tail)) for message, tail in reader.feed(data)]
         return frames
 
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
-            await asyncio.get_running_loop().sock_sendall(self.theirs, piece)
+            await asyncio.get_running_loop().sock_sendall(self.remote, piece)
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ async def ends() -> Any:
     made = await Ends(limit=10_000).connect()
     yield made
     made.channel.close()
-    made.theirs.close()
+    made.remote.close()
     await until(lambda: made.lost)
 
 
-async def test_there_and_back(ends: Ends) -> None:
+async def test_messages_arrive_as_sent(ends: Ends) -> None:
     """Messages and the bytes behind them arrive as they were sent."""
     ends.channel.send(Predict(1, [Row("a", 3), Row("b", 2)]), [b"one", b"tw"])
     ends.channel.send(Stop())
@@ -65,7 +65,7 @@ async def test_there_and_back(ends: Ends) -> None:
     assert ends.messages == [(Result(1, [Answer(2)], 0.5), b"hi"), (Pong(), b"")]
 
 
-async def test_large_bodies(ends: Ends) -> None:
+async def test_large_bodies_arrive_as_sent(ends: Ends) -> None:
     """Bodies larger than the socket's buffer arrive whole."""
     body = bytes(1_000_000)
     ends.channel.send(Predict(1, [Row("a", len(body))]), [body])
@@ -74,7 +74,7 @@ async def test_large_bodies(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [b"\x00" * 8, b"\xff" * 8, b"hello, this is no frame"])
-async def test_nonsense(ends: Ends, nonsense: bytes) -> None:
+async def test_nonsense_ends_the_connection(ends: Ends, nonsense: bytes) -> None:
     """What is no frame ends the connection, with the reason."""
     await ends.send(nonsense)
     await until(lambda: ends.lost)
@@ -93,7 +93,7 @@ async def test_frame_over_the_limit(ends: Ends) -> None:
 
 async def test_orderly_end(ends: Ends) -> None:
     """An end without an error has no reason, and later messages are dropped."""
-    ends.theirs.close()
+    ends.remote.close()
     await until(lambda: ends.lost)
     ends.channel.send(Ping())
     await asyncio.sleep(0)
@@ -111,13 +111,13 @@ class SharingEnds(Ends):
         arena = create()
         assert arena is not None
         self.descriptor = arena.descriptor
-        self.theirs_arena = adopt(os.dup(arena.descriptor))
+        self.remote_arena = adopt(os.dup(arena.descriptor))
         super().__init__(2 * LARGE, arena)
 
     @property
     def memory(self) -> int:
         """Bytes that the system gives to the arena."""
-        return os.fstat(self.theirs_arena.descriptor).st_blocks * 512
+        return os.fstat(self.remote_arena.descriptor).st_blocks * 512
 
 
 @pytest.fixture
@@ -126,20 +126,20 @@ async def sharing() -> Any:
     await made.connect()
     yield made
     made.channel.close()
-    made.theirs.close()
+    made.remote.close()
     await until(lambda: made.lost)
-    made.theirs_arena.close()
+    made.remote_arena.close()
 
 
-async def test_large_bodies_by_arena(sharing: SharingEnds) -> None:
+async def test_large_bodies_go_by_the_arena(sharing: SharingEnds) -> None:
     """Large bodies and answers arrive; what crosses the socket is small."""
     body, content = os.urandom(LARGE), os.urandom(LARGE + 1)
     sharing.channel.send(Predict(1, [Row("a", len(body))]), [body])
-    received = await asyncio.get_running_loop().sock_recv(sharing.theirs, 1 << 20)
+    received = await asyncio.get_running_loop().sock_recv(sharing.remote, 1 << 20)
     reader = FrameReader(to_worker_decoder)
-    reader.arena = sharing.theirs_arena.incoming
+    reader.arena = sharing.remote_arena.incoming
     frames = [(message, bytes(tail)) for message, tail in reader.feed(received)]
-    reply = encode(Result(1, [Answer(len(content))], 0.5), [content], sharing.theirs_arena.outgoing)
+    reply = encode(Result(1, [Answer(len(content))], 0.5), [content], sharing.remote_arena.outgoing)
     await sharing.send(*reply)
     await until(lambda: sharing.messages)
 
@@ -148,9 +148,9 @@ async def test_large_bodies_by_arena(sharing: SharingEnds) -> None:
     assert max(len(received), len(b"".join(reply))) < 200
 
 
-async def test_wrong_place(sharing: SharingEnds) -> None:
+async def test_wrong_block_ends_the_connection(sharing: SharingEnds) -> None:
     """A worker that names what is no block loses its connection, and nobody else anything (F70)."""
-    (honest,) = encode(Result(1, [Answer(LARGE)], 0.5), [bytes(LARGE)], sharing.theirs_arena.outgoing)
+    (honest,) = encode(Result(1, [Answer(LARGE)], 0.5), [bytes(LARGE)], sharing.remote_arena.outgoing)
     await sharing.send(honest[:-8] + struct.pack("<Q", 1))
     await until(lambda: sharing.lost)
 
@@ -164,7 +164,7 @@ async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
     sharing.channel.send(Ping())
     assert sharing.memory > LARGE
 
-    sharing.theirs_arena.incoming.free(0)
+    sharing.remote_arena.incoming.free(0)
     sharing.channel.send(Stop())
     assert sharing.memory > LARGE
     sharing.channel.send(Ping())
@@ -173,7 +173,7 @@ async def test_rest_gives_memory_back(sharing: SharingEnds) -> None:
 
 async def test_end_frees_the_arena(sharing: SharingEnds) -> None:
     """With the connection goes the memory; what is sent afterwards goes nowhere."""
-    sharing.theirs.close()
+    sharing.remote.close()
     await until(lambda: sharing.lost)
     sharing.channel.send(Predict(1, [Row("a", LARGE)]), [bytes(LARGE)])
     sharing.channel.send(Ping())

@@ -43,7 +43,7 @@ def test_devices_are_assigned_in_turn(devices: Any, order: list[int | None]) -> 
     assert [devices.assign() for _ in order] == order
 
 
-def test_groups() -> None:
+def test_groups_are_assigned_in_turn() -> None:
     """Workers of several devices take them in order; a rest that fills no group is left (reference 18.3)."""
     assert groups_of([0, 2, 5, 7, 8], 2) == [(0, 2), (5, 7)]
     assert groups_of(range(4), 4) == [(0, 1, 2, 3)]

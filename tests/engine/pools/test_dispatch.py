@@ -283,7 +283,7 @@ async def test_request_that_cannot_take_parts_fails(pool: Pool, stage: Any) -> N
     process.answer()
 
 
-async def test_the_worker_hears_of_clients_that_leave(pool: Pool, stage: Any) -> None:
+async def test_worker_is_notified_of_clients_that_leave(pool: Pool, stage: Any) -> None:
     """It is told of what it runs, not of what still waits; parts that are on their way are dropped."""
     running, waiting = request(b"a"), request(b"b")
     got: list[bytes] = []
@@ -301,7 +301,7 @@ async def test_the_worker_hears_of_clients_that_leave(pool: Pool, stage: Any) ->
     assert got == []
 
 
-async def test_the_worker_hears_of_deadlines(pool: Pool, stage: Any) -> None:
+async def test_worker_is_notified_of_deadlines(pool: Pool, stage: Any) -> None:
     """Past its deadline a request is answered, and the worker need not go on with it."""
     late, done = request(b"a", deadline=now() + 0.01), asyncio.Event()
     late.on_done = lambda _: done.set()

@@ -54,7 +54,7 @@ async def test_limit() -> None:
     assert loads.running == ["b", "c"]
 
 
-async def test_memory() -> None:
+async def test_worker_waits_for_memory() -> None:
     """A further one waits until there is memory for it beside what those that load may take."""
     loads = Loads(StartGate(8, lambda: 100))
     await loads.begin("a", need=60)
@@ -75,7 +75,7 @@ async def test_one_may_always_load() -> None:
     assert loads.running == ["a"]
 
 
-async def test_given_up() -> None:
+async def test_worker_that_is_stopped_makes_way() -> None:
     """One that is not wanted any more, whether it loads or waits, makes way for the next."""
     loads = Loads(StartGate(1, lambda: float("inf")))
     for name in "abc":
@@ -87,7 +87,7 @@ async def test_given_up() -> None:
     assert loads.running == ["c"]
 
 
-async def test_failure() -> None:
+async def test_failed_load_frees_its_place() -> None:
     """A load that fails gives its place back."""
     gate = StartGate(1, lambda: float("inf"))
     with pytest.raises(OSError, match="no"):

@@ -22,20 +22,20 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
-def test_the_servers_own() -> None:
+def test_own_interpreter_is_used() -> None:
     """It finds the worker as a module, and needs no check."""
     assert worker_command(sys.executable) == [sys.executable, "-m", "modelserver.engine.worker"]
     check_interpreter(sys.executable)
 
 
-def test_another_one_without_modelserver(bare: Path) -> None:
+def test_other_interpreter_needs_modelserver(bare: Path) -> None:
     """It can run workers, if what they need is installed."""
     check_interpreter(str(bare))
     assert subprocess.run([bare, "-c", "import modelserver"], capture_output=True, check=False).returncode
 
 
 @pytest.mark.parametrize("content", ["", "#!/bin/sh\nexit 3\n"])
-def test_no_python(content: str, tmp_path: Path) -> None:
+def test_missing_python_is_refused(content: str, tmp_path: Path) -> None:
     """What is none stops the start with its path."""
     python = tmp_path / "python"
     if content:
@@ -46,7 +46,7 @@ def test_no_python(content: str, tmp_path: Path) -> None:
         check_interpreter(str(python))
 
 
-def test_an_old_one(old: Path) -> None:
+def test_old_python_is_refused(old: Path) -> None:
     """What it is, and what is needed."""
     with pytest.raises(ConfigError, match=f"^python={old}: it is Python 3.8, workers need 3.10 or newer$"):
         check_interpreter(str(old))

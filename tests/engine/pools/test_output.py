@@ -46,7 +46,9 @@ async def test_the_last_lines_are_kept() -> None:
     assert capture.last(2 * MAX_LINES).startswith("5\n6\n")
 
 
-async def test_lines(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_are_logged(
+    reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Each line is logged with its source at the level of its stream, without colours, however it was cut."""
     for piece in (b"one\ntw", b"o\r\n", b"\xff\n", b"\x1b[1mbold\x1b[0m \x1b]8;;x\x1b\\link\x1b[2K\n"):
         reader.data_received(piece)
@@ -68,7 +70,7 @@ async def test_last_words(reader: LineReader, caplog: pytest.LogCaptureFixture) 
     assert reader.ended.done()
 
 
-async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_line_is_cut(reader: LineReader, caplog: pytest.LogCaptureFixture) -> None:
     """A line without end is cut, and never collected (F44)."""
     for _ in range(50):
         reader.data_received(b"x" * 100_000)
@@ -77,7 +79,9 @@ async def test_endless_line(reader: LineReader, caplog: pytest.LogCaptureFixture
     assert [len(message) for message in caplog.messages] == [LINE_LIMIT, 4]
 
 
-async def test_flood(reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_flood_of_lines_is_cut(
+    reader: LineReader, tail: deque[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Of a flood of lines the log gets so many and then their number; the tail has the last of them (F44)."""
     reader._loop = _Clock(5.0)  # type: ignore[assignment]
     reader.data_received(b"".join(b"%d\n" % n for n in range(LINES_A_SECOND + 1000)))
@@ -221,7 +225,7 @@ HOST = "#hostname:h,1700000000"
         (f"[METRICS]n.:3|#a|#type:COUNTER|{HOST}", PrintedMetric("n", 3.0, "", "counter", (("a", ""),), "")),
     ],
 )
-def test_metrics(line: str, metric: PrintedMetric) -> None:
+def test_metrics_are_parsed(line: str, metric: PrintedMetric) -> None:
     """Name, unit, value, dimensions, type and request are those of the line (reference 15.4)."""
     assert parse_metric(line) == metric
 
@@ -246,6 +250,6 @@ def test_metrics(line: str, metric: PrintedMetric) -> None:
         "[METRICS]" + "a" * 8000 + ".b:" * 50,
     ],
 )
-def test_other_lines(line: str) -> None:
+def test_other_lines_are_logged(line: str) -> None:
     """What is no metric, to TorchServe neither, is left to the log."""
     assert parse_metric(line) is None

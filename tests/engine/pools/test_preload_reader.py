@@ -37,7 +37,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
     return Readings(monkeypatch)
 
 
-async def test_one_reading_for_all(readings: Readings, tmp_path: Path) -> None:
+async def test_workers_share_one_reading(readings: Readings, tmp_path: Path) -> None:
     """Workers that start at once, and those that come later, share what was found until a file changes."""
     (tmp_path / "h.py").write_text("import torch\n")
     reader = PreloadReader()
@@ -59,7 +59,7 @@ async def test_a_source_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp
     assert await PreloadReader().preload_of(tmp_path, "h.py") is None
 
 
-async def test_a_reader_that_crashes(
+async def test_crash_of_the_reader_is_ignored(
     readings: Readings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It costs the preload, and is not tried again as long as the files are the same."""
@@ -87,7 +87,7 @@ async def test_a_process_that_cannot_be_started(
     assert await reader.preload_of(tmp_path, "h.py") == Preload(("torch",))
 
 
-async def test_no_directory(tmp_path: Path) -> None:
+async def test_missing_directory_is_ignored(tmp_path: Path) -> None:
     """The worker will say what is wrong."""
     (tmp_path / "g.py").symlink_to(tmp_path / "g.py")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ("import torch\0", set()),
     ],
 )
-def test_heavy_imports(source: str, modules: set[str]) -> None:
+def test_heavy_imports_are_listed(source: str, modules: set[str]) -> None:
     """What a source imports at once and takes long is found; a source that is none has nothing."""
     assert heavy_imports(source) == modules
 
@@ -67,7 +67,7 @@ def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
     assert preload_of(tmp_path, "h.py") is None
 
 
-def test_early_variables() -> None:
+def test_early_variables_are_listed() -> None:
     """Those that are read once are known by their names; others can be set in a running process."""
     early = ["LD_PRELOAD", "OMP_NUM_THREADS", "MKL_DYNAMIC", "PYTHONPATH", "MALLOC_ARENA_MAX", "TZ", "LC_ALL"]
     late = ["CUDA_VISIBLE_DEVICES", "RANK", "HOME", "LDAP", "TZDATA"]

@@ -35,7 +35,7 @@ def test_describe_exit(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 
-async def test_conversation(tmp_path: Path) -> None:
+async def test_process_loads_and_answers(tmp_path: Path) -> None:
     """A process loads its model, answers batches, and leaves when it is told to; its output is captured."""
     (tmp_path / "h.py").write_text(
         "import os\nprint('importing', flush=True)\n"
@@ -205,7 +205,7 @@ async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
         os.kill(daemon, signal.SIGKILL)
 
 
-async def test_no_such_python(tmp_path: Path) -> None:
+async def test_missing_python_cannot_be_started(tmp_path: Path) -> None:
     """A Python that is not there is an error of the start, and leaves no descriptors open."""
     before = psutil.Process().num_fds()
     with pytest.raises(OSError, match="No such file"):
@@ -214,7 +214,7 @@ async def test_no_such_python(tmp_path: Path) -> None:
     assert psutil.Process().num_fds() <= before + 1
 
 
-async def test_conversation_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_answers_under_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker runs under a Python in which modelserver is not installed, and handlers find `ts` there."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     venv.create(tmp_path / "other", symlinks=True)

@@ -93,7 +93,7 @@ async def start(tmp_path: Path) -> Any:
     assert arenas_held() <= before
 
 
-async def test_bodies_of_all_sizes_in_one_batch(start: Any) -> None:
+async def test_bodies_of_all_sizes_share_a_batch(start: Any) -> None:
     """Large and small rows of a batch come back as they were, empty ones too."""
     talk = await start("same")
     bodies = [os.urandom(size) for size in (LARGE, 0, 3, 1_000_000)]
@@ -116,7 +116,7 @@ async def test_handlers_may_keep_what_they_get(start: Any) -> None:
     assert digests == [b"none", *(sha256(body).hexdigest().encode() for body in bodies[:2])]
 
 
-async def test_worker_without_an_arena(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_without_an_arena_answers(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has no such memory, all goes by the socket."""
     monkeypatch.setattr(process_module, "create", lambda: None)
     before = arenas_held()

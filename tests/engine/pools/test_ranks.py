@@ -73,7 +73,7 @@ def batch(sequence: int = 0) -> Predict:
 # What the processes are started with
 
 
-async def test_variables_of_each_rank(start: Any, stage: Stage) -> None:
+async def test_each_rank_gets_its_variables(start: Any, stage: Stage) -> None:
     """Each process finds what torchrun would tell it, and a port to meet at (reference 18.1)."""
     await start(3)
     environments = [spec.extra_environment for spec in stage.specs]
@@ -92,7 +92,7 @@ async def test_variables_of_each_rank(start: Any, stage: Stage) -> None:
     }
 
 
-async def test_devices_of_each_rank(start: Any, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_rank_gets_its_device(start: Any, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """They see their worker's devices only, and each is given the one of its rank (reference 18.3)."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     await start(2, gpu_id=2, groups={0: (0, 1), 2: (2, 3)}, threads=7)
@@ -102,7 +102,7 @@ async def test_devices_of_each_rank(start: Any, stage: Stage, monkeypatch: pytes
     assert {spec.extra_environment["OMP_NUM_THREADS"] for spec in stage.specs} == {"7"}
 
 
-async def test_one_process_of_several_devices(start: Any, stage: Stage) -> None:
+async def test_one_process_gets_several_devices(start: Any, stage: Stage) -> None:
     """With ``parallelType: custom`` a worker is one process that sees its group."""
     await start(0, gpu_id=2, groups={2: (2, 3)})
     (spec,) = stage.specs

@@ -68,7 +68,7 @@ async def ask(pool: Pool, stage: Stage, process: int) -> None:
     assert contents(sent) == [b"x"]
 
 
-async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: Counts) -> None:
+async def test_worker_that_has_served_enough_is_replaced(make: Any, stage: Stage, counts: Counts) -> None:
     """It serves until a fresh one is loaded beside it, which then has its place and a count of its own."""
     pool = await make(max_worker_requests=2)
     for _ in range(3):
@@ -92,7 +92,9 @@ async def test_a_worker_that_has_served_enough(make: Any, stage: Stage, counts: 
     assert len(stage.processes) == 2
 
 
-async def test_a_worker_that_has_grown(make: Any, stage: Stage, sizes: Sizes, counts: Counts) -> None:
+async def test_worker_that_has_grown_is_replaced(
+    make: Any, stage: Stage, sizes: Sizes, counts: Counts
+) -> None:
     """Of several that have, one after the other is replaced."""
     pool = await make(2, options={"max_worker_memory": 150})
     sizes.of = {1000: 151, 1001: 200}
@@ -176,7 +178,7 @@ async def test_closing_ends_one_that_is_coming(make: Any, stage: Stage) -> None:
     assert fresh.killed
 
 
-async def test_sizes_told_from_other_machines(
+async def test_sizes_are_reported_from_other_machines(
     make: Any, stage: Stage, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process there counts as too large from the start by what is told after its model was loaded, and as

@@ -136,7 +136,7 @@ class Simulation:
 # -- loads
 
 
-def test_burst() -> None:
+def test_burst_gets_enough_workers_in_time() -> None:
     """A burst that needs seven workers has eight within three times the loading, and they go afterwards."""
     burst = Simulation(lambda now: 60.0 if 300 <= now < 480 else 2.0).run(1800)
     ups = [(now, after) for now, before, after, _ in burst.steps if after > before]
@@ -149,7 +149,7 @@ def test_burst() -> None:
     assert {reason for _, before, after, reason in burst.steps if after < before} == {IDLE}
 
 
-def test_day() -> None:
+def test_slow_changes_are_followed() -> None:
     """A load that rises and falls slowly is followed up and down, with few steps, and few requests wait."""
     day = Simulation(lambda now: 25 - 24 * math.cos(now / 3600 * 2 * math.pi)).run(3600)
 
@@ -160,7 +160,7 @@ def test_day() -> None:
 
 
 @pytest.mark.parametrize(("rate", "service"), [(6.5, 0.1), (13.0, 0.1), (0.6, 1.0), (0.35, 1.0), (3.0, 0.5)])
-def test_noise(rate: float, service: float) -> None:
+def test_noise_makes_no_flapping(rate: float, service: float) -> None:
     """A constant load at the edge between two numbers of workers makes no flapping: ever fewer steps."""
     steady = Simulation(lambda _: rate, service).run(7200)
     late = sum(now > 3600 for now, *_ in steady.steps)
@@ -170,7 +170,7 @@ def test_noise(rate: float, service: float) -> None:
     assert late <= 15
 
 
-def test_short_bursts() -> None:
+def test_short_bursts_keep_their_workers() -> None:
     """Bursts that come again and again before a step down has paid end with the workers kept."""
     bursts = Simulation(lambda now: 40.0 if now % 180 < 20 else 2.0).run(3600)
 
@@ -178,7 +178,7 @@ def test_short_bursts() -> None:
     assert bursts.ready >= 4
 
 
-def test_quiet() -> None:
+def test_quiet_pool_does_not_change() -> None:
     """Without want nothing happens."""
     assert Simulation(lambda _: 2.0).run(1800).steps == []
 
@@ -296,7 +296,7 @@ def test_changed_bounds() -> None:
     assert [decision.workers for decision in decisions[:4]] == [2, 2, 2, 3]
 
 
-def test_refusing_instead_of_waiting() -> None:
+def test_refused_requests_ask_for_workers() -> None:
     """Where requests are refused while all are busy, an infinite wait asks for more too."""
     scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, math.inf, 2.0, 2), 1, 8) for n in range(6)]
@@ -313,6 +313,6 @@ def test_a_loop_that_was_held_up() -> None:
 
 
 @pytest.mark.parametrize(("up", "every"), [(2.0, 0.5), (0.4, 0.1), (0.001, 0.05), (60.0, 0.5)])
-def test_how_often(up: float, every: float) -> None:
+def test_samples_follow_the_shorter_pause(up: float, every: float) -> None:
     """Four looks in the shorter pause, within reason."""
     assert ScalingRule(up_pause=up).every == pytest.approx(every)

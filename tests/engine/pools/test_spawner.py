@@ -108,7 +108,7 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
         descriptions.append(await talk.described())
     (other, own), pids = descriptions, [talk.process.pid for talk in (plain, forked)]
     lines = [psutil.Process(pid).cmdline() for pid in pids]
-    spawner_pid, shown_mark = forked.parent(), mark_of(pids[1])
+    spawner_pid, mark = forked.parent(), mark_of(pids[1])
     for talk in (plain, forked):
         talk.process.send(Stop())
 
@@ -121,7 +121,7 @@ async def test_a_forked_worker_is_like_another(spawner: Spawner, tmp_path: Path)
     marks = [each["variables"].pop(MARK) for each in (other, own)]
     assert own["variables"] == other["variables"]
     assert server_of(marks[0]) == server_of(marks[1])
-    assert marks[0] != marks[1] == shown_mark
+    assert marks[0] != marks[1] == mark
     assert own["session"] == pids[1]
     assert own["random"] != other["random"]
     for same in ("directory", "path", "signals", "threads"):

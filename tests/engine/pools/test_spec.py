@@ -18,7 +18,7 @@ def spec(**fields: Any) -> WorkerSpec:
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
 
 
-def test_environment() -> None:
+def test_environment_has_the_threads() -> None:
     """Workers get the server's environment with thread counts, without what is hidden
     (reference 12.1, F68).
     """

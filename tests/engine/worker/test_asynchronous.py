@@ -97,20 +97,20 @@ async def test_calls_overlap(bench: Any) -> None:
     """Each has begun before any ends, and they end in any order."""
     doors = {n: asyncio.Event() for n in range(10)}
     started: list[int] = []
-    all_begun = asyncio.Event()
+    all_started = asyncio.Event()
 
     async def handle(data: list[Any], context: Context) -> list[Any]:
         number = data[0]["body"]
         started.append(number)
         if len(started) == 10:
-            all_begun.set()
+            all_started.set()
         await doors[number].wait()
         return [f"{number} {context.get_request_id(0)}"]
 
     made = bench(handle)
     for number in range(10):
         made.ask(number, str(number).encode())
-    await all_begun.wait()
+    await all_started.wait()
     for number in reversed(range(10)):
         doors[number].set()
         assert await made.result() == (number, False, f"{number} id{number}".encode())

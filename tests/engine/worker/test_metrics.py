@@ -46,7 +46,7 @@ def dimension(name: Any, value: Any) -> SimpleNamespace:
         ("add_percent", (3,), "Percent", "gauge"),
     ],
 )
-def test_defaults_of_each_kind(
+def test_each_kind_has_its_defaults(
     metrics: HandlerMetrics, method: str, arguments: tuple[Any, ...], unit: str, kind: str
 ) -> None:
     """Units, kinds and default dimensions are those of TorchServe (reference 13.6)."""

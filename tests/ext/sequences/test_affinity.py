@@ -99,7 +99,7 @@ def bodies(process: Any) -> list[list[bytes]]:
 # Order and stickiness
 
 
-async def test_sticks_to_its_worker(make: Any, stage: Any) -> None:
+async def test_sequence_stays_at_its_worker(make: Any, stage: Any) -> None:
     """A sequence stays where it began, though its worker is busy and another idle."""
     pool = await make(2)
     first, second = stage.processes

@@ -108,7 +108,7 @@ def test_tensors_are_the_handlers_own() -> None:
 
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("datatype", sorted(NUMERIC))
-def test_arrays_without_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_need_no_torch(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cannot be written to; BF16, which numpy has not, is float32."""
     monkeypatch.delitem(sys.modules, "ml_dtypes", raising=False)
     rows = got(tensor("x", datatype, (2, 1), [0, 1]), tensor("y", "INT8", (2,), [5, 6]))
@@ -187,7 +187,7 @@ def test_what_is_computed_of_bf16_is_fp32(monkeypatch: pytest.MonkeyPatch) -> No
     assert pickle.loads(pickle.dumps(value)).tolist() == [1.5, 2.5]
 
 
-def test_one_text_or_blob_a_row() -> None:
+def test_each_row_may_be_one_text_or_blob() -> None:
     """Binary elements are like the body of a prediction, text is text."""
     blobs = got(tensor("x", "BYTES", (2,), [b"a", b"\xff"]))
     texts = got(tensor("x", "BYTES", (2, 1), [b"a", "ü".encode()], text=True))
