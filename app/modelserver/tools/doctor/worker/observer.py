@@ -18,7 +18,7 @@ import msgspec
 
 from modelserver.engine.wire.probing import LOOKS_EVERY, PROBE, Called, Reported, SourceLine
 from modelserver.engine.worker import runtime
-from modelserver.engine.worker.failures import in_short, said_by
+from modelserver.engine.worker.failures import in_short, text_of
 from modelserver.engine.worker.loader import load_handler
 from modelserver.tools.doctor.worker.imports import ImportClock
 from modelserver.tools.doctor.worker.networks import Building, Gradients, networks_in_training
@@ -99,7 +99,7 @@ class Observer:
                 outputs = entry(data, context)
             answers = len(outputs) if isinstance(outputs, list) else -1
         except BaseException as raising:
-            error, raised = in_short(f"{type(raising).__name__}: {said_by(raising)}"), self._where(raising)
+            error, raised = in_short(f"{type(raising).__name__}: {text_of(raising)}"), self._where(raising)
             raise
         else:
             return outputs
