@@ -16,7 +16,7 @@ from PIL import Image
 from tests.handlers.conftest import Body
 from torchvision.transforms import functional
 
-from modelserver.engine.wire.messages import INSTANCE, Load, Row
+from modelserver.engine.wire.messages import INSTANCE, Load, Predict, Row
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.errors import PredictionException
@@ -431,7 +431,7 @@ def serve(handler: VisionHandler, context: Any, rows: list[Any]) -> list[tuple[i
     service = Service(handler.handle, context, Load("m", "1", "/", "h", 8), HandlerMetrics("m"))
     bodies = [json.dumps(row).encode() for row in rows]
     sent = [Row(f"id{n}", len(body), INSTANCE) for n, body in enumerate(bodies)]
-    work = service.receive(0, sent, memoryview(b"".join(bodies)))
+    work = service.take(Predict(0, sent), memoryview(b"".join(bodies)))
     service.run(work)
     return [(answer[0].status, answer[1]) for answer in work.answers if answer is not None]
 

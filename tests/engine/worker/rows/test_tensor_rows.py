@@ -16,7 +16,7 @@ from modelserver.engine.tensors.datatypes import DATATYPES, pack, unpack
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.rows import cut, join_answers
 from modelserver.engine.tensors.tensor import Tensor
-from modelserver.engine.wire.messages import TENSORS, Answer, Load, OutputSpec, Row
+from modelserver.engine.wire.messages import TENSORS, Answer, Load, OutputSpec, Predict, Row
 from modelserver.engine.worker.answers import Unserializable
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.rows import decode_row, request_parameters
@@ -340,7 +340,7 @@ def run(handler: Any, *inputs: Tensor, **fields: Any) -> list[tuple[Answer, byte
     context = Context("m", "/", None, 8, None, "0", metrics=metrics)
     service = Service(handler, context, Load("m", "1", "/", "h", 8), metrics)
     rows, tail = sent(*inputs, **fields)
-    work = service.receive(7, rows, memoryview(tail))
+    work = service.take(Predict(7, rows), memoryview(tail))
     service.run(work)
     message, contents = work.result(0.5)
     return list(zip(message.answers, contents, strict=True))
