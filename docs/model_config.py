@@ -153,7 +153,7 @@ def ranks_above(option: Option) -> tuple[str, ...]:
     if option.kserve:
         first, *others = option.kserve.split("_")
         words = (option.kserve, "batcher." + first + "".join(map(str.capitalize, others)))
-    return tuple(f"`{word}`" for word in ((option.name, *words) if option.asked else words))
+    return tuple(f"`{word}`" for word in ((option.name, *words) if option.requested else words))
 
 
 def ranks_below(option: Option) -> tuple[str, ...]:

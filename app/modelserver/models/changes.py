@@ -23,7 +23,7 @@ class Change:
     def of(cls, **parameters: Any) -> Change:
         """A change with values validated as at a registration. Raises BadRequest."""
         checked = Registration(**parameters)
-        named = {name: checked.given(name) for name in CHANGEABLE if checked.given(name) is not None}
+        named = {name: checked.value_of(name) for name in CHANGEABLE if checked.value_of(name) is not None}
         if "batch_policy" in named:
             named["batch_policy"] = BatchPolicy(named["batch_policy"].lower())
         return cls(named)

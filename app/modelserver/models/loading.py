@@ -35,7 +35,7 @@ _LONGEST_NOTICE = 4000
 async def load_first(
     registry: Registry,
     loaded: LoadedSettings,
-    given: Sequence[SavedModel],
+    configured: Sequence[SavedModel],
     snapshots: SnapshotFolder | None,
     *,
     registrations: Sequence[Registration] | None = None,
@@ -44,10 +44,11 @@ async def load_first(
 ) -> bool:
     """Loads the latest snapshot and the models in the settings (design, section 9); True if all succeeded.
 
-    ``given`` is the state in ``model_snapshot``; ``registrations`` replace the models in the settings. Steps
-    are reported to ``on_progress``, outcomes to ``on_notice``. The workflows of a snapshot are only noted.
+    ``configured`` is the state in ``model_snapshot``; ``registrations`` replace the models in the settings.
+    Steps are reported to ``on_progress``, outcomes to ``on_notice``. The workflows of a snapshot are only
+    noted.
     """
-    settings, saved, origin = loaded.settings, given, loaded.sources["model_snapshot"]
+    settings, saved, origin = loaded.settings, configured, loaded.sources["model_snapshot"]
     decides = settings.load_all and settings.model_snapshot is not None
     if (
         settings.model_snapshot is None

@@ -19,7 +19,7 @@ from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
 from modelserver.models.archives.incoming import is_beside
-from modelserver.models.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
+from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
 from modelserver.models.registry import check_workers
 from modelserver.models.version import Replacement, mar_name
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("modelserver.models")
 
 _BY_REQUEST = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
-_SYNONYMS = [(option.name, option.kserve) for option in ASKED.values() if option.kserve]
+_SYNONYMS = [(option.name, option.kserve) for option in REQUESTABLE.values() if option.kserve]
 _OF_ONE_REQUEST = (
     *("url", "trusted", "workflow", "trace", "synchronous", "s3_sse_kms"),
     *("initial_workers", "min_workers", "max_workers"),
@@ -40,9 +40,9 @@ _MIB = 1 << 20
 
 
 async def replace_archive(
-    registry: Registry, name: str, version: str | None, given: Registration
+    registry: Registry, name: str, version: str | None, registration: Registration
 ) -> asyncio.Task[ModelVersion]:
-    """Starts replacing a version by another archive, keeping its settings unless ``given``.
+    """Starts replacing a version by another archive, keeping its settings unless ``registration`` has others.
 
     Returns once the archive is known to be valid; the task ends when the new version serves or has failed.
 
@@ -54,7 +54,7 @@ async def replace_archive(
     """
     before = registry.changeable(name, version)
     check_replaceable(before)
-    return await _begin(registry, before, taken_over(before, given), guarded=True)
+    return await _begin(registry, before, taken_over(before, registration), guarded=True)
 
 
 async def load_anew(registry: Registry, before: ModelVersion, registration: Registration) -> ModelVersion:
@@ -188,31 +188,33 @@ def check_replaceable(model: ModelVersion) -> None:
         )
 
 
-def taken_over(before: ModelVersion, given: Registration) -> Registration:
-    """The new archive's registration: what is ``given``, else what ``before`` was registered with.
+def taken_over(before: ModelVersion, registration: Registration) -> Registration:
+    """The new archive's registration: what ``registration`` has, else what ``before`` was registered with.
 
     Raises BadRequest for conflicting values.
     """
     values = {
-        field.name: _value(field.name, before, given)
+        field.name: _value(field.name, before, registration)
         for field in fields(Registration)
         if field.name not in _OF_ONE_REQUEST
     }
     for name, other in _SYNONYMS:
-        value = given.given(name) if given.given(name) is not None else given.given(other)
+        value = registration.value_of(name)
+        if value is None:
+            value = registration.value_of(other)
         if value is None:
             value = _requested(before, name)
-        in_block = before.registration.has_batcher or given.has_batcher
+        in_block = before.registration.has_batcher or registration.has_batcher
         values[name], values[other] = (None, value) if in_block else (value, None)
-    fewest, most = _workers(before, given)
+    fewest, most = _workers(before, registration)
     return Registration(
         **{**values, "model_name": before.name},
-        url=given.url,
-        trace=given.trace,
+        url=registration.url,
+        trace=registration.trace,
         min_workers=fewest,
         max_workers=most,
-        synchronous=given.synchronous,
-        s3_sse_kms=given.s3_sse_kms,
+        synchronous=registration.synchronous,
+        s3_sse_kms=registration.s3_sse_kms,
     )
 
 
@@ -242,8 +244,8 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
         )
 
 
-def _value(name: str, before: ModelVersion, given: Registration) -> Any:
-    value = given.given(name)
+def _value(name: str, before: ModelVersion, registration: Registration) -> Any:
+    value = registration.value_of(name)
     if value is None:
         value = _requested(before, name)
     return getattr(before.registration, name) if value is None else value
@@ -257,11 +259,13 @@ def _requested(before: ModelVersion, name: str) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _workers(before: ModelVersion, given: Registration) -> tuple[int, int]:
+def _workers(before: ModelVersion, registration: Registration) -> tuple[int, int]:
     """The fewest and most workers: as given, the most defaulting to the fewest; else the current bounds."""
-    fewest = given.min_workers if given.min_workers is not None else given.initial_workers
+    fewest = (
+        registration.min_workers if registration.min_workers is not None else registration.initial_workers
+    )
     if fewest is not None:
-        return fewest, fewest if given.max_workers is None else given.max_workers
-    if given.max_workers is not None:
-        return min(before.pool.min_workers, given.max_workers), given.max_workers
+        return fewest, fewest if registration.max_workers is None else registration.max_workers
+    if registration.max_workers is not None:
+        return min(before.pool.min_workers, registration.max_workers), registration.max_workers
     return before.pool.min_workers, max(before.pool.min_workers, before.pool.max_workers)

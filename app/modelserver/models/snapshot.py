@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.archives.urls import scheme
-from modelserver.models.options.resolve import ASKED, REGISTER, SNAPSHOT, Registration
+from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
 from modelserver.models.version import SavedModel, SavedNode, SavedWorkflow, mar_name
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def _traffic_document(traffic: Mapping[str, Any] | None) -> dict[str, Any]:
 def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, SavedNode]) -> str | dict[str, Any]:
     """Its URL, with its timeouts where it has some, and the nodes that have other versions, too."""
     timeouts = {"responseTimeout": saved.response_timeout, "startupTimeout": saved.startup_timeout}
-    given: dict[str, Any] = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
+    state: dict[str, Any] = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
     if nodes:
-        given["nodes"] = {
+        state["nodes"] = {
             name: {"defaultVersion": node.default, **_traffic_document(node.traffic)}
             for name, node in nodes.items()
         }
-    return {"url": saved.url, **given} if given else saved.url
+    return {"url": saved.url, **state} if state else saved.url
 
 
 def _version_document(model: ModelVersion) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
             document["trusted"] = True
     if registration.handler:
         document["handler"] = registration.handler
-    for option in ASKED.values():
+    for option in REQUESTABLE.values():
         if option.own and options.sources.get(option.name) in (REGISTER, SNAPSHOT):
             document.setdefault(option.key, getattr(options, option.name))
     if registration.has_batcher:
@@ -133,7 +133,7 @@ def parse_snapshot(text: str) -> Saved:
         for version, settings in _mapping(versions, f"models.{name}").items()
     )
     workflows = _mapping(document.get("workflows", {}), "workflows")
-    return Saved(models, {name: _saved_workflow(name, given) for name, given in workflows.items()})
+    return Saved(models, {name: _saved_workflow(name, state) for name, state in workflows.items()})
 
 
 def check_routes(saved: Saved, check: Callable[[Any], None]) -> None:
@@ -153,9 +153,9 @@ def check_routes(saved: Saved, check: Callable[[Any], None]) -> None:
             raise ConfigError(text) from None
 
 
-def _saved_workflow(name: str, given: Any) -> SavedWorkflow:
+def _saved_workflow(name: str, state: Any) -> SavedWorkflow:
     place = f"workflows.{name}"
-    fields = _Fields(place, {"url": given} if isinstance(given, str) else _mapping(given, place))
+    fields = _Fields(place, {"url": state} if isinstance(state, str) else _mapping(state, place))
     url = fields.text("url", needed=True) or ""
     nodes = {}
     for node, node_document in _mapping(fields.values.get("nodes", {}), f"{place}.nodes").items():
@@ -179,7 +179,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             response_timeout=fields.number("responseTimeout") or DEFAULT_TIMEOUT,
             startup_timeout=fields.number("startupTimeout") or DEFAULT_TIMEOUT,
             timeout=fields.number("timeout"),
-            **{option.name: fields.value(option) for option in ASKED.values() if option.own},
+            **{option.name: fields.value(option) for option in REQUESTABLE.values() if option.own},
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,

@@ -16,7 +16,14 @@ from tests.documents import describe_listener
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.changes import Change
 from modelserver.models.options.option import option, options_of, parameter, parameters_of
-from modelserver.models.options.resolve import ASKED, PARAMETERS, REGISTER, YAML, ModelOptions, Registration
+from modelserver.models.options.resolve import (
+    PARAMETERS,
+    REGISTER,
+    REQUESTABLE,
+    YAML,
+    ModelOptions,
+    Registration,
+)
 from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.options.values import boolean, whole
 from modelserver.models.replacing import taken_over
@@ -25,14 +32,14 @@ from modelserver.surface.api.describe import described
 from modelserver.surface.api.management import read_change, read_registration
 from modelserver.surface.api.parameters import Parameters
 
-_OWN = {name: row for name, row in ASKED.items() if row.own}
+_OWN = {name: row for name, row in REQUESTABLE.items() if row.own}
 
 
 @dataclass(frozen=True)
 class Sample:
     """Two options, a parameter, and a field that is neither."""
 
-    batch_size: int | None = option("batchSize", 0, whole(1), "", asked="Size.", kserve="max_batch_size")
+    batch_size: int | None = option("batchSize", 0, whole(1), "", requested="Size.", kserve="max_batch_size")
     idle: int | None = option("idleTime", 0, whole(0, 9), "Idle.", own=True, setting="idle", below=("more",))
     wait: bool | None = parameter(boolean(), "Wait.", {"default": True})
     other: bool = False
@@ -66,11 +73,11 @@ def value_of(name: str) -> Any:
     return values.choices[-1] if values.choices else 250
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", REQUESTABLE)
 def test_registrations_read_all_options(name: str) -> None:
     """Text becomes a value; OpenAPI names the parameter, in the query as in the body."""
     registration = read_registration(Parameters({"url": "a.mar", name: str(value_of(name)).lower()}))
-    assert registration.given(name) == value_of(name)
+    assert registration.value_of(name) == value_of(name)
 
     document = describe_listener("management", "1")
     operation = document["paths"]["/models"]["post"]
@@ -89,7 +96,7 @@ def test_changes_read_all_options_that_may_change(name: str) -> None:
     assert name in [described["name"] for described in operation["parameters"]]
 
 
-@pytest.mark.parametrize("name", [name for name in ASKED if name not in {"min_workers", "max_workers"}])
+@pytest.mark.parametrize("name", [name for name in REQUESTABLE if name not in {"min_workers", "max_workers"}])
 def test_replacements_take_over_what_was_asked_for(name: str) -> None:
     """Where the replacement does not say otherwise itself."""
     value = value_of(name)
@@ -137,7 +144,7 @@ def test_an_option_is_one_row() -> None:
     """A row alone is read from files, requests and snapshots, changed, documented, and reaches the pool."""
     row = (
         "    new_limit: int | None = option(\n"
-        "        'newLimit', WORKERS, whole(1), 'New.', own=True, asked='New.', changed='New.',\n"
+        "        'newLimit', WORKERS, whole(1), 'New.', own=True, requested='New.', changed='New.',\n"
         "        otherwise=5, described='newLimit',\n"
         "    )\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from modelserver.models.options.resolve import ASKED, ModelOptions, Registration, resolve_options
+from modelserver.models.options.resolve import REQUESTABLE, ModelOptions, Registration, resolve_options
 from modelserver.models.options.table import (
     CHANGEABLE,
     CONFIG_KEYS,
@@ -37,6 +37,6 @@ def test_every_option_has_a_value() -> None:
 
 def test_who_may_say_what() -> None:
     """What changes while a model runs, and what its registration names, is known to the file too."""
-    assert set(CHANGEABLE) <= set(ASKED) <= set(OPTIONS)
+    assert set(CHANGEABLE) <= set(REQUESTABLE) <= set(OPTIONS)
     assert all(hasattr(Settings(), option.setting) for option in OPTIONS.values() if option.setting)
-    assert {name for name, option in OPTIONS.items() if option.asked} == set(ASKED)
+    assert {name for name, option in OPTIONS.items() if option.requested} == set(REQUESTABLE)

@@ -88,7 +88,7 @@ handler: {profile: true}
         max_sequence_job_queue_size=4,
         batch_policy="greedy",
         split_instances=False,
-        batcher=Batcher(8, given=frozenset({"max_batch_size"})),
+        batcher=Batcher(8, fields_set=frozenset({"max_batch_size"})),
         raw=config.raw,
     )
 

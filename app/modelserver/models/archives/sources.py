@@ -92,7 +92,7 @@ async def locate(
         case "torchvision":
             return await asyncio.to_thread(_from_torchvision, url, store, workdir)
         case _:
-            raise _not_found(url)
+            raise _missing(url)
 
 
 async def _from_object_store(
@@ -110,12 +110,12 @@ async def _from_object_store(
         await load_client()
         policy.check(url)
     if stores is None:
-        raise _not_found(url, "this server has no object stores")
+        raise _missing(url, "this server has no object stores")
     source = url
     if scheme(url) is None:
         name = os.path.basename(url.rstrip("/"))
         if not name or name == ".":
-            raise _not_found(url)
+            raise _missing(url)
         source = f"{str(store).rstrip('/')}/{name}"
     path, held = await stores.fetch(url, source, workdir, transfer)
     return Located(url, path, held=held)
@@ -156,7 +156,7 @@ async def _from_file_url(
     policy.check(url)
     resolved = None if path is None else await asyncio.to_thread(_existing, path)
     if resolved is None:
-        raise _not_found(url)
+        raise _missing(url)
     if await asyncio.to_thread(resolved.is_dir):
         return Located(url, resolved)
     copied = await copy_file(url, resolved, _needed(store), transfer)
@@ -257,7 +257,7 @@ def _local(url: str, store: Path | None, *, trusted: bool) -> Path:
     existing = _existing(literal) if trusted else None
     if existing is not None and existing.is_file():
         return existing
-    raise _not_found(url, _OUTSIDE if outside else "")
+    raise _missing(url, _OUTSIDE if outside else "")
 
 
 def _inside(path: Path, store: Path) -> Path | None:
@@ -288,14 +288,14 @@ def _from_torchvision(url: str, store: Path | None, workdir: Path) -> Located:
     if source.weights_file is not None:
         weights = _inside(_needed(store) / source.weights_file, _needed(store))
         if weights is None:
-            raise _not_found(url, f"{source.weights_file} is not in the model store")
+            raise _missing(url, f"{source.weights_file} is not in the model store")
     try:
         return Located(url, source.write(workdir, weights), temporary=True)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
 
 
-def _not_found(url: str, reason: str = "") -> ModelNotFound:
+def _missing(url: str, reason: str = "") -> ModelNotFound:
     text = f"Model not found at: {url}"
     return ModelNotFound(f"{text}: {reason}" if reason else text)
 

@@ -34,9 +34,9 @@ class Option:
         otherwise: its value if nothing sets it, unless ``ModelOptions`` has a field of its name.
         own: not in TorchServe; snapshots keep it if it was set by a registration or change.
         strict: invalid values are refused, as for all ``own`` options, instead of ignored with a warning.
-        asked: the description of the registration's parameter of this name, if there is one.
+        requested: the description of the registration's parameter of this name, if there is one.
         schema: further OpenAPI properties of that parameter.
-        asked_values: its values, if they differ from the file's.
+        parameter_values: its values, if they differ from the file's.
         unset: TorchServe's values for "not given" there.
         kserve: the name in KServe's batcher, which is a parameter too.
         changed: the description of the parameter that changes it while the model runs, if there is one.
@@ -54,9 +54,9 @@ class Option:
     otherwise: Any = None
     own: bool = False
     strict: bool = False
-    asked: str = ""
+    requested: str = ""
     schema: Mapping[str, Any] = field(default_factory=dict)
-    asked_values: Values | None = None
+    parameter_values: Values | None = None
     unset: tuple[int, ...] = ()
     kserve: str = ""
     changed: str = ""
@@ -72,7 +72,7 @@ class Option:
 
     @property
     def parameter(self) -> Parameter:
-        return Parameter(self.asked_values or self.values, self.asked, self.schema)
+        return Parameter(self.parameter_values or self.values, self.requested, self.schema)
 
 
 def _row(make: Callable[_P, object]) -> Callable[_P, Any]:

@@ -16,7 +16,7 @@ from modelserver.errors import BadRequest
 from modelserver.models.options.option import options_of, parameter, parameters_of
 from modelserver.models.options.resources import parse_resources
 from modelserver.models.options.signature import Signature
-from modelserver.models.options.table import OPTIONS, RANKED, Asked, Batcher, ModelConfig, Torchrun
+from modelserver.models.options.table import OPTIONS, RANKED, Batcher, CommonOptions, ModelConfig, Torchrun
 from modelserver.models.options.values import anything, boolean, whole
 from modelserver.models.settings.model_defaults import RUNTIMES, ModelDefaults
 from modelserver.models.settings.settings import Settings
@@ -59,7 +59,7 @@ class BatchPolicy(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration(Asked):
+class Registration(CommonOptions):
     """The parameters of a registration, None where not given (reference 5.2).
 
     ``max_batch_size``, ``max_latency`` and ``timeout`` are KServe's names and count as a ``batcher:`` block.
@@ -98,20 +98,20 @@ class Registration(Asked):
 
     def __post_init__(self) -> None:
         for name, row in PARAMETERS.items():
-            _check(name, self.given(name), row.values)
-        for option in ASKED.values():
+            _check(name, self.value_of(name), row.values)
+        for option in REQUESTABLE.values():
             name, other = option.name, option.kserve
-            one, also = self.given(name), self.given(other) if other else None
+            one, also = self.value_of(name), self.value_of(other) if other else None
             if one is not None and also is not None and one != also:
                 raise BadRequest(f"{name}={one} and {other}={also} are the same setting, give one of them")
         fewest, most = self.min_workers, self.max_workers
         if fewest is not None and most is not None and most < fewest:
             raise BadRequest(f"max_workers={most}: a whole number of at least min_workers={fewest} is needed")
 
-    def given(self, name: str) -> Any:
+    def value_of(self, name: str) -> Any:
         """A parameter's value, None if it is empty or one of TorchServe's values for "not given"."""
         value = getattr(self, name)
-        return None if value == "" or (name in ASKED and value in ASKED[name].unset) else value
+        return None if value == "" or (name in REQUESTABLE and value in REQUESTABLE[name].unset) else value
 
     @property
     def has_batcher(self) -> bool:
@@ -119,9 +119,12 @@ class Registration(Asked):
         return not (self.max_batch_size is None and self.max_latency is None and self.timeout is None)
 
 
-ASKED = options_of(Registration)
+REQUESTABLE = options_of(Registration)
 """The options that a registration may name, by name."""
-PARAMETERS = {**{name: option.parameter for name, option in ASKED.items()}, **parameters_of(Registration)}
+PARAMETERS = {
+    **{name: option.parameter for name, option in REQUESTABLE.items()},
+    **parameters_of(Registration),
+}
 """The parameters of a registration by name."""
 
 
@@ -260,7 +263,7 @@ class _Sources:
         name = option.name
         otherwise = getattr(_UNSET, name), DEFAULT
         return _first(
-            (self.registration.given(name) if name in ASKED else None, REGISTER),
+            (self.registration.value_of(name) if name in REQUESTABLE else None, REGISTER),
             (getattr(self.config, name), YAML),
             (getattr(self.fallback, name, None), MODELS_KEY),
             last=self.setting(option.setting) if option.setting else otherwise,
@@ -269,7 +272,7 @@ class _Sources:
     def in_block(self, name: str) -> int | None:
         """The value in the yaml's batcher block."""
         block = self.config.batcher
-        return getattr(block, name) if block is not None and name in block.given else None
+        return getattr(block, name) if block is not None and name in block.fields_set else None
 
     def unless_block(self, key: str, of_block: _T, otherwise: _Choice[_T]) -> _Choice[_T]:
         """The default of a batcher: the server's, if it has one for all models."""
@@ -491,7 +494,7 @@ class _Resolver:
 
     def batch_size(self) -> _Choice[int]:
         return _first(
-            (self.sources.registration.given("batch_size"), REGISTER),
+            (self.sources.registration.value_of("batch_size"), REGISTER),
             (self.sources.registration.max_batch_size, REGISTER),
             (self.sources.in_block("max_batch_size"), YAML),
             (self.sources.config.batch_size, YAML),
@@ -503,7 +506,7 @@ class _Resolver:
 
     def max_batch_delay(self) -> _Choice[int]:
         return _first(
-            (self.sources.registration.given("max_batch_delay"), REGISTER),
+            (self.sources.registration.value_of("max_batch_delay"), REGISTER),
             (self.sources.registration.max_latency, REGISTER),
             (self.sources.in_block("max_latency"), YAML),
             (self.sources.config.max_batch_delay or None, YAML),

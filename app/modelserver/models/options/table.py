@@ -53,12 +53,12 @@ class HandlerKey:
 
 @dataclass(frozen=True, slots=True)
 class Batcher:
-    """The ``batcher:`` block of KServe: latency in ms, timeout in s. ``given`` names the fields it sets."""
+    """The ``batcher:`` block of KServe: latency in ms, timeout in s. ``fields_set``: those that it has."""
 
     max_batch_size: int = 32
     max_latency: int = 500
     timeout: int = 60
-    given: frozenset[str] = frozenset()
+    fields_set: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Torchrun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CommonOptions:
     """What a registration and model-config.yaml can set; None means not set.
 
     Timeouts are in s, other times in ms, ``max_worker_memory`` is in bytes.
@@ -81,7 +81,7 @@ class Asked:
         BATCHES,
         raised_to_one(),
         "The most instances in a batch.",
-        asked="The most instances in a batch; by default the archive's, else 1.",
+        requested="The most instances in a batch; by default the archive's, else 1.",
         schema={"example": 8},
         unset=(-1, 0),
         kserve="max_batch_size",
@@ -92,7 +92,7 @@ class Asked:
         BATCHES,
         whole(0),
         "Milliseconds that the oldest instance waits for a batch to fill; 0 counts as not set.",
-        asked="Milliseconds that the oldest instance waits for a fuller batch.",
+        requested="Milliseconds that the oldest instance waits for a fuller batch.",
         unset=(-1, -100),
         kserve="max_latency",
         changed="Milliseconds that the oldest instance may wait, from now on.",
@@ -103,8 +103,8 @@ class Asked:
         one_of(*BATCH_POLICIES),
         "When a batch is sent ([Batching](batching.md)).",
         own=True,
-        asked="When a waiting batch is sent: window when full or after the delay, greedy at once, adaptive "
-        "at once unless waiting pays off. By default window if a delay is given, else adaptive.",
+        requested="When a waiting batch is sent: window when full or after the delay, greedy at once, "
+        "adaptive at once unless waiting pays off. By default window if a delay is given, else adaptive.",
         schema={"enum": ["window", "greedy", "adaptive"]},
         changed="When a batch is sent, from now on: window, greedy or adaptive.",
         setting="batch_policy",
@@ -114,7 +114,7 @@ class Asked:
         TIMES,
         whole(1),
         "Seconds for one batch; then the worker is replaced.",
-        asked="Seconds that a worker may take for a batch.",
+        requested="Seconds that a worker may take for a batch.",
         unset=(-1,),
         changed="Seconds that a worker may take for a batch, from now on.",
         setting="default_response_timeout",
@@ -125,8 +125,8 @@ class Asked:
         raised_to_one(),
         "Workers to start; counts only with a `maxWorkers` that is not below it.",
         default="",
-        asked="The minimum number of workers.",
-        asked_values=whole(0),
+        requested="The minimum number of workers.",
+        parameter_values=whole(0),
         setting="default_workers_per_model",
         below=("initial_workers",),
     )
@@ -136,7 +136,7 @@ class Asked:
         whole(0),
         "The maximum number of workers; counts only with `minWorkers`.",
         default="",
-        asked="The maximum number of workers.",
+        requested="The maximum number of workers.",
         setting="default_workers_per_model",
         below=("initial_workers",),
     )
@@ -146,7 +146,7 @@ class Asked:
         flag_or_auto(),
         "whether V1 bodies are split into instances ([Batching](batching.md)).",
         own=True,
-        asked="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
+        requested="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
         schema={"enum": ["auto", "true", "false"]},
         setting="split_instances",
     )
@@ -157,7 +157,7 @@ class Asked:
         "The number of workers follows the load, from `minWorkers` to `maxWorkers` "
         "([Running](operations.md#autoscaling)).",
         own=True,
-        asked="Start and stop workers by load, between min_workers and max_workers.",
+        requested="Start and stop workers by load, between min_workers and max_workers.",
         changed="Start and stop workers by load, between the bounds.",
         setting="autoscale",
     )
@@ -167,7 +167,7 @@ class Asked:
         whole(1),
         "Milliseconds that requests may wait for a worker before more are added, with `autoscale`.",
         own=True,
-        asked="Milliseconds that requests may wait for a worker.",
+        requested="Milliseconds that requests may wait for a worker.",
         changed="Milliseconds that requests may wait for a worker.",
         setting="autoscale_target_wait",
         described="autoscaling.targetWait",
@@ -178,7 +178,7 @@ class Asked:
         whole(100),
         "Milliseconds that such waits must have lasted, with `autoscale`.",
         own=True,
-        asked="Milliseconds of longer waits before workers are added.",
+        requested="Milliseconds of longer waits before workers are added.",
         changed="Milliseconds of longer waits before workers are added.",
         setting="autoscale_up_pause",
         described="autoscaling.upPause",
@@ -189,7 +189,7 @@ class Asked:
         whole(100),
         "Milliseconds that fewer workers must have been enough before one is removed, with `autoscale`.",
         own=True,
-        asked="Milliseconds of spare workers before one is removed.",
+        requested="Milliseconds of spare workers before one is removed.",
         changed="Milliseconds of spare workers before one is removed.",
         setting="autoscale_down_pause",
         described="autoscaling.downPause",
@@ -201,7 +201,7 @@ class Asked:
         "Bytes of memory that a worker may use before it is replaced "
         "([Running](operations.md#recycling-workers)); 0 is unlimited.",
         own=True,
-        asked="Bytes that a worker may use before it is replaced.",
+        requested="Bytes that a worker may use before it is replaced.",
         changed="Bytes that a worker may use before it is replaced.",
         setting="max_worker_memory",
         described="maxWorkerMemory",
@@ -212,7 +212,7 @@ class Asked:
         whole(0),
         "Requests that a worker answers before it is replaced; 0 is unlimited.",
         own=True,
-        asked="Requests that a worker answers before it is replaced.",
+        requested="Requests that a worker answers before it is replaced.",
         changed="Requests that a worker answers before it is replaced.",
         setting="max_worker_requests",
         described="maxWorkerRequests",
@@ -224,7 +224,7 @@ class Asked:
         "Threads of each process of a worker, overriding `OMP_NUM_THREADS` in the server's "
         "environment; 0 uses that, or an equal share of the cores.",
         own=True,
-        asked="Threads of each worker; 0 is an equal share of the cores.",
+        requested="Threads of each worker; 0 is an equal share of the cores.",
         described="workerThreads",
     )
     startup_timeout: int | None = option(
@@ -232,14 +232,14 @@ class Asked:
         TIMES,
         whole(1),
         "Seconds for a worker to load the model.",
-        asked="Seconds that a worker may take to load the model.",
+        requested="Seconds that a worker may take to load the model.",
         unset=(-1,),
         setting="default_startup_timeout",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(Asked):
+class ModelConfig(CommonOptions):
     """The keys of model-config.yaml, None if not set; ``raw`` is the whole document.
 
     The ``_ms`` fields are in ms. A ``max_batch_delay`` or ``job_queue_size`` of 0 counts as not set where

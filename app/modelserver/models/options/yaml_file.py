@@ -204,7 +204,7 @@ def _batcher(block: object, warnings: list[str]) -> Batcher:
             raise InvalidModel(f"model-config.yaml: batcher.{key} is given in two spellings")
         elif value is not None:
             values[name] = _positive(key, value)
-    return Batcher(**values, given=frozenset(values))
+    return Batcher(**values, fields_set=frozenset(values))
 
 
 def _positive(key: str, value: object) -> int:

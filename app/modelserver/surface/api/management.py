@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import ASKED, PARAMETERS, Registration
+from modelserver.models.options.resolve import PARAMETERS, REQUESTABLE, Registration
 from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
@@ -207,7 +207,7 @@ def read_registration(parameters: Parameters) -> Registration:
         if row.values.type == "integer":
             values[name] = parameters.integer(name)
         elif row.values.type == "boolean":
-            values[name] = parameters.switch(name) if name in ASKED else parameters.boolean(name)
+            values[name] = parameters.switch(name) if name in REQUESTABLE else parameters.boolean(name)
         else:
             values[name] = parameters.text(name)
     _warn_of_no_batch(parameters, values["batch_size"])
