@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 def result(handler: Handler, rows: list[InputRow], sizes: tuple[int, ...] = (2, 4)) -> dict[str, str]:
     """What the checks find, by kind."""
-    chart = CheckReport(methods={"handle": SourceLine("h.py", 1)})
+    report = CheckReport(methods={"handle": SourceLine("h.py", 1)})
     model = cast("Any", Model(handler))
-    alone = check_alone(chart, model, rows, 1e-3)
+    alone = check_alone(report, model, rows, 1e-3)
     good = [row for row in rows if row.name in alone]
     if good:
-        check_batches(chart, model, good, alone, sizes, 1e-3)
-        check_bad_row(chart, model, good, alone, 1e-3)
-    return {each.id: each.seen for each in chart.findings}
+        check_batches(report, model, good, alone, sizes, 1e-3)
+        check_bad_row(report, model, good, alone, 1e-3)
+    return {each.id: each.seen for each in report.findings}
 
 
 def number(body: bytes) -> int:
@@ -69,11 +69,11 @@ def test_another_number_of_answers(rows: list[InputRow]) -> None:
 
 def test_no_answer_to_an_input_that_was_made(rows: list[InputRow]) -> None:
     """That is the handler's fault, not that of the input."""
-    chart = CheckReport()
+    report = CheckReport()
 
-    assert check_alone(chart, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
-    assert {each.seen for each in chart.findings} == {"For 1 row the handler returned 0 answers."}
-    assert chart.left_out == {}
+    assert check_alone(report, cast("Any", Model(lambda bodies: [])), rows, 0, generated=True) == {}
+    assert {each.seen for each in report.findings} == {"For 1 row the handler returned 0 answers."}
+    assert report.left_out == {}
 
 
 def test_a_batch_that_fails(rows: list[InputRow]) -> None:
@@ -111,39 +111,41 @@ def test_bad_rows_differ_in_type(rows: list[InputRow]) -> None:
 
 def test_inputs_that_are_refused(rows: list[InputRow]) -> None:
     """The message is told, and its line; nothing is compared. Those that were made are no finding."""
-    chart = CheckReport()
+    report = CheckReport()
 
     def handle(bodies: list[bytes]) -> list[Any]:
         raise ValueError("never")
 
-    assert check_alone(chart, cast("Any", Model(handle)), rows, 0, generated=True) == {}
-    assert chart.findings == []
-    assert "an input that was made is refused" in chart.left_out["answers"]
-    assert check_alone(chart, cast("Any", Model(handle)), rows, 0) == {}
-    assert [(each.id, each.place) for each in chart.findings] == [
+    assert check_alone(report, cast("Any", Model(handle)), rows, 0, generated=True) == {}
+    assert report.findings == []
+    assert "an input that was made is refused" in report.left_out["answers"]
+    assert check_alone(report, cast("Any", Model(handle)), rows, 0) == {}
+    assert [(each.id, each.place) for each in report.findings] == [
         ("input-refused", SourceLine("h.py", 3, "handle"))
     ]
 
 
 def test_a_worker_that_ends(rows: list[InputRow]) -> None:
     """It is told what ended it."""
-    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ends = lambda bodies: len(bodies) == 2
-    alone = check_alone(chart, cast("Any", model), rows, 0)
-    check_batches(chart, cast("Any", model), rows, alone, [2], 0)
+    alone = check_alone(report, cast("Any", model), rows, 0)
+    check_batches(report, cast("Any", model), rows, alone, [2], 0)
     model.ends = lambda bodies: bodies == [b""]
-    check_empty(chart, cast("Any", model), [])
+    check_empty(report, cast("Any", model), [])
 
-    assert [each.seen for each in chart.findings] == ["The worker ended with a batch of 2 rows: Worker died."]
+    assert [each.seen for each in report.findings] == [
+        "The worker ended with a batch of 2 rows: Worker died."
+    ]
 
 
 def test_empty_body_must_not_be_500() -> None:
     """A failure is a finding, a refusal is none."""
-    chart = CheckReport()
-    check_empty(chart, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
-    check_empty(chart, cast("Any", Model(lambda bodies: ["nothing"])), [])
+    report = CheckReport()
+    check_empty(report, cast("Any", Model(lambda bodies: [number(body) for body in bodies])), [])
+    check_empty(report, cast("Any", Model(lambda bodies: ["nothing"])), [])
 
-    assert [each.id for each in chart.findings] == ["empty-body"]
+    assert [each.id for each in report.findings] == ["empty-body"]
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,13 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def examine(wish: CheckOptions) -> CheckReport:
         wishes.append(wish)
-        chart = CheckReport()
+        report = CheckReport()
         if wish.source.endswith("bad.py"):
-            chart.add("wrong-count", "seen")
+            report.add("wrong-count", "seen")
         if not wish.samples:
-            chart.unanswered = "nothing is known"
-        chart.add("gradients-on", "seen")
-        return chart
+            report.unanswered = "nothing is known"
+        report.add("gradients-on", "seen")
+        return report
 
     monkeypatch.setattr(command, "examine", examine)
     return wishes

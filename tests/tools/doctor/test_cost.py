@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def measured(rows: list[InputRow], ms: Callable[[int], float], configured: int = 1) -> CheckReport:
     """The chart of a model whose batches take so many milliseconds by size."""
-    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     model.ms = ms
-    check_cost(chart, cast("Any", model), rows, 8, configured)
-    return chart
+    check_cost(report, cast("Any", model), rows, 8, configured)
+    return report
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_advice_names_a_batch_size(
     rows: list[InputRow], ms: Callable[[int], float], configured: int, seen: str, advice: str
 ) -> None:
     """A size is named that is worth it, unless the model has it; where none is, what would help."""
-    chart = measured(rows, ms, configured)
+    report = measured(rows, ms, configured)
 
-    assert bool(chart.findings) == bool(seen)
-    for each in chart.findings:
+    assert bool(report.findings) == bool(seen)
+    for each in report.findings:
         assert seen in each.seen
         assert each.instead.startswith(advice)
-    assert list(chart.figures["cost"]["ms_by_batch"]) == ["1", "2", "4", "8"]
+    assert list(report.figures["cost"]["ms_by_batch"]) == ["1", "2", "4", "8"]
 
 
 @pytest.mark.parametrize(("factors", "ids"), [((1.0, 1.2, 4.0), []), ((0.97, 1.0, 1.03), ["batch-cost"])])
@@ -64,10 +64,10 @@ def test_advice_needs_more_than_noise(
 ) -> None:
     """Where the times of one size differ more than those of two sizes, no size is advised for or against."""
     turns = itertools.cycle(factors)
-    chart = measured(rows, lambda size: 2.0 * size * next(turns), 8)
+    report = measured(rows, lambda size: 2.0 * size * next(turns), 8)
 
-    assert [each.id for each in chart.findings] == ids
-    assert ("cost of batches" in chart.left_out) is (not ids)
+    assert [each.id for each in report.findings] == ids
+    assert ("cost of batches" in report.left_out) is (not ids)
 
 
 def test_a_cost_below_nothing_is_not_told(rows: list[InputRow]) -> None:
@@ -79,8 +79,8 @@ def test_a_cost_below_nothing_is_not_told(rows: list[InputRow]) -> None:
 
 def test_what_cannot_be_measured(rows: list[InputRow]) -> None:
     """Times that the server does not tell, and failures, are said to be left out."""
-    chart = CheckReport()
-    check_cost(chart, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
+    report = CheckReport()
+    check_cost(report, cast("Any", Model(lambda bodies: [1])), rows, 2, 1)
 
     assert measured(rows, lambda size: 0.0).left_out == {"cost of batches": "its answers are streamed"}
-    assert chart.left_out == {"cost of batches": "a batch of 2 rows fails"}
+    assert report.left_out == {"cost of batches": "a batch of 2 rows fails"}

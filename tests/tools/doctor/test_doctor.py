@@ -49,7 +49,7 @@ _RESULT: Mapping[str, Mapping[str, int]] = {
 
 
 @pytest.fixture(scope="module")
-def charts() -> Mapping[str, CheckReport]:
+def reports() -> Mapping[str, CheckReport]:
     """What is found in each of the broken handlers."""
     rows = {name: [*_ROWS, _NO_ROW] if name == "mixing" else _ROWS for name in _RESULT}
     wishes = [CheckOptions(str(_BROKEN / f"{name}.py"), samples=rows[name]) for name in _RESULT]
@@ -59,27 +59,27 @@ def charts() -> Mapping[str, CheckReport]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _RESULT)
-def test_broken_handler_gets_its_findings(name: str, charts: Mapping[str, CheckReport]) -> None:
+def test_broken_handler_gets_its_findings(name: str, reports: Mapping[str, CheckReport]) -> None:
     """Everything that is wrong with them is found, with its line, and nothing else."""
-    chart = charts[name]
-    lines = {each.id: each.place.line if each.place else 0 for each in chart.findings}
+    report = reports[name]
+    lines = {each.id: each.place.line if each.place else 0 for each in report.findings}
     lines.pop("batch-cost", None)
 
-    assert lines == _RESULT[name], [each.seen for each in chart.findings]
+    assert lines == _RESULT[name], [each.seen for each in report.findings]
 
 
 @pytest.mark.slow
-def test_every_finding_is_shown(charts: Mapping[str, CheckReport]) -> None:
+def test_every_finding_is_shown(reports: Mapping[str, CheckReport]) -> None:
     """The broken handlers have all that can be found."""
-    text = {each.id for chart in charts.values() for each in chart.findings}
+    text = {each.id for report in reports.values() for each in report.findings}
 
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 
 @pytest.mark.slow
-def test_what_was_seen(charts: Mapping[str, CheckReport]) -> None:
+def test_what_was_seen(reports: Mapping[str, CheckReport]) -> None:
     """Findings name the batch, the row, and what was there instead."""
-    seen = {each.id: each.seen for name in ("mixing", "sorting") for each in charts[name].findings}
+    seen = {each.id: each.seen for name in ("mixing", "sorting") for each in reports[name].findings}
 
     assert "In a batch of 2, row 0 (2.json) was answered 0.25 instead of 1.0." in seen["answers-differ"]
     assert seen["order-changed"] == "In a batch of 2, row 0 (2.json) got the answer of 5.json."
@@ -94,12 +94,12 @@ def test_handler_without_faults_has_no_findings(tmp_path: Path) -> None:
         "    def predict(self, rows: list[list[float]]) -> list[float]:\n"
         "        return [sum(row) for row in rows]\n"
     )
-    chart = examine(CheckOptions(str(script), batch_size=3, calls=4))
+    report = examine(CheckOptions(str(script), batch_size=3, calls=4))
 
-    assert [each.seen for each in chart.findings] == []
-    assert "answers in batches of 2 and 3" in chart.checked
-    assert "cost of batches" in chart.checked
-    assert list(chart.left_out) == ["memory, threads and processes"]
+    assert [each.seen for each in report.findings] == []
+    assert "answers in batches of 2 and 3" in report.checked
+    assert "cost of batches" in report.checked
+    assert list(report.left_out) == ["memory, threads and processes"]
 
 
 def test_one_that_does_not_load(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_model_without_inputs_is_not_checked(tmp_path: Path) -> None:
     """Nothing is known of what it takes, so no answer was checked, as the chart says first."""
     script = tmp_path / "echo.py"
     script.write_text("def handle(data, context):\n    return data\n")
-    chart = examine(CheckOptions(str(script)))
+    report = examine(CheckOptions(str(script)))
 
-    assert chart.unanswered.startswith("nothing is known about its inputs")
-    assert "answers alone" not in chart.checked
+    assert report.unanswered.startswith("nothing is known about its inputs")
+    assert "answers alone" not in report.checked
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:

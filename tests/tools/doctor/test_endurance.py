@@ -24,11 +24,11 @@ _MB = 1 << 20
 
 def endured(rows: list[InputRow], calls: int = 200, **changed: Any) -> CheckReport:
     """The chart of a model after many calls."""
-    chart, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
+    report, model = CheckReport(), Model(lambda bodies: [1 for _ in bodies])
     for name, value in changed.items():
         setattr(model, name, value)
-    check_endurance(chart, cast("Any", model), rows, calls)
-    return chart
+    check_endurance(report, cast("Any", model), rows, calls)
+    return report
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_single_calls() -> None:
         training=[Training("self.net", "Net", ["Dropout"]), Training("other", "Linear", [])],
         built=here,
     )
-    chart = CheckReport()
-    check_calls(chart, [call] * 5 + [Called(1, -1, "ValueError: no")], Path("/models/m"))
+    report = CheckReport()
+    check_calls(report, [call] * 5 + [Called(1, -1, "ValueError: no")], Path("/models/m"))
 
-    assert [(each.id, each.seen.partition(" ")[0], each.place) for each in chart.findings] == [
+    assert [(each.id, each.seen.partition(" ")[0], each.place) for each in report.findings] == [
         ("read-per-call", "names.json", here),
         ("read-per-call", "/etc/hosts", None),
         ("built-per-call", "A", here),
@@ -94,18 +94,18 @@ def test_work_of_some_calls() -> None:
     """A file that only some calls read may belong to their input, and the first may load what others use."""
     calls = [Called(1, 1, opened=[Opened(f"/tmp/{number % 2}")]) for number in range(10)]
     calls[0] = Called(1, 1, built=SourceLine("h.py", 5, "handle"))
-    chart = CheckReport()
-    check_calls(chart, calls, Path("/models/m"))
-    check_calls(chart, calls[:2], Path("/models/m"))
+    report = CheckReport()
+    check_calls(report, calls, Path("/models/m"))
+    check_calls(report, calls[:2], Path("/models/m"))
 
-    assert chart.findings == []
-    assert chart.left_out == {"work of each call": "2 calls were made, 4 are needed"}
+    assert report.findings == []
+    assert report.left_out == {"work of each call": "2 calls were made, 4 are needed"}
 
 
 def test_calls_of_asynchronous_handlers_are_not_checked() -> None:
     """Their calls are not seen, and that is said."""
-    chart = CheckReport()
-    check_calls(chart, [], Path("/models/m"))
+    report = CheckReport()
+    check_calls(report, [], Path("/models/m"))
 
-    assert chart.checked == []
-    assert chart.left_out == {"gradients, work of each call": "calls of an asynchronous handler overlap"}
+    assert report.checked == []
+    assert report.left_out == {"gradients, work of each call": "calls of an asynchronous handler overlap"}

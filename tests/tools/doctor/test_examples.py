@@ -66,7 +66,7 @@ _ADDENDS = [InputRow("a", b"1", JSON), InputRow("b", b"2.5", JSON)]
 
 
 @pytest.fixture(scope="module")
-def charts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckReport]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, CheckReport]:
     """What is found in each of them."""
     store = tmp_path_factory.mktemp("store")
     for name, source in _SOURCES.items():
@@ -156,27 +156,27 @@ def mood(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [*sorted(path.parent.name for path in _EXAMPLES.glob("*/README.md")), "workflow, mood"]
 )
-def test_examples_pass_the_check(name: str, charts: Mapping[str, CheckReport]) -> None:
+def test_examples_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
     """Nothing is wrong with an example, and its answers in batches were compared."""
-    check(name, charts)
+    check(name, reports)
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_built_in_handlers_pass_the_check(name: str, charts: Mapping[str, CheckReport]) -> None:
+def test_built_in_handlers_pass_the_check(name: str, reports: Mapping[str, CheckReport]) -> None:
     """Nor with a built-in handler; two are what an example uses."""
     example = {"object_detector": "detector", "text_classifier": "text"}.get(name, name)
-    check(example, charts)
+    check(example, reports)
 
 
-def check(name: str, charts: Mapping[str, CheckReport]) -> None:
+def check(name: str, reports: Mapping[str, CheckReport]) -> None:
     """Asserts that there is no error, only the known warnings, and that answers and memory were looked at."""
-    if name not in charts:
+    if name not in reports:
         pytest.skip("only with MODELSERVER_LONG_TESTS=1")
-    chart = charts[name]
-    result = {each.id: each.seen for each in chart.findings if each.level != "advice"}
+    report = reports[name]
+    result = {each.id: each.seen for each in report.findings if each.level != "advice"}
 
     assert result.keys() == _WARNINGS.get(name, set()), result
-    assert chart.count("error") == 0
-    assert any(each.startswith("answers in batches of 2 and") for each in chart.checked)
-    watched = "memory, threads and processes after 200 calls" in chart.checked
+    assert report.count("error") == 0
+    assert any(each.startswith("answers in batches of 2 and") for each in report.checked)
+    watched = "memory, threads and processes after 200 calls" in report.checked
     assert watched == (name in _WATCHED)

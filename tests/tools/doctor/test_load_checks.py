@@ -30,15 +30,15 @@ def test_slow_unused_import_is_a_finding(tmp_path: Path) -> None:
         Imported("json", 0.0, 0.01, SourceLine("h.py", 2, "<module>")),
         Imported("anyio", 0.3),
     ]
-    chart = CheckReport()
-    check_imports(chart, Reported(imported, 1.25, 0.5), tmp_path)
+    report = CheckReport()
+    check_imports(report, Reported(imported, 1.25, 0.5), tmp_path)
 
-    assert chart.figures["load"] == {
+    assert report.figures["load"] == {
         "import_seconds": 1.25,
         "initialize_seconds": 0.5,
         "packages": {"httpx": 0.9, "anyio": 0.3},
     }
-    assert [(each.id, each.seen) for each in chart.findings] == [
+    assert [(each.id, each.seen) for each in report.findings] == [
         ("import-unused", "httpx takes 1.2 s to import, and h.py does not use it.")
     ]
 
@@ -53,7 +53,7 @@ def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("scikit-learn\n")
     check_requirements(listed, tmp_path, None)
 
-    assert [each.seen for chart in (absent, other) for each in chart.findings] == [
+    assert [each.seen for report in (absent, other) for each in report.findings] == [
         "h.py imports sklearn, and there is no requirements.txt.",
         "h.py imports sklearn, and needs.txt does not name it.",
     ]
@@ -63,10 +63,10 @@ def test_package_missing_from_requirements_is_a_finding(tmp_path: Path) -> None:
 
 def test_network_in_training_mode_is_a_finding() -> None:
     """The mode matters more where layers depend on it."""
-    chart = CheckReport(methods={"load": SourceLine("h.py", 4)})
-    check_training(chart, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
+    report = CheckReport(methods={"load": SourceLine("h.py", 4)})
+    check_training(report, [Training("self.net", "Net", ["BatchNorm2d", "Dropout"])])
 
-    (finding,) = chart.findings
+    (finding,) = report.findings
     assert (finding.level, finding.place) == ("error", SourceLine("h.py", 4))
     assert finding.seen == "self.net (Net) is in training mode, with BatchNorm2d, Dropout."
 

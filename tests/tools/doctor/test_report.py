@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def chart() -> CheckReport:
+def sample_report() -> CheckReport:
     """An error, advice, figures, and something left out."""
     made = CheckReport(
         checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"}
@@ -34,7 +34,7 @@ def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pyt
     """Findings have their line, why they matter and what to write; figures and what is left out follow."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.py").touch()
-    text = as_text("h.py", chart(), tmp_path / "h.py", Style({}))
+    text = as_text("h.py", sample_report(), tmp_path / "h.py", Style({}))
 
     assert text.splitlines() == [
         "h.py: 1 error",
@@ -60,10 +60,10 @@ def test_text_report_lists_findings_and_figures(tmp_path: Path, monkeypatch: pyt
 
 def test_json_report_has_the_findings() -> None:
     """It has the same, with the files of an archive as they are there."""
-    report = as_json("m.mar", chart(), Path("/store/m.mar"), ok=False)
-    first, second = report["findings"]
+    document = as_json("m.mar", sample_report(), Path("/store/m.mar"), ok=False)
+    first, second = document["findings"]
 
-    assert (report["ok"], report["errors"], report["warnings"]) == (False, 1, 0)
+    assert (document["ok"], document["errors"], document["warnings"]) == (False, 1, 0)
     assert {key: first[key] for key in ("id", "level", "file", "line", "function")} == {
         "id": "order-changed",
         "level": "error",
@@ -72,7 +72,7 @@ def test_json_report_has_the_findings() -> None:
         "function": "handle",
     }
     assert (second["file"], second["instead"]) == (None, "Set batchSize: 8.")
-    assert report["not_checked"] == {"order": "one input", "memory": "one input"}
+    assert document["not_checked"] == {"order": "one input", "memory": "one input"}
 
 
 def test_files_are_shown_by_their_paths(tmp_path: Path) -> None:

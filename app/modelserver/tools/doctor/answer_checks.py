@@ -29,7 +29,7 @@ _STRAY: Final = 0.001
 
 
 def check_alone(
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     samples: Sequence[InputRow],
     tolerance: float,
@@ -45,31 +45,31 @@ def check_alone(
         outcome, again = patient.ask([row]), patient.ask([row])
         (answer,), (second,) = outcome.answers, again.answers
         if outcome.ended or again.ended:
-            _note_end(chart, outcome if outcome.ended else again, f"the input {row.name}")
+            _note_end(report, outcome if outcome.ended else again, f"the input {row.name}")
         elif not answer.ok and generated:
             # Any input must get exactly one answer, also one that is refused.
-            if not _note_count(chart, outcome):
-                chart.left_out["answers"] = (
+            if not _note_count(report, outcome):
+                report.left_out["answers"] = (
                     f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
                 )
         elif not answer.ok:
             message = message_of(answer)
-            chart.add(
+            report.add(
                 "input-refused", f"{row.name} was answered {answer.status}: {message}", place_in(message)
             )
-        elif _note_count(chart, outcome):
+        elif _note_count(report, outcome):
             pass
         else:
             alone[row.name] = answer
             if differs := difference(answer, second, tolerance):
-                _note_variance(chart, row, differs)
+                _note_variance(report, row, differs)
     if alone:
-        chart.checked.append("answers alone")
+        report.checked.append("answers alone")
     return alone
 
 
 def check_batches(  # noqa: PLR0917 - what is checked, with what
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     samples: Sequence[InputRow],
     alone: dict[str, Answer],
@@ -81,21 +81,21 @@ def check_batches(  # noqa: PLR0917 - what is checked, with what
         rows = patient.rows(samples, size)
         outcome = patient.ask(rows)
         if outcome.ended:
-            _note_end(chart, outcome, f"a batch of {size} rows")
+            _note_end(report, outcome, f"a batch of {size} rows")
             return
-        if _note_count(chart, outcome) or _note_failure(chart, outcome):
+        if _note_count(report, outcome) or _note_failure(report, outcome):
             return
-        if chart.has("answers-vary"):
+        if report.has("answers-vary"):
             continue
-        _compare(chart, patient, rows, [alone[row.name] for row in rows], outcome, tolerance)
-    if chart.has("answers-vary"):
-        chart.left_out["answers in batches"] = "the answers to the same request vary"
+        _compare(report, patient, rows, [alone[row.name] for row in rows], outcome, tolerance)
+    if report.has("answers-vary"):
+        report.left_out["answers in batches"] = "the answers to the same request vary"
     else:
-        chart.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
+        report.checked.append("answers in batches of " + " and ".join(map(str, sizes)))
 
 
 def check_bad_row(
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     samples: Sequence[InputRow],
     alone: dict[str, Answer],
@@ -108,92 +108,92 @@ def check_bad_row(
         outcome = patient.ask(rows)
         first, refused, last = outcome.answers
         if outcome.ended:
-            _note_end(chart, outcome, f"{bad.name} beside good rows")
+            _note_end(report, outcome, f"{bad.name} beside good rows")
             return
         message = message_of(refused) if not refused.ok else short(refused)
         for row, answer in ((good[0], first), (good[1], last)):
             differs = difference(alone[row.name], answer, tolerance)
-            if differs and not _varies(chart, patient, row, alone[row.name], tolerance):
+            if differs and not _varies(report, patient, row, alone[row.name], tolerance):
                 seen = f"Beside {bad.name}, {row.name} was answered {differs}."
-                chart.add("bad-row-spreads", seen, place_in(message) or chart.method(*_INPUT))
+                report.add("bad-row-spreads", seen, place_in(message) or report.method(*_INPUT))
                 return
         if len(outcome.calls) > 1 and any(not call.is_whole for call in outcome.calls):
             times = f"The handler was called {len(outcome.calls)} times"
-            chart.add(
+            report.add(
                 "bad-row-retried",
                 f"{times} for {bad.name} among two good rows; it was answered {refused.status}: {message}",
-                place_in(message) or chart.method(*_INPUT),
+                place_in(message) or report.method(*_INPUT),
             )
             break
-    chart.checked.append("a bad row among good ones")
+    report.checked.append("a bad row among good ones")
 
 
-def check_empty(chart: CheckReport, patient: Patient, samples: Sequence[InputRow]) -> None:
+def check_empty(report: CheckReport, patient: Patient, samples: Sequence[InputRow]) -> None:
     """A request without a body is the client's mistake."""
     kind = samples[0].content_type if samples and not samples[0].is_json else ""
     (row,) = patient.rows([InputRow("an empty body", b"", kind)], 1)
     outcome = patient.ask([row])
     (answer,) = outcome.answers
     if outcome.ended:
-        _note_end(chart, outcome, "an empty body")
+        _note_end(report, outcome, "an empty body")
     elif answer.status >= 500:
         message = message_of(answer)
         seen = f"An empty body was answered {answer.status}: {message}"
-        chart.add("empty-body", seen, place_in(message) or chart.method(*_INPUT))
-    chart.checked.append("an empty body")
+        report.add("empty-body", seen, place_in(message) or report.method(*_INPUT))
+    report.checked.append("an empty body")
 
 
 def check_workers(
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     samples: Sequence[InputRow],
     alone: dict[str, Answer],
     tolerance: float,
 ) -> None:
     """Another process answers rows as the first one did."""
-    if chart.has("answers-vary"):
-        chart.left_out["answers of another worker"] = "the answers to the same request vary"
+    if report.has("answers-vary"):
+        report.left_out["answers of another worker"] = "the answers to the same request vary"
         return
     patient.renew()
     for row in patient.rows(samples, len(samples)):
         (answer,) = patient.ask([row]).answers
         if differs := difference(alone[row.name], answer, tolerance):
             seen = f"In another worker process, {row.name} was answered {differs}."
-            chart.add("workers-differ", seen, chart.method(*_RESULT))
+            report.add("workers-differ", seen, report.method(*_RESULT))
             break
-    chart.checked.append("answers of another worker")
+    report.checked.append("answers of another worker")
 
 
-def _varies(chart: CheckReport, patient: Patient, row: InputRow, before: Answer, tolerance: float) -> bool:
+def _varies(report: CheckReport, patient: Patient, row: InputRow, before: Answer, tolerance: float) -> bool:
     """Whether an answer is another one without any reason, which is a finding of its own."""
     for _ in range(_TRIES):
-        if chart.has("answers-vary"):
+        if report.has("answers-vary"):
             break
         (again,) = patient.ask([row]).answers
         if differs := difference(before, again, tolerance):
-            _note_variance(chart, row, differs)
-    return chart.has("answers-vary")
+            _note_variance(report, row, differs)
+    return report.has("answers-vary")
 
 
-def _note_variance(chart: CheckReport, row: InputRow, differs: str) -> None:
+def _note_variance(report: CheckReport, row: InputRow, differs: str) -> None:
     seen = f"The same request again: {row.name} was answered {differs}."
-    chart.add("answers-vary", seen, chart.method(*_RESULT))
+    report.add("answers-vary", seen, report.method(*_RESULT))
 
 
 def _compare(  # noqa: PLR0917 - what is compared
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     rows: Sequence[InputRow],
     expected: Sequence[Answer],
     outcome: BatchOutcome,
     tolerance: float,
 ) -> None:
-    size, place = len(rows), chart.method(*_RESULT)
+    size, place = len(rows), report.method(*_RESULT)
     for index, (row, alone, answer) in enumerate(zip(rows, expected, outcome.answers, strict=True)):
         differs = difference(alone, answer, tolerance)
         if not differs:
             continue
-        if _varies(chart, patient, row, alone, tolerance):
+        if _varies(report, patient, row, alone, tolerance):
             return
         if _is_reordered(expected, outcome.answers, tolerance):
             whose = next(
@@ -202,11 +202,11 @@ def _compare(  # noqa: PLR0917 - what is compared
                 if not difference(answer_alone, answer, tolerance)
             )
             seen = f"In a batch of {size}, row {index} ({row.name}) got the answer of {whose}."
-            chart.add("order-changed", seen, place)
+            report.add("order-changed", seen, place)
         else:
             hint = "" if tolerance == 0 else f" The tolerance is {tolerance:g} of the largest number."
             seen = f"In a batch of {size}, row {index} ({row.name}) was answered {differs}.{hint}"
-            chart.add("answers-differ", seen, place)
+            report.add("answers-differ", seen, place)
         return
 
 
@@ -220,13 +220,13 @@ def _is_reordered(expected: Sequence[Answer], actual: Sequence[Answer], toleranc
     return True
 
 
-def _note_count(chart: CheckReport, outcome: BatchOutcome) -> bool:
+def _note_count(report: CheckReport, outcome: BatchOutcome) -> bool:
     """Whether the handler returned another number of answers, or none; that is a finding."""
     for call in outcome.calls:
         if not call.failed and not call.is_whole:
             returned = "no list" if call.answers < 0 else _counted(call.answers, "answer")
             seen = f"For {_counted(call.rows, 'row')} the handler returned {returned}."
-            chart.add("wrong-count", seen, chart.method(*_RESULT))
+            report.add("wrong-count", seen, report.method(*_RESULT))
             return True
     return False
 
@@ -235,19 +235,19 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _note_failure(chart: CheckReport, outcome: BatchOutcome) -> bool:
+def _note_failure(report: CheckReport, outcome: BatchOutcome) -> bool:
     """Whether a batch failed of rows that are answered alone; that is a finding."""
     failed = next((call for call in outcome.calls if call.failed), None)
     if failed is None:
         return False
     seen = f"A call with {failed.rows} rows failed, each of which is answered alone: {failed.error}"
-    chart.add("batch-failed", seen, failed.raised or chart.method(*_INPUT))
+    report.add("batch-failed", seen, failed.raised or report.method(*_INPUT))
     return True
 
 
-def _note_end(chart: CheckReport, outcome: BatchOutcome, what: str) -> None:
+def _note_end(report: CheckReport, outcome: BatchOutcome, what: str) -> None:
     message = next((message_of(answer) for answer in outcome.answers if answer.status >= 500), outcome.ended)
-    chart.add("worker-ended", f"The worker ended with {what}: {message}", chart.method("handle", *_INPUT))
+    report.add("worker-ended", f"The worker ended with {what}: {message}", report.method("handle", *_INPUT))
 
 
 def difference(alone: Answer, other: Answer, tolerance: float) -> str:

@@ -49,13 +49,13 @@ def check(options: argparse.Namespace) -> int:
         },
     )
     with _quiet():
-        chart = examine(wish)
-    failed = chart.count("error") + (chart.count("warning") if options.strict else 0)
-    status = 1 if failed else 3 if chart.unanswered else 0
+        report = examine(wish)
+    failed = report.count("error") + (report.count("warning") if options.strict else 0)
+    status = 1 if failed else 3 if report.unanswered else 0
     if options.json:
-        print(json.dumps(as_json(options.source, chart, file, ok=not status), indent=2, ensure_ascii=False))
+        print(json.dumps(as_json(options.source, report, file, ok=not status), indent=2, ensure_ascii=False))
     else:
-        print(as_text(options.source, chart, file, Style()))
+        print(as_text(options.source, report, file, Style()))
     return status
 
 

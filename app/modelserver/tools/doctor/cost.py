@@ -25,7 +25,7 @@ _CLOSE: Final = 1.15
 
 
 def check_cost(
-    chart: CheckReport, patient: Patient, samples: Sequence[InputRow], largest: int, configured: int
+    report: CheckReport, patient: Patient, samples: Sequence[InputRow], largest: int, configured: int
 ) -> None:
     """Measures batches of growing sizes, and says what size is worth it; ``configured`` is the model's."""
     costs: dict[int, float] = {}
@@ -34,23 +34,23 @@ def check_cost(
         measured = _measured(patient, patient.rows(samples, size))
         if not measured or not any(measured):
             why = f"a batch of {size} rows fails" if measured is None else "its answers are streamed"
-            chart.left_out["cost of batches"] = why
+            report.left_out["cost of batches"] = why
             return
         times[size], costs[size] = measured, statistics.median(measured)
     line = fit_line(costs)
-    chart.figures["cost"] = {
+    report.figures["cost"] = {
         "ms_by_batch": {str(size): round(ms, 3) for size, ms in costs.items()},
         **({} if line is None else {"a_ms": round(line.a_ms, 3), "b_ms": round(line.b_ms, 3)}),
     }
     if line is None:
-        chart.left_out["cost of batches"] = "batches of one size cannot be compared"
+        report.left_out["cost of batches"] = "batches of one size cannot be compared"
         return
     alone, together = costs[1], costs[largest] / largest
     (least, most), (quickest, slowest) = _middle(times[1]), _middle(times[largest])
     if alone >= _NOTHING and least * largest < _GAIN * slowest and most * largest >= _GAIN * quickest:
-        chart.left_out["cost of batches"] = "the measured times vary too much to compare batches"
+        report.left_out["cost of batches"] = "the measured times vary too much to compare batches"
         return
-    chart.checked.append("cost of batches")
+    report.checked.append("cost of batches")
     if alone < _NOTHING:
         return
     seen = f"A row costs {alone:.3g} ms alone, and {together:.3g} ms in a batch of {largest}."
@@ -62,12 +62,12 @@ def check_cost(
             "Compute all rows of a batch at once (one tensor) instead of one after the other; if that is not "
             "possible, batchSize: 1 is as good."
         )
-        chart.add("batch-cost", seen, chart.method("inference", "predict", "handle"), advice)
+        report.add("batch-cost", seen, report.method("inference", "predict", "handle"), advice)
         return
     best = next(size for size in costs if costs[size] / size <= _CLOSE * together)
     if configured < best:
         advice = f"Set batchSize: {best} in model-config.yaml, or batch_size={best} at the registration."
-        chart.add("batch-cost", seen, None, advice)
+        report.add("batch-cost", seen, None, advice)
 
 
 def _middle(times: Sequence[float]) -> tuple[float, float]:

@@ -59,53 +59,53 @@ class CheckOptions:
 
 def examine(wish: CheckOptions) -> CheckReport:
     """Loads the model and checks it. Raises ModelServerError and ConfigError for what is no model."""
-    chart = CheckReport()
+    report = CheckReport()
     options = {} if wish.batch_size is None else {"batch_size": wish.batch_size}
     try:
         patient = Patient(wish.source, model_file=wish.model_file, settings={**wish.settings, **options})
         with patient:
-            _examine(chart, patient, wish)
+            _examine(report, patient, wish)
     except StartFailed as failure:
         message = without_quote(failure.message.partition("': ")[2] or failure.message)
-        chart.add("load-failed", message, place_in(message))
+        report.add("load-failed", message, place_in(message))
     except WorkerGone as gone:
-        chart.left_out["further checks"] = "the worker ended, and no other one could load the model"
-        chart.add("worker-ended", without_quote(str(gone)) or "The worker ended.")
-    chart.findings.sort(key=lambda each: ("error", "warning", "advice").index(each.level))
-    return chart
+        report.left_out["further checks"] = "the worker ended, and no other one could load the model"
+        report.add("worker-ended", without_quote(str(gone)) or "The worker ended.")
+    report.findings.sort(key=lambda each: ("error", "warning", "advice").index(each.level))
+    return report
 
 
-def _examine(chart: CheckReport, patient: Patient, wish: CheckOptions) -> None:
+def _examine(report: CheckReport, patient: Patient, wish: CheckOptions) -> None:
     model, loaded = patient.client.model, patient.loaded
     folder, configured = model.archive.model_dir, model.options.batch_size
-    chart.methods = dict(loaded.methods)
-    chart.checked.append("loading")
-    check_imports(chart, loaded, folder)
-    check_requirements(chart, folder, model.archive.manifest.requirements_file)
-    check_training(chart, loaded.training)
+    report.methods = dict(loaded.methods)
+    report.checked.append("loading")
+    check_imports(report, loaded, folder)
+    check_requirements(report, folder, model.archive.manifest.requirements_file)
+    check_training(report, loaded.training)
     largest = wish.batch_size or patient.grow(max(configured, LARGEST))
     samples = list(wish.samples) or made_samples(model, loaded.base)
     made = not wish.samples
-    alone = check_alone(chart, patient, samples, wish.tolerance, generated=made) if samples else {}
+    alone = check_alone(report, patient, samples, wish.tolerance, generated=made) if samples else {}
     samples = [sample for sample in samples if sample.name in alone]
     if samples:
-        measurable = _check_batches(chart, patient, samples, alone, wish, largest)
-        check_endurance(chart, patient, samples, wish.calls)
+        measurable = _check_batches(report, patient, samples, alone, wish, largest)
+        check_endurance(report, patient, samples, wish.calls)
         if measurable:
-            check_cost(chart, patient, samples, largest, configured)
+            check_cost(report, patient, samples, largest, configured)
     else:
-        why = "no input was answered" if wish.samples else chart.left_out.get("answers", _NO_INPUT)
-        chart.unanswered = why
+        why = "no input was answered" if wish.samples else report.left_out.get("answers", _NO_INPUT)
+        report.unanswered = why
         for name in ("answers", "answers in batches", "memory, threads and processes", "cost of batches"):
-            chart.left_out[name] = why
-    check_empty(chart, patient, samples)
+            report.left_out[name] = why
+    check_empty(report, patient, samples)
     if samples:
-        check_calls(chart, patient.calls, folder)
-        check_workers(chart, patient, samples, alone, wish.tolerance)
+        check_calls(report, patient.calls, folder)
+        check_workers(report, patient, samples, alone, wish.tolerance)
 
 
 def _check_batches(  # noqa: PLR0917 - what is checked, and with what
-    chart: CheckReport,
+    report: CheckReport,
     patient: Patient,
     samples: Sequence[InputRow],
     alone: dict[str, Answer],
@@ -114,16 +114,16 @@ def _check_batches(  # noqa: PLR0917 - what is checked, and with what
 ) -> bool:
     """Whether the cost of batches can be measured."""
     if len(samples) == 1:
-        chart.left_out["order"] = _ONE_INPUT
+        report.left_out["order"] = _ONE_INPUT
     sizes = sorted({min(2, largest), largest} - {1})
     if sizes:
-        check_batches(chart, patient, samples, alone, sizes, wish.tolerance)
-        if not chart.has(*_NO_BATCHES):
-            check_bad_row(chart, patient, samples, alone, wish.tolerance)
+        check_batches(report, patient, samples, alone, sizes, wish.tolerance)
+        if not report.has(*_NO_BATCHES):
+            check_bad_row(report, patient, samples, alone, wish.tolerance)
     else:
-        chart.left_out["answers in batches"] = "the batch size is 1"
+        report.left_out["answers in batches"] = "the batch size is 1"
     options = patient.client.model.options
     if options.continuous_batching or options.async_communication:
-        chart.left_out["cost of batches"] = "requests join and leave one by one"
+        report.left_out["cost of batches"] = "requests join and leave one by one"
         return False
-    return bool(sizes) and not chart.has(*_NO_BATCHES)
+    return bool(sizes) and not report.has(*_NO_BATCHES)

@@ -63,27 +63,27 @@ class EnduranceRun:
         )
 
 
-def check_endurance(chart: CheckReport, patient: Patient, samples: Sequence[InputRow], calls: int) -> None:
+def check_endurance(report: CheckReport, patient: Patient, samples: Sequence[InputRow], calls: int) -> None:
     """Asks one row at a time, so many times, unless that takes more than a minute."""
     watch = _watch(patient, samples, calls)
     if watch is None or watch.calls < FEWEST:
         made = "the worker ended, or was too slow" if watch is None else f"{watch.calls} calls were made"
-        chart.left_out["memory, threads and processes"] = f"{made}, {FEWEST} calls are needed"
+        report.left_out["memory, threads and processes"] = f"{made}, {FEWEST} calls are needed"
         return
     first, last = watch.looks[0], watch.looks[-1]
-    chart.figures["memory"] = {
+    report.figures["memory"] = {
         "calls": watch.calls,
         "before_mb": round(first.resident / _MB, 1),
         "after_mb": round(last.resident / _MB, 1),
     }
-    chart.checked.append(f"memory, threads and processes after {watch.calls} calls")
-    left = [_check_left(chart, what, watch) for what in ("threads", "processes")]
+    report.checked.append(f"memory, threads and processes after {watch.calls} calls")
+    left = [_check_left(report, what, watch) for what in ("threads", "processes")]
     if not any(left):
-        _check_memory(chart, patient, samples, watch)
+        _check_memory(report, patient, samples, watch)
 
 
 def _check_memory(
-    chart: CheckReport, patient: Patient, samples: Sequence[InputRow], watch: EnduranceRun
+    report: CheckReport, patient: Patient, samples: Sequence[InputRow], watch: EnduranceRun
 ) -> None:
     """Memory that grows, and goes on growing: what only fills up, such as a cache, does not."""
     early = watch.growth()
@@ -91,17 +91,19 @@ def _check_memory(
         return
     longer = _watch(patient, samples, _LONGER * watch.calls)
     if longer is None:
-        chart.left_out["growth of memory"] = f"it grew in {watch.calls} calls, and more took too long to tell"
+        report.left_out["growth of memory"] = (
+            f"it grew in {watch.calls} calls, and more took too long to tell"
+        )
         return
     late, whole = longer.growth(_STEADY), watch.calls + longer.calls
-    place = chart.method("handle", "predict", "inference", "postprocess")
+    place = report.method("handle", "predict", "inference", "postprocess")
     if early[0] and late[0]:
         first, last = (each.looks[at].resident / _MB for each, at in ((watch, 0), (longer, -1)))
         seen = f"Memory grew from {first:.0f} to {last:.0f} MiB in {whole} calls"
-        chart.add("memory-grows", f"{seen}, {late[0] / 1024:.0f} KiB with each.", place)
+        report.add("memory-grows", f"{seen}, {late[0] / 1024:.0f} KiB with each.", place)
     elif early[1] and late[1]:
         seen = f"Each call leaves {late[1]:.1f} objects behind, without end in {whole} calls."
-        chart.add("memory-grows", seen, place)
+        report.add("memory-grows", seen, place)
 
 
 def _watch(patient: Patient, samples: Sequence[InputRow], calls: int) -> EnduranceRun | None:
@@ -132,7 +134,7 @@ def _least(steps: Sequence[int], worth: float, steady: float) -> float:
     return sum(steps) / len(steps)
 
 
-def _check_left(chart: CheckReport, what: Literal["threads", "processes"], watch: EnduranceRun) -> bool:
+def _check_left(report: CheckReport, what: Literal["threads", "processes"], watch: EnduranceRun) -> bool:
     """Whether calls leave some behind, which is a finding."""
     counts: list[int] = [getattr(look, what) for look in watch.looks]
     if min(_steps(counts[1:])) <= 0 or counts[-1] - counts[1] < watch.calls / _OFTEN:
@@ -143,30 +145,30 @@ def _check_left(chart: CheckReport, what: Literal["threads", "processes"], watch
         None,
     )
     seen = f"The worker had {counts[0]} {what} before {watch.calls} calls, and {counts[-1]} after."
-    chart.add(f"{what}-left", seen, place or chart.method("handle", "predict"))
+    report.add(f"{what}-left", seen, place or report.method("handle", "predict"))
     return True
 
 
-def check_calls(chart: CheckReport, calls: Sequence[Called], folder: Path) -> None:
+def check_calls(report: CheckReport, calls: Sequence[Called], folder: Path) -> None:
     """What single calls did that belongs elsewhere."""
     if not calls:
-        chart.left_out["gradients, work of each call"] = "calls of an asynchronous handler overlap"
+        report.left_out["gradients, work of each call"] = "calls of an asynchronous handler overlap"
         return
     whole = [call for call in calls if not call.failed]
-    _check_repeated(chart, whole, folder)
+    _check_repeated(report, whole, folder)
     for call in whole:
         if call.has_gradients:
             seen = "The network computes with gradients, which nothing uses."
-            place = call.gradients or chart.method("inference", "predict", "handle")
-            chart.add("gradients-on", seen, place)
+            place = call.gradients or report.method("inference", "predict", "handle")
+            report.add("gradients-on", seen, place)
             break
-    check_training(chart, [each for call in whole for each in call.training])
-    chart.checked += ["gradients", "work of each call"]
+    check_training(report, [each for call in whole for each in call.training])
+    report.checked += ["gradients", "work of each call"]
 
 
-def _check_repeated(chart: CheckReport, calls: Sequence[Called], folder: Path) -> None:
+def _check_repeated(report: CheckReport, calls: Sequence[Called], folder: Path) -> None:
     if len(calls) < _FEW:
-        chart.left_out["work of each call"] = f"{len(calls)} calls were made, {_FEW} are needed"
+        report.left_out["work of each call"] = f"{len(calls)} calls were made, {_FEW} are needed"
         return
     counted = Counter(path for call in calls for path in dict.fromkeys(each.path for each in call.opened))
     places: dict[str, SourceLine | None] = {}
@@ -176,7 +178,9 @@ def _check_repeated(chart: CheckReport, calls: Sequence[Called], folder: Path) -
     for path, count in counted.items():
         if count >= _MOST_OF_THE_CALLS * len(calls):
             name = path.removeprefix(f"{folder}/")
-            chart.add("read-per-call", f"{name} is read in every call.", places[path])
+            report.add("read-per-call", f"{name} is read in every call.", places[path])
     built = [call.built for call in calls if call.built is not None]
     if len(built) >= _MOST_OF_THE_CALLS * len(calls):
-        chart.add("built-per-call", "A network is built, or its weights are loaded, in every call.", built[0])
+        report.add(
+            "built-per-call", "A network is built, or its weights are loaded, in every call.", built[0]
+        )

@@ -45,11 +45,11 @@ _NAME: Final = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _EGG: Final = re.compile(r"#egg=([A-Za-z0-9._-]+)|/([A-Za-z0-9._-]+?)(?:\.git)?(?:@|$)")
 
 
-def check_imports(chart: CheckReport, loaded: Reported, folder: Path) -> None:
+def check_imports(report: CheckReport, loaded: Reported, folder: Path) -> None:
     """What loading costs, and what of it is for nothing."""
     whole = loaded.import_seconds + loaded.initialize_seconds
     large = [each for each in loaded.imported if each.own >= _SHARE * whole][:_MOST_PACKAGES]
-    chart.figures["load"] = {
+    report.figures["load"] = {
         "import_seconds": round(loaded.import_seconds, 3),
         "initialize_seconds": round(loaded.initialize_seconds, 3),
         "packages": {each.name: round(each.own, 3) for each in large},
@@ -60,42 +60,42 @@ def check_imports(chart: CheckReport, loaded: Reported, folder: Path) -> None:
     for each in loaded.imported:
         place = each.place
         if place and each.total >= _COSTLY and (each.name, place.file, place.line) in unused:
-            chart.add(
+            report.add(
                 "import-unused",
                 f"{each.name} takes {each.total:.1f} s to import, and {place.file} does not use it.",
                 place,
             )
-    chart.checked.append("imports")
+    report.checked.append("imports")
 
 
-def check_requirements(chart: CheckReport, folder: Path, requirements_file: str | None) -> None:
+def check_requirements(report: CheckReport, folder: Path, requirements_file: str | None) -> None:
     """Packages that the model's own code imports and no requirements.txt names."""
     file = folder / (requirements_file or "requirements.txt")
     text = file.read_text("utf-8", "replace") if file.is_file() else None
     for package, place in missing(imports_of(folder), text).items():
         lacks = f"{file.name} does not name it" if text is not None else "there is no requirements.txt"
         named = distribution_of(package)
-        chart.add(
+        report.add(
             "not-required",
             f"{place.file} imports {package}, and {lacks}.",
             place,
             f"Write {named} into requirements.txt, pack it with --requirements-file, and set "
             "install_py_dep_per_model=true.",
         )
-    chart.checked.append("requirements")
+    report.checked.append("requirements")
 
 
-def check_training(chart: CheckReport, networks: Iterable[Training]) -> None:
+def check_training(report: CheckReport, networks: Iterable[Training]) -> None:
     """Networks that compute as if they were trained."""
-    place = chart.method("initialize", "load", "handle")
+    place = report.method("initialize", "load", "handle")
     for each in networks:
         network = f"{each.name} ({each.kind}) is in training mode"
         if each.layers:
-            chart.add("training-mode", f"{network}, with {', '.join(each.layers)}.", place)
+            report.add("training-mode", f"{network}, with {', '.join(each.layers)}.", place)
         else:
-            chart.add("training-mode-unused", f"{network}.", place)
-    if "training mode" not in chart.checked:
-        chart.checked.append("training mode")
+            report.add("training-mode-unused", f"{network}.", place)
+    if "training mode" not in report.checked:
+        report.checked.append("training mode")
 
 
 @dataclass(frozen=True, slots=True)

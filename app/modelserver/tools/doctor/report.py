@@ -19,27 +19,27 @@ _WIDTH: Final = 100
 _INDENT: Final = 10
 
 
-def as_text(source: str, chart: CheckReport, file: Path | None, style: Style) -> str:
+def as_text(source: str, report: CheckReport, file: Path | None, style: Style) -> str:
     """The report; ``file`` is the script that is checked, if it is one."""
-    lines = [f"{style(from_here(source), BOLD)}: {verdict(chart)}", ""]
-    for finding in chart.findings:
+    lines = [f"{style(from_here(source), BOLD)}: {verdict(report)}", ""]
+    for finding in report.findings:
         lines += [*_finding_lines(finding, file, style), ""]
-    lines += [f"{style(name, DIM)} {text}" for name, text in _figures(chart.figures)]
-    lines += _list("checked", chart.checked, style)
+    lines += [f"{style(name, DIM)} {text}" for name, text in _figures(report.figures)]
+    lines += _list("checked", report.checked, style)
     reasons: dict[str, list[str]] = {}
-    for what, why in chart.left_out.items():
+    for what, why in report.left_out.items():
         reasons.setdefault(why, []).append(what)
     lines += _list("left out", [f"{', '.join(whats)} ({why})" for why, whats in reasons.items()], style)
     return "\n".join(lines)
 
 
-def as_json(source: str, chart: CheckReport, file: Path | None, *, ok: bool) -> dict[str, Any]:
+def as_json(source: str, report: CheckReport, file: Path | None, *, ok: bool) -> dict[str, Any]:
     """The report as the flag ``--json`` prints it."""
     return {
         "source": source,
         "ok": ok,
-        "errors": chart.count("error"),
-        "warnings": chart.count("warning"),
+        "errors": report.count("error"),
+        "warnings": report.count("warning"),
         "findings": [
             {
                 "id": finding.id,
@@ -51,20 +51,20 @@ def as_json(source: str, chart: CheckReport, file: Path | None, *, ok: bool) -> 
                 "line": None if finding.place is None else finding.place.line,
                 "function": None if finding.place is None else finding.place.function or None,
             }
-            for finding in chart.findings
+            for finding in report.findings
         ],
-        "checked": chart.checked,
-        "not_checked": chart.left_out,
-        "figures": chart.figures,
+        "checked": report.checked,
+        "not_checked": report.left_out,
+        "figures": report.figures,
     }
 
 
-def verdict(chart: CheckReport) -> str:
+def verdict(report: CheckReport) -> str:
     """Whether answers were checked, and how many findings of each level there are."""
-    counts = ((chart.count("error"), "error"), (chart.count("warning"), "warning"))
+    counts = ((report.count("error"), "error"), (report.count("warning"), "warning"))
     parts = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
-    if chart.unanswered:
-        parts.insert(0, f"no answer was checked ({chart.unanswered})")
+    if report.unanswered:
+        parts.insert(0, f"no answer was checked ({report.unanswered})")
     return ", ".join(parts) or "nothing is wrong"
 
 
