@@ -37,7 +37,7 @@ def test_own_cgroups_are_read() -> None:
     assert parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
 
 
-def test_version_2_memory_of_the_tightest_group(tmp_path: Path) -> None:
+def test_tightest_group_of_version_2_limits_memory(tmp_path: Path) -> None:
     """Of the own group and those above, the one with the least left; files in memory can be given back."""
     _write(tmp_path / "own", "0::/pod/container\n")
     _version_2(tmp_path / "fs/pod/container", "9000", 1000)
@@ -47,7 +47,7 @@ def test_version_2_memory_of_the_tightest_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["memory/docker/x", "memory"])
-def test_version_1_memory(tmp_path: Path, folder: str) -> None:
+def test_version_1_memory_is_read(tmp_path: Path, folder: str) -> None:
     """The container's own group may be shown as the controller's root; the largest number is no limit."""
     _write(tmp_path / "own", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n")
     group = tmp_path / "fs" / folder
@@ -106,7 +106,7 @@ def test_available_memory_is_the_lesser(tmp_path: Path) -> None:
     assert available_memory(tmp_path / "none", tmp_path / "none", tmp_path / "none") == float("inf")
 
 
-def test_seconds_of_processors(tmp_path: Path) -> None:
+def test_seconds_of_processors_are_read(tmp_path: Path) -> None:
     """Version 2 counts microseconds, version 1 nanoseconds; without either nobody counts."""
     _write(tmp_path / "own", "0::/pod\n")
     assert cpu_seconds(tmp_path / "fs", tmp_path / "own") is None

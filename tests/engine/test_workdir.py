@@ -37,7 +37,7 @@ def test_work_directory(temp: Path) -> None:
     assert list(temp.iterdir()) == []
 
 
-def test_left_overs(temp: Path) -> None:
+def test_left_overs_are_removed(temp: Path) -> None:
     """What processes that are gone left is swept away, also if another has their number, as in a container
     that was killed and restarted; what belongs to a living one, or to nobody known, stays (F48).
     """

@@ -48,7 +48,7 @@ def test_helpers_start_quickly(module: str) -> None:
     assert foreign.isdisjoint(ended.stdout.split())
 
 
-async def test_results_and_errors(helpers: Helpers) -> None:
+async def test_results_and_errors_are_returned(helpers: Helpers) -> None:
     """A function's result comes back, and so does what it refuses; one process does it all."""
     first = await helpers.call(5.0, heavy_work.whoami)
 
@@ -58,7 +58,7 @@ async def test_results_and_errors(helpers: Helpers) -> None:
     assert await helpers.call(5.0, heavy_work.whoami) == first != os.getpid()
 
 
-async def test_unforeseen_errors(helpers: Helpers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unforeseen_errors_are_reported(helpers: Helpers, caplog: pytest.LogCaptureFixture) -> None:
     """What nobody foresaw is in the log, not in the answer."""
     with pytest.raises(InternalError, match="its log says why"):
         await helpers.call(5.0, heavy_work.fail, "secret")

@@ -76,7 +76,7 @@ def message(logger, loop, recorder, *, target="/predictions/m", method="POST") -
     return recorder.records[0].getMessage().split(" - ", 1)[1]
 
 
-def test_line(logger, loop, recorder):
+def test_line_has_time_client_request_and_status(logger, loop, recorder):
     """A line has time, client, request line with query, status and whole milliseconds (reference 15.5)."""
     log = access_log(logger, loop)
     log.log("127.0.0.1:5000", "POST", "/models?url=a.mar", "1.1", 200, 0.0129)
@@ -88,7 +88,7 @@ def test_line(logger, loop, recorder):
     )
 
 
-def test_probes(logger, loop, recorder):
+def test_successful_health_checks_are_left_out(logger, loop, recorder):
     """Where health checks are not wanted, those that fail still have their line, and so has all else."""
     log = AccessLog(logger=logger, probes=False)
     log.start(loop)
@@ -111,7 +111,7 @@ def test_probes(logger, loop, recorder):
     ]
 
 
-def test_grpc_line(logger, loop, recorder):
+def test_grpc_calls_are_logged_as_http2(logger, loop, recorder):
     """A gRPC call is an HTTP/2.0 line with the code's number."""
     log = access_log(logger, loop)
     log.log("127.0.0.1:5000", "gRPC", "pkg.Service/Ping", "2.0", 0, 0.001)
@@ -193,14 +193,14 @@ def test_unstamped_lines_are_records_of_their_own(logger, loop, recorder):
     assert {record.created for record in recorder.records} == {1717098363.625}
 
 
-def test_injection(logger, loop, recorder):
+def test_line_breaks_and_quotes_are_escaped(logger, loop, recorder):
     """Line breaks and quotes in a request cannot forge a line or a field (F13)."""
     line = message(logger, loop, recorder, target='/a" 200 0\r\n/1.2.3.4 "GET /b', method="GE\nT")
 
     assert line == ('/127.0.0.1:5000 "GE\\nT /a%22 200 0\\r\\n/1.2.3.4 %22GET /b HTTP/1.1" 200 12')
 
 
-def test_credentials(logger, loop, recorder):
+def test_credentials_are_masked(logger, loop, recorder):
     """The query stays, the user and password of a URL in it do not, wherever the line is cut."""
     line = message(logger, loop, recorder, target="/models?url=https://me:secret@h/m.mar&batch_size=8")
     assert '"POST /models?url=https://***@h/m.mar&batch_size=8 HTTP/1.1"' in line

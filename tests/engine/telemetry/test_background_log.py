@@ -149,7 +149,7 @@ def look_up() -> Exception:
         return error
 
 
-def test_few_tracebacks_from_one_place() -> None:
+def test_tracebacks_from_one_place_are_limited() -> None:
     """From each place a few tracebacks are logged in a time; the next one after it says how many were not."""
     log = Log()
     for number in range(MOST + 7):
@@ -163,7 +163,7 @@ def test_few_tracebacks_from_one_place() -> None:
     assert log.messages[-2:] == ["connection %s (7 more of these were not logged)", "connection b"]
 
 
-def test_lines_without_tracebacks() -> None:
+def test_lines_without_tracebacks_are_not_limited() -> None:
     """All records without a traceback are logged."""
     log = Log()
     for _ in range(MOST + 7):
@@ -172,7 +172,7 @@ def test_lines_without_tracebacks() -> None:
     assert len(log.messages) == MOST + 7
 
 
-def test_loggers_of_connections() -> None:
+def test_loggers_of_connections_are_limited() -> None:
     """The limit is on the loggers themselves, whatever handles their records, and there once."""
     for _ in range(2):
         limit_tracebacks()

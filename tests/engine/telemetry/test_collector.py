@@ -29,7 +29,7 @@ def script(path: Path, text: str) -> str:
     return f"'{path / 'collect.py'}' --gpu 0"
 
 
-def test_lines() -> None:
+def test_lines_are_parsed() -> None:
     """Lines in the format of reference 15.4 are read; all others are passed over."""
     assert list(parse_readings(LINES)) == [
         CollectedMetric("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
@@ -56,20 +56,20 @@ async def test_collector_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "took longer than 0.2 s" in caplog.text
 
 
-async def test_no_such_python(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_python_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be started is told, and tried again the next time."""
     assert await Collector("collect.py", "/no/such/python").read() == []
     assert "cannot be started" in caplog.text
 
 
 @pytest.mark.parametrize("command", ["", "'open"])
-def test_no_command(command: str) -> None:
+def test_empty_command_is_refused(command: str) -> None:
     """A command that is none stops the start."""
     with pytest.raises(ConfigError, match="system_metrics_cmd"):
         Collector(command, sys.executable)
 
 
-def test_shown() -> None:
+def test_collected_metrics_are_shown() -> None:
     """What has a family is shown under its labels; the server's own metrics cannot be set from outside."""
     config = "ts_metrics: {gauge: [{name: CPUUtilization, unit: Percent, dimensions: [Level, Hostname]}],"
     config += " counter: [{name: Own, unit: Count, dimensions: [Hostname]}],"

@@ -145,7 +145,7 @@ def gpus(nvml: FakeNvml) -> Gpus:
         (" 1 , 2 ", [2, 3]),
     ],
 )
-def test_visible_devices(
+def test_visible_devices_are_read_as_cuda_does(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[int]
 ) -> None:
     """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first device that does not exist, none if one is
@@ -209,7 +209,7 @@ def test_gpu_ids_are_positions_among_the_visible(nvml: FakeNvml) -> None:
     assert gpus.usage(None) == gpus.usage(-1) == "N/A"
 
 
-def test_memory(gpus: Gpus) -> None:
+def test_memory_of_a_gpu_is_read(gpus: Gpus) -> None:
     """What is free, what is used, and by whom where that is known."""
     gpus.read()
 

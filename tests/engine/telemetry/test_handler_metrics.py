@@ -35,7 +35,7 @@ def samples(registry: MetricRegistry) -> list[str]:
     return [line for line in registry.render().decode().splitlines() if not line.startswith("#")]
 
 
-def test_known_metrics(registry, metrics):
+def test_known_metrics_are_recorded(registry, metrics):
     """PredictionTime carries TorchServe's help, type and labels, the host added."""
     metrics.record("PredictionTime", 83.13, "ms", "GAUGE", DIMENSIONS)
     text = registry.render(["PredictionTime"]).decode().splitlines()
@@ -47,7 +47,7 @@ def test_known_metrics(registry, metrics):
     ]
 
 
-def test_kinds(registry, metrics):
+def test_each_kind_is_recorded(registry, metrics):
     """Counters add, gauges take the last value, histograms observe."""
     for value in (1, 2):
         metrics.record("c", value, "count", "counter", DIMENSIONS)
@@ -61,7 +61,7 @@ def test_kinds(registry, metrics):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_values_that_would_spoil_a_counter(registry, metrics, value):
+def test_negative_and_infinite_values_are_ignored(registry, metrics, value):
     """Counters never go down and never become infinite."""
     metrics.record("c", 1, "count", "counter", DIMENSIONS)
     metrics.record("c", value, "count", "counter", DIMENSIONS)

@@ -75,7 +75,7 @@ def test_files_are_not_for_everybody(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
 
 
-def test_server_lines(tmp_path, logs):
+def test_server_lines_have_level_thread_and_logger(tmp_path, logs):
     """ts_log has time, padded level, thread, logger and message, libraries from WARN."""
     logging.getLogger("modelserver.server").info("started %d", 1)
     logging.getLogger("modelserver.server").critical("gone")
@@ -90,7 +90,7 @@ def test_server_lines(tmp_path, logs):
     assert len(lines) == 3
 
 
-def test_model_output(tmp_path, logs):
+def test_model_output_goes_to_model_log(tmp_path, logs):
     """A worker's output goes to model_log alone, under the worker's name and stream."""
     print_as("W-9000-m_1.0-stdout", "hello")
     print_as("W-9000-m_1.0-stderr", "oh no", logging.WARNING)
@@ -122,7 +122,7 @@ def test_blocks_and_tracebacks_are_indented(tmp_path, logs):
     assert [line for line in lines if line[0] != " "] == [lines[0], lines[2]]
 
 
-def test_metrics_lines(tmp_path, logs):
+def test_metrics_lines_have_a_time(tmp_path, logs):
     """Metrics logs have a time and the metric."""
     logging.getLogger("modelserver.metrics").info("A.Count:1.0")
     logging.getLogger("modelserver.model_metrics").info("B.ms:1.0")
@@ -131,7 +131,7 @@ def test_metrics_lines(tmp_path, logs):
     assert re.fullmatch(rf"{STAMP} - B\.ms:1\.0\n", (tmp_path / "model_metrics.log").read_text())
 
 
-def test_console(tmp_path, capsys):
+def test_console_prints_everything(tmp_path, capsys):
     """With the console on, everything is printed too."""
     logs = setup_logging(tmp_path, console=True)
     for name in LOGGERS:
@@ -163,7 +163,7 @@ def test_console_off_prints_nothing(logs, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_no_files(tmp_path, capsys):
+def test_without_files_lines_are_printed(tmp_path, capsys):
     """Lines are only printed, and no folder is made."""
     logs = setup_logging(tmp_path / "logs", files=False, console=False)
     print_as("W-9000-m_1.0-stdout", "a line of a worker")
@@ -173,7 +173,7 @@ def test_no_files(tmp_path, capsys):
     assert not (tmp_path / "logs").exists()
 
 
-def test_metrics_directory(tmp_path):
+def test_metrics_logs_may_have_their_own_directory(tmp_path):
     """Metrics logs may have a directory of their own."""
     setup_logging(tmp_path / "a", metrics_dir=tmp_path / "b", console=False).close()
 
@@ -214,7 +214,7 @@ def test_full_disk_is_reported_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("--- Logging error ---") == 1
 
 
-def test_rotation(tmp_path, monkeypatch):
+def test_full_file_is_rotated(tmp_path, monkeypatch):
     """A file that is full makes room, and five predecessors are kept."""
     monkeypatch.setattr("modelserver.engine.telemetry.logs.ROTATE_BYTES", 100)
     handler = LogFile(tmp_path / "x.log", PlainFormatter())
@@ -252,7 +252,7 @@ def test_config_replaces_the_default(tmp_path, suffix):
     assert not (tmp_path / "logs").exists()
 
 
-def test_ini_config(tmp_path):
+def test_ini_config_is_read(tmp_path):
     """The ini form of Python's logging works too."""
     path = tmp_path / "logging.ini"
     path.write_text(
@@ -290,7 +290,7 @@ def test_log4j_is_accepted_with_one_warning(tmp_path, name):
         ("missing.ini", None),
     ],
 )
-def test_bad_config(tmp_path, name, content):
+def test_bad_config_is_refused(tmp_path, name, content):
     """A configuration that cannot be used stops the start and names the file (F60)."""
     path = tmp_path / name
     if content is not None:

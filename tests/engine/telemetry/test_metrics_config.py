@@ -46,7 +46,7 @@ def made(**options: Any) -> ServerMetrics:
     return ServerMetrics(hostname="h", config=parse_metrics_config(CONFIG), **options)
 
 
-def test_items() -> None:
+def test_items_are_read() -> None:
     """Sections, kinds and anchors are read; handlers' metrics get the host's name as a dimension."""
     config = parse_metrics_config(CONFIG)
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_understood(text: str, problem: str) -> None:
         ("name: Words", "name: 3", 20),
     ],
 )
-def test_the_line_of_a_mistake(right: str, wrong: str, line: int) -> None:
+def test_mistakes_are_reported_with_their_line(right: str, wrong: str, line: int) -> None:
     """It is the line of the key, or of what lacks it."""
     text = CONFIG.partition("model_metrics:")[0] if right == "model_metrics:" else CONFIG
     text = text + wrong if right == "model_metrics:" else text.replace(right, wrong, 1)
@@ -102,7 +102,7 @@ def test_the_line_of_a_mistake(right: str, wrong: str, line: int) -> None:
         parse_metrics_config(text)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     """The message names the setting and the file."""
     (tmp_path / "bad.yaml").write_bytes(b"\xff")
     for name, problem in (("none.yaml", "No such file"), ("bad.yaml", "not UTF-8")):
@@ -137,7 +137,7 @@ def test_labels_and_units_of_the_list() -> None:
     assert not any(line.startswith("OnlyListed") for line in lines)
 
 
-def test_metrics_of_handlers() -> None:
+def test_metrics_of_handlers_follow_the_config() -> None:
     """A listed one has the file's type and unit; others are dropped, unless they are detected."""
     for detect in (False, True):
         metrics = made(auto_detect=detect)
@@ -165,7 +165,7 @@ def test_listed_metrics_outlive_their_model() -> None:
     assert not any(line.startswith("Words") for line in rendered(metrics))
 
 
-def test_wrong_number_of_dimensions(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_number_of_dimensions_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """Such a value is dropped, with one error in the log."""
     metrics = made()
     model = metrics.model("m", "1.0")

@@ -23,7 +23,7 @@ def rendered(registry: MetricRegistry, *names: str) -> list[str]:
     return registry.render(names).decode().splitlines()
 
 
-def test_counter_text():
+def test_counter_keeps_its_exact_name():
     """A counter keeps its exact name, and its value has a decimal point."""
     registry = MetricRegistry()
     counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
@@ -36,7 +36,7 @@ def test_counter_text():
     ]
 
 
-def test_trailing_comma():
+def test_trailing_comma_closes_labels():
     """The compat flag closes label lists with TorchServe's comma, and leaves samples without labels alone."""
     registry = MetricRegistry(trailing_comma=True)
     registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
@@ -178,7 +178,7 @@ def test_same_labels_give_the_same_child():
     assert counter.labels("1") is not first
 
 
-def test_wrong_number_of_label_values():
+def test_wrong_number_of_label_values_is_refused():
     """A child needs a value for every label."""
     with pytest.raises(ValueError, match="got 1 values"):
         Counter("c", "C.", ("x", "y")).labels("1")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def test_reading_of_this_host():
+def test_this_host_is_read():
     """A reading has shares within 0..100 and sizes above 0."""
     reading = system.SystemMonitor(number_of_gpu=0).read()
 
@@ -37,14 +37,14 @@ def test_cpu_use_is_measured_between_readings(monkeypatch):
     assert monitor.read().cpu_percent == 0.0
 
 
-def test_worker_memory():
+def test_worker_memory_is_read():
     """A living process has resident bytes, one that is gone has 0."""
     assert system.worker_memory(os.getpid()) > 1_000_000
     assert system.worker_memory(-1) == 0
     assert system.worker_memory(2**22 + 12345) == 0
 
 
-def test_worker_memory_without_descriptors(monkeypatch):
+def test_worker_memory_is_0_without_descriptors(monkeypatch):
     """Where nothing can be opened any more it is 0."""
 
     def process(pid):
@@ -87,7 +87,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
     ids=["limited", "the machine has less left", "no limit", "a limit beyond the machine", "not asked for"],
 )
-def test_memory(
+def test_memory_follows_the_container(
     machine: Callable[..., None],
     limit: float | None,
     used: float,
@@ -102,7 +102,7 @@ def test_memory(
 
 
 @pytest.mark.parametrize(("processors", "expected"), [(8, 75.0), (1, 100.0)])
-def test_processors(
+def test_cpu_use_follows_the_container(
     machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, processors: int, expected: float
 ) -> None:
     """The share is of the quota, or of the processors where these are fewer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from modelserver.engine.telemetry.totals import MOST_TYPES, Errors, Totals
 
 
-def test_batches_by_size() -> None:
+def test_batches_are_summed_by_size() -> None:
     """Each size has its own; what a request shares with others of its batch counts for each of them."""
     totals = Totals()
     totals.batch(4, 2, 0.5, (0.1, 0.2, 0.1))
@@ -20,7 +20,7 @@ def test_batches_by_size() -> None:
     assert (one.before, one.inference, one.each_inference, one.after) == (0.0, 0.5, 0.5, 0.0)
 
 
-def test_failures() -> None:
+def test_failures_are_counted() -> None:
     """Those that a worker had answered are known apart."""
     totals = Totals()
     totals.fail(1.0, answered=False)

@@ -102,7 +102,7 @@ def test_json_flat_and_nested(tensor: tuple[str, list[Any]]) -> None:
     ("datatype", "values"),
     [("UINT8", [256]), ("UINT8", [-1]), ("INT64", [1 << 63]), ("UINT64", [1 << 64]), ("FP16", [1e6])],
 )
-def test_out_of_range(datatype: str, values: list[Any]) -> None:
+def test_values_out_of_range_are_refused(datatype: str, values: list[Any]) -> None:
     """A value that the type cannot hold is refused, not wrapped around."""
     with pytest.raises(TensorError, match=f"out of the range of {datatype}"):
         pack(datatype, values)
@@ -128,13 +128,13 @@ def test_out_of_range(datatype: str, values: list[Any]) -> None:
         ("INT32", b'["\xff"]', "not valid JSON: 'utf-8'"),
     ],
 )
-def test_wrong_elements(datatype: str, text: bytes, what: str) -> None:
+def test_wrong_elements_are_refused(datatype: str, text: bytes, what: str) -> None:
     """Elements of another type are refused by their kind."""
     with pytest.raises(TensorError, match=what):
         from_json(datatype, text)
 
 
-def test_deep_nesting() -> None:
+def test_deep_nesting_is_refused() -> None:
     """Lists nested without end are refused, and end nothing (F3)."""
     with pytest.raises(TensorError):
         from_json("FP32", b"[" * 100_000 + b"]" * 100_000)
@@ -150,7 +150,7 @@ def test_lengths_that_lie(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("datatype", "count", "size"), [("FP32", 2, 7), ("FP32", 2, 12), ("BYTES", 2, 4), ("BOOL", 0, 1)]
 )
-def test_sizes(datatype: str, count: int, size: int) -> None:
+def test_sizes_are_checked(datatype: str, count: int, size: int) -> None:
     """Too little data and too much are both refused."""
     with pytest.raises(TensorError, match="its shape"):
         check_size(datatype, count, memoryview(bytes(size)))

@@ -51,7 +51,7 @@ def tensor(name: str, values: list[Any], datatype: str = "FP32") -> OutputTensor
 # Requests
 
 
-def test_json() -> None:
+def test_json_is_read() -> None:
     """Elements become the bytes of their type; unknown fields are ignored."""
     request = decode_request(body(an_input(), id="7", parameters={"a": 1}, model_name="m"), None)
     (x,) = request.inputs
@@ -61,7 +61,7 @@ def test_json() -> None:
     assert (request.id, request.parameters, request.outputs) == ("7", {"a": 1}, None)
 
 
-def test_text() -> None:
+def test_text_is_read_as_bytes() -> None:
     """BYTES from JSON are the strings' UTF-8, and known to have been text."""
     request = decode_request(body(an_input(datatype="BYTES", data=["ä", ""])), None)
 
@@ -81,7 +81,7 @@ def test_binary_and_json_mixed() -> None:
     assert (bytes(c.data), c.text) == (b"\x01\0\0\0z", False)
 
 
-def test_an_empty_tensor() -> None:
+def test_empty_tensor_is_read() -> None:
     """No rows are a shape like others; over the wire they are zero bytes."""
     empty = an_input(shape=[0, 3], data=None, parameters={"binary_data_size": 0})
     content, length = binary(body(empty))
@@ -90,7 +90,7 @@ def test_an_empty_tensor() -> None:
     assert decode_request(body(an_input(shape=[0], data=[])), None).inputs[0].shape == (0,)
 
 
-def test_an_empty_tensor_of_kserve() -> None:
+def test_empty_tensor_of_kserve_is_read() -> None:
     """Its client says null for the data, beside a size of 0, and sends no header."""
     content = b'{"inputs": [{"name": "x", "shape": [0], "datatype": "FP32", "data": null, %b}]}'
     request = decode_request(content % b'"parameters": {"binary_data_size": 0}', None)
@@ -110,7 +110,7 @@ def test_an_empty_tensor_of_kserve() -> None:
         (TensorSpec("x", "INT8", (-1, 0)), b"", (0, 0)),
     ],
 )
-def test_raw_requests(spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> None:
+def test_raw_requests_are_read(spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> None:
     """With a header of 0 the body is the one input; all outputs are wanted in binary."""
     request = decode_request(content, "0", [spec])
     (x,) = request.inputs
@@ -134,7 +134,7 @@ def test_raw_requests_that_cannot_be_meant(specs: list[TensorSpec], what: str) -
         decode_request(bytes(9), "0", specs)
 
 
-def test_requests_as_json_alone() -> None:
+def test_requests_are_written_as_json() -> None:
     """For those who read no binary data; everything else stays as it came."""
     sized = an_input(data=None, parameters={"binary_data_size": 8, "own": 1})
     words = an_input(name="w", datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 5})
@@ -154,7 +154,7 @@ def test_requests_as_json_alone() -> None:
     assert encode_request(b"anything", None) == b"anything"
 
 
-def test_outputs() -> None:
+def test_requested_outputs_are_read() -> None:
     """An output's own wish counts before the request's; an empty list asks for all."""
     wishes = [{"name": "p", "parameters": {"binary_data": False, "k": 3}}, {"name": "q"}]
     request = decode_request(body(an_input(), outputs=wishes, parameters={"binary_data_output": True}), None)
@@ -209,7 +209,7 @@ def test_outputs() -> None:
         (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )
-def test_bad_requests(content: bytes, what: str) -> None:
+def test_bad_requests_are_refused(content: bytes, what: str) -> None:
     """Each is told what is wrong, by the name of its field (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, None)
@@ -265,14 +265,14 @@ SIZED = {"data": None, "parameters": {"binary_data_size": 8}}
         (*binary(body(an_input(**SIZED, shape=[3])), b"12345678"), "needs 12 bytes"),
     ],
 )
-def test_bad_binary_data(content: bytes, header: str, what: str) -> None:
+def test_bad_binary_data_is_refused(content: bytes, header: str, what: str) -> None:
     """Lengths that do not fit are refused, whichever of them is wrong (F9)."""
     with pytest.raises(BadRequest, match=what):
         decode_request(content, header)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=4))
-def test_any_bytes(content: bytes, header: str | None) -> None:
+def test_any_bytes_are_read_or_refused(content: bytes, header: str | None) -> None:
     """Nothing but a clear refusal comes of what is no request."""
     with pytest.raises(BadRequest):
         decode_request(content, header, [])
@@ -282,7 +282,7 @@ def test_any_bytes(content: bytes, header: str | None) -> None:
 
 
 @given(st.sampled_from(sorted(DATATYPES)), st.integers(0, 5), st.lists(st.integers(0, 3), max_size=2))
-def test_rows(datatype: str, count: int, trailing: list[int]) -> None:
+def test_tensors_are_split_into_rows(datatype: str, count: int, trailing: list[int]) -> None:
     """A row is the bytes of one element of the first dimension."""
     shape = (count, *trailing)
     width = DATATYPES[datatype].width
@@ -295,7 +295,7 @@ def test_rows(datatype: str, count: int, trailing: list[int]) -> None:
 
 
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=2, max_size=2), max_size=5))
-def test_rows_of_bytes(values: list[list[bytes]]) -> None:
+def test_bytes_are_split_into_rows(values: list[list[bytes]]) -> None:
     """Elements of any length keep to their row."""
     flat = [element for row in values for element in row]
     rows = Tensor("x", "BYTES", (len(values), 2), memoryview(pack("BYTES", flat))).rows()
@@ -303,7 +303,7 @@ def test_rows_of_bytes(values: list[list[bytes]]) -> None:
     assert [bytes(row) for row in rows] == [pack("BYTES", row) for row in values]
 
 
-def test_rows_without_elements() -> None:
+def test_rows_without_elements_are_empty() -> None:
     """BYTES rows of a size of zero are empty rows."""
     assert [bytes(row) for row in Tensor("x", "BYTES", (3, 0), memoryview(b"")).rows()] == [b""] * 3
 
@@ -318,7 +318,7 @@ def answer(request: InferRequest, *outputs: OutputTensor) -> tuple[dict[str, Any
     return json.loads(text), content[len(text) :]
 
 
-def test_json_response() -> None:
+def test_json_response_is_written() -> None:
     """In the protocol's order, without nulls where there is nothing."""
     fields, rest = answer(InferRequest([]), tensor("p", [1.5]), tensor("q", [b"a"], "BYTES"))
 
@@ -337,7 +337,7 @@ def test_json_response() -> None:
     assert rest == b""
 
 
-def test_binary_response() -> None:
+def test_binary_response_is_written() -> None:
     """Binary outputs follow in their order, with their sizes; others stay in the JSON."""
     request = InferRequest([], outputs=[RequestedOutput("q", False, {})], binary=True)
     fields, rest = answer(
@@ -352,7 +352,7 @@ def test_binary_response() -> None:
     assert rest == b"\x01\0\x02\0\x01\0\0\0z"
 
 
-def test_no_version() -> None:
+def test_version_is_left_out() -> None:
     """A server without versions names none."""
     content, _ = encode_response("m", "", InferRequest([]), "7", [])
 

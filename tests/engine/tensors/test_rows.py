@@ -120,7 +120,7 @@ def test_forms_that_differ() -> None:
         [tensor("w", "BYTES", (1, 1, 1), [b""])],
     ],
 )
-def test_plain_rows(inputs: list[Tensor]) -> None:
+def test_plain_rows_are_recognised(inputs: list[Tensor]) -> None:
     """One element of BYTES a row is what other protocols bring too, whatever its name and form."""
     assert is_plain(InferRequest(inputs, id="7", parameters={}, binary=True))
 
@@ -172,7 +172,7 @@ def test_rows_are_joined(datatype: str, rows: list[list[int]]) -> None:
     assert output.size == len(output.data)
 
 
-def test_several_outputs_of_any_length() -> None:
+def test_several_outputs_are_joined() -> None:
     """Each is joined for itself."""
     rows = [
         pack_answer(
@@ -203,7 +203,7 @@ def test_a_whole_answer() -> None:
     assert output.shape == (2, 1)
 
 
-def test_whole_and_broken_numbers() -> None:
+def test_whole_and_broken_numbers_are_joined() -> None:
     """Python's integers and floats in one output are all FP64."""
     (output,) = join_answers(
         [answer("p", "INT64", (), [1]), answer("p", "FP64", (), [2.5]), answer("p", "INT64", (), [3])],
@@ -213,7 +213,7 @@ def test_whole_and_broken_numbers() -> None:
     assert (output.datatype, bytes(output.data)) == ("FP64", pack("FP64", [1, 2.5, 3]))
 
 
-def test_whole_numbers_beyond_int64() -> None:
+def test_whole_numbers_beyond_int64_are_joined() -> None:
     """Python's integers are all UINT64 beside one that needs it, unless they are negative."""
     great = answer("p", "UINT64", (), [1 << 63])
     (output,) = join_answers([answer("p", "INT64", (), [1]), great], whole=False)

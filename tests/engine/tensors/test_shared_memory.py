@@ -50,7 +50,7 @@ def decode(body: bytes, memory: Memory, **more: Any) -> Any:
 # Registering
 
 
-def test_status(regions: Regions) -> None:
+def test_status_lists_regions(regions: Regions) -> None:
     """What is registered is listed until it is unregistered; forgetting what is not there does no harm."""
     place = {"name": "x", "key": "/t_x", "offset": 8, "byte_size": 24}
 
@@ -63,7 +63,7 @@ def test_status(regions: Regions) -> None:
         regions.status("x")
 
 
-def test_unregistering_all(regions: Regions) -> None:
+def test_all_regions_are_unregistered(regions: Regions) -> None:
     """No name means all; the name is free then."""
     regions.unregister()
     regions.register("x", "t_x", 0, 32)
@@ -113,7 +113,7 @@ def test_what_is_no_memory(regions: Regions, tmp_path: Path) -> None:
             regions.register("y", key, 0, 1)
 
 
-def test_without_a_prefix(tmp_path: Path) -> None:
+def test_regions_are_refused_without_a_prefix(tmp_path: Path) -> None:
     """Nothing may be registered, or asked for, unless the operator says so."""
     regions = Regions(None, MOST, tmp_path)
 
@@ -135,7 +135,7 @@ def test_any_name(tmp_path: Path) -> None:
 # Inputs
 
 
-def test_inputs(regions: Regions) -> None:
+def test_inputs_are_read(regions: Regions) -> None:
     """They are copied; the parameters say nothing of it any more."""
     memory = regions.memory
     (tensor,) = decode(request(), memory).inputs
@@ -144,7 +144,7 @@ def test_inputs(regions: Regions) -> None:
     assert tensor.parameters == {}
 
 
-def test_parts(regions: Regions) -> None:
+def test_parts_of_a_region_are_read(regions: Regions) -> None:
     """Offsets are those within the region."""
     body = request(8, 4).replace(b'"shape": [4]', b'"shape": [2]')
     (tensor,) = decode(body, regions.memory).inputs
@@ -169,7 +169,7 @@ def test_parts(regions: Regions) -> None:
         (request(data=[1]), "both 'data' and shared_memory_region"),
     ],
 )
-def test_bad_inputs(regions: Regions, body: bytes, reason: str) -> None:
+def test_bad_inputs_are_refused(regions: Regions, body: bytes, reason: str) -> None:
     """The message names the input and what is wrong."""
     with pytest.raises(BadRequest, match=reason):
         decode(body, regions.memory)
@@ -194,7 +194,7 @@ def test_renamed(regions: Regions, tmp_path: Path, instead: bytes | None) -> Non
         decode(request(), regions.memory)
 
 
-def test_sizes_together(regions: Regions, tmp_path: Path) -> None:
+def test_sizes_are_limited_together(regions: Regions, tmp_path: Path) -> None:
     """The inputs of a request count together, as those of a body; many are not read on the event loop."""
     with (tmp_path / "t_large").open("wb") as file:
         file.truncate(MOST)
@@ -210,7 +210,7 @@ def test_sizes_together(regions: Regions, tmp_path: Path) -> None:
         decode(both, regions.memory)
 
 
-def test_in_a_helper(regions: Regions) -> None:
+def test_helpers_read_regions(regions: Regions) -> None:
     """What a helper needs of it can be sent."""
     sent = msgspec.msgpack.encode(regions.memory)
     memory = msgspec.msgpack.decode(sent, type=Memory)
@@ -256,7 +256,7 @@ def answer(query: Any) -> Any:
     return json.loads(body)["outputs"]
 
 
-def test_outputs(regions: Regions, tmp_path: Path) -> None:
+def test_outputs_are_written(regions: Regions, tmp_path: Path) -> None:
     """They are written, and the response has what is needed to read them; no parameters, as from Triton."""
     assert answer(asking(regions, 20, 4)) == [{"name": "o", "shape": [4], "datatype": "FP32"}]
     assert (tmp_path / "t_x").read_bytes() == bytes(8) + NUMBERS[:4] + NUMBERS[::-1] + bytes(4)

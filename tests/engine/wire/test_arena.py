@@ -212,7 +212,7 @@ def test_low_places_come_first(half: Half) -> None:
 @pytest.mark.parametrize(
     ("kinds", "call"), [(KINDS[0], "pwritev"), (KINDS[1], "posix_fallocate")], ids=["server", "worker"]
 )
-def test_no_memory_left(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_is_refused_without_memory(half: Half, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the system has no memory for a block there is none, and no error."""
 
     def refuse(*_: object) -> int:
@@ -315,7 +315,7 @@ def test_end_of_the_connection_brings_no_arena() -> None:
         assert receive_with(other, 100) == (b"", None)
 
 
-def test_systems_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it cannot be made, or not be sealed, there is none."""
 
     def refuse(*_: object) -> int:

@@ -383,7 +383,7 @@ def test_memory_of_large_frames_is_used_again() -> None:
     assert bytes(messages[0].rows[0].headers) == bytes(headers)
 
 
-def test_rows_without_room_travel_in_the_frame() -> None:
+def test_rows_without_room_are_sent_in_the_frame() -> None:
     """A full arena changes nothing but the way."""
     full = mock.Mock(OutgoingHalf)
     full.put.return_value = None
@@ -397,7 +397,7 @@ def test_rows_without_room_travel_in_the_frame() -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-def test_both_ways_mix(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
+def test_both_ways_are_mixed(sent: list[Framed], cuts: list[int], pages: int, copied: bool) -> None:
     """Whatever is large, and whether there is room for it, everything comes out in order as it went in."""
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)

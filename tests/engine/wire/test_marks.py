@@ -75,7 +75,9 @@ def test_only_one_workers_processes_are_ended(start: Callable[[str], subprocess.
 @pytest.mark.parametrize(
     "server", [f"{pid:010d}.{7:020d}" for pid in (4_000_000_000, os.getpid())], ids=["nobody", "another time"]
 )
-def test_what_dead_servers_left(server: str, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_processes_of_dead_servers_are_ended(
+    server: str, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
     """A server is dead if nobody has its number, or somebody who started at another time."""
     child = start(server + new_mark()[len(server) :])
 

@@ -78,7 +78,7 @@ def test_a_server_that_is_gone(ends: tuple[socket.socket, socket.socket]) -> Non
 
 
 @pytest.mark.parametrize("depth", [0, 30])
-def test_a_path_of_any_length(tmp_path: Path, depth: int) -> None:
+def test_path_of_any_length_is_bound(tmp_path: Path, depth: int) -> None:
     """A socket can be bound and connected to where its path is longer than the system takes."""
     folder = tmp_path.joinpath(*["folder"] * depth)
     folder.mkdir(parents=True, exist_ok=True)
