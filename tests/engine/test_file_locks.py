@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.engine import file_locks
-from modelserver.engine.file_locks import replace_file, taken
+from modelserver.engine.file_locks import open_locked, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,11 +63,11 @@ def test_folders_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_lock_is_taken_once(tmp_path: Path) -> None:
     """Until its descriptor is closed; a missing file has none."""
     path = tmp_path / "lock"
-    assert taken(path, os.O_RDWR, fcntl.LOCK_EX) is None
-    first = taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    assert open_locked(path, os.O_RDWR, fcntl.LOCK_EX) is None
+    first = open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
     assert first is not None
-    assert taken(path, os.O_RDWR, fcntl.LOCK_EX) is None
+    assert open_locked(path, os.O_RDWR, fcntl.LOCK_EX) is None
     os.close(first)
-    again = taken(path, os.O_RDWR, fcntl.LOCK_EX)
+    again = open_locked(path, os.O_RDWR, fcntl.LOCK_EX)
     assert again is not None
     os.close(again)

@@ -1,5 +1,5 @@
-"""Locks on files, which the system releases when the process that holds one ends, however it ends; files that
-are written in one step, and when they are on the disk.
+"""Locks on files, which the system releases at any end of the process that holds one; files that are written
+in one step; syncing to the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
+def open_locked(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
     """The descriptor of the file, locked; None if another holds the lock or the file is missing.
 
     ``flags`` as for :func:`os.open`, ``lock`` is LOCK_SH or LOCK_EX. Tries again if the file was removed or
@@ -38,7 +38,7 @@ def taken(path: Path, flags: int, lock: int, mode: int = 0o600) -> int | None:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, synced: bool = False) -> None:
-    """Writes a file in one step: whoever opens it finds what was there before, or all of this.
+    """Writes a file in one step: a reader gets either the previous content or all of ``content``.
 
     ``synced``: it survives a loss of power. Raises OSError, and leaves nothing behind then.
     """
@@ -54,7 +54,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, synced: bool 
     finally:
         part.unlink(missing_ok=True)
     if synced:
-        # Not every system can do that for a folder.
+        # Not every file system can sync a folder.
         with contextlib.suppress(OSError):
             sync(path.parent)
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("modelserver.tracing")
 
 
 class HashedOnce(Resource):
-    """The SDK's encoder asks for the hash with each span, and would make JSON of all attributes for it."""
+    """A resource with a cached hash, which the SDK's encoder needs for each span."""
 
     def __init__(self, other: Resource) -> None:
         super().__init__(dict(other.attributes), other.schema_url)

@@ -1,6 +1,6 @@
-"""Directories for files of a process that it removes at its end, or others after it.
+"""Working directories: each process removes its own at its end, and those of processes that died.
 
-A process locks its directory, which tells whether it is still there: its number does not, as the server of a
+A process holds a lock on its directory while it lives. Its pid would not tell, because the server of a
 container has the same one each time.
 """
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.engine.file_locks import taken
+from modelserver.engine.file_locks import open_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def work_directory() -> Iterator[Path]:
             if left.stat().st_uid == os.getuid() and (lock := _locked(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)
-    made, lock = _made(base)
+    made, lock = _create(base)
     try:
         yield made
     finally:
@@ -41,18 +41,18 @@ def work_directory() -> Iterator[Path]:
             os.close(lock)
 
 
-def _made(base: Path) -> tuple[Path, int | None]:
+def _create(base: Path) -> tuple[Path, int | None]:
     while True:
         made = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
         try:
             lock = _locked(made)
         except OSError:
             return made, None
-        # Without a lock, another process swept it away between these two steps.
+        # None: another process removed the directory between these two steps.
         if lock is not None:
             return made, lock
 
 
 def _locked(directory: Path) -> int | None:
     """A descriptor that locks it; None if another process does. Raises OSError."""
-    return taken(directory, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_EX)
+    return open_locked(directory, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_EX)

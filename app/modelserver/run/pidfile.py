@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.engine.file_locks import is_at, taken
+from modelserver.engine.file_locks import is_at, open_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def running_server(path: Path) -> int | None:
     if pid is None:
         return None
     try:
-        lock = taken(path, os.O_RDONLY, fcntl.LOCK_SH)
+        lock = open_locked(path, os.O_RDONLY, fcntl.LOCK_SH)
     except OSError:
         return None
     if lock is not None:
@@ -68,7 +68,7 @@ def read_pid(path: Path) -> int | None:
 def remove_orphan(path: Path) -> bool:
     """Removes the file unless a live server has locked it; returns whether there was one to remove."""
     with contextlib.suppress(OSError):
-        lock = taken(path, os.O_RDONLY, fcntl.LOCK_EX)
+        lock = open_locked(path, os.O_RDONLY, fcntl.LOCK_EX)
         if lock is not None:
             path.unlink(missing_ok=True)
             os.close(lock)

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from modelserver.engine.file_locks import taken
+from modelserver.engine.file_locks import open_locked
 from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def active(folder: Path, on_waiting: Callable[[str], None]) -> AsyncIterat
 def _taken(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, 0o644)
+        return open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, 0o644)
     except OSError as error:
         raise ConfigError(f"standby=true: {path} cannot be used: {error.strerror}") from error
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIZE = struct.Struct("<Q")
 
-_making = threading.Lock()
+_lock = threading.Lock()
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -54,7 +54,7 @@ def send(connection: socket.socket, message: OffloadCall | CallEnded) -> None:
 
 
 def receive(connection: socket.socket) -> bytearray:
-    """Reads one frame. Raises Closed, OSError."""
+    """Reads one frame. Raises HelperClosed, OSError."""
     (size,) = _SIZE.unpack(_exactly(connection, _SIZE.size))
     return _exactly(connection, size)
 
@@ -78,12 +78,12 @@ def _decoders(
     One thread at a time makes them: msgspec 0.22 lets a thread use what another has not completed yet of a
     Struct, and the process crashes.
     """
-    with _making:
-        return _made(function)
+    with _lock:
+        return _cached_decoders(function)
 
 
 @lru_cache
-def _made(
+def _cached_decoders(
     function: Callable[..., Any],
 ) -> tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[Any]]:
     kinds = get_type_hints(function)

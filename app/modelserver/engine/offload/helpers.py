@@ -92,7 +92,7 @@ class Helpers:
         return result
 
     def _call(self, seconds: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
-        """In a thread, which has a helper of its own."""
+        """Runs in a thread of the pool; each thread has its own helper."""
         call = OffloadCall(function.__module__, function.__name__, seconds, msgspec.Raw(encode(args)))
         ended = self._perform(call)
         if ended.error is None:
@@ -175,7 +175,7 @@ class _Helper:
             )
 
     def perform(self, call: OffloadCall) -> CallEnded:
-        """Raises Closed, OSError, TimeoutError."""
+        """Sends the call and waits for its end. Raises HelperClosed, OSError, TimeoutError."""
         self._connection.settimeout(call.seconds * _PATIENCE + _MORE_PATIENCE)
         send(self._connection, call)
         return _decode(receive(self._connection))

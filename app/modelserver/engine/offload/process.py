@@ -28,7 +28,7 @@ def serve(connection: socket.socket) -> None:
     with contextlib.suppress(HelperClosed, OSError):
         while True:
             call = _decode(receive(connection))
-            _allow(call.seconds)
+            _limit_cpu(call.seconds)
             send(connection, _ended(call))
             del call
 
@@ -44,7 +44,7 @@ def _ended(call: OffloadCall) -> CallEnded:
         return CallEnded(error="", text=traceback.format_exc())
 
 
-def _allow(seconds: float) -> None:
+def _limit_cpu(seconds: float) -> None:
     """Limits the CPU time from now on; the kernel kills a process that exceeds it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, hard))

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from modelserver.engine.batching.queue import QueueFull
-from modelserver.engine.offload.turns import InTurns
+from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.engine.pools.spec import no_worker
 from modelserver.errors import DeadlineExceeded, ServiceUnavailable
 
@@ -62,7 +62,7 @@ class Admission:
         self._tickets = tickets
         self._loop = asyncio.get_running_loop()
         self._deadlines: dict[Request, asyncio.TimerHandle] = {}
-        self._late = InTurns(self._expire)
+        self._late = GradualCalls(self._expire)
         self._passed_on: set[Request] = set()
         self._drained: asyncio.Future[None] | None = None
 

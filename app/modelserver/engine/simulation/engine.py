@@ -1,8 +1,8 @@
 """Discrete events around the server's own queue and policies: nothing waits, and a seed gives one result.
 
-The steps between events are those of ``modelserver.engine.pools.pool``: an idle worker takes what the policy
-lets go; a worker that is alone is handed a full batch in advance; when an answer comes, the policy learns
-first, then the worker's place is filled, then clients get their answers. What is simulated takes
+The steps between events are those of ``modelserver.engine.pools.dispatch``: the policy decides which batch an
+idle worker gets; a model's only worker gets a full batch in advance; when a result comes, the policy learns
+first, then the worker gets its next batch, then clients get their answers. What is simulated takes
 milliseconds: with several workers nothing waits at a busy one.
 """
 
@@ -169,7 +169,7 @@ class Simulation:
                     self._add(at, "arrival")
 
     def _pump(self) -> None:
-        """What ``Pool.pump`` does."""
+        """Sends batches to idle workers, as the pool's dispatch does."""
         self._look = math.inf
         if not self.queue.requests:
             return

@@ -52,9 +52,9 @@ class LogWriter:
             handler, record = item
             handler.handle(record)
             if self._dropped and self._waiting.empty():
-                self._tell(handler)
+                self._report_dropped(handler)
 
-    def _tell(self, handler: logging.Handler) -> None:
+    def _report_dropped(self, handler: logging.Handler) -> None:
         dropped, self._dropped = self._dropped, 0
         text = "%d log records were dropped because they could not be written fast enough"
         logger = logging.getLogger(__name__)

@@ -60,9 +60,9 @@ class LoopWatch:
 
     def _arm(self, now: float, used: float, pause: float) -> None:
         self._pause, self._due, self._used = pause, now + pause, used
-        self._timer = self._loop.call_later(pause, self._look)
+        self._timer = self._loop.call_later(pause, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now, used = time.monotonic(), time.thread_time()
         late = now - self._due
         if late >= LEAST:

@@ -7,7 +7,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modelserver.engine.offload.turns import InTurns
+from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Http2Stream
@@ -56,7 +56,7 @@ class GrpcPort:
         self.intake = intake
         self.outgoing = outgoing
         # Cancels what calls run in, by when it has begun.
-        self.endings = InTurns[asyncio.Task[None]](lambda task: task.cancel())
+        self.endings = GradualCalls[asyncio.Task[None]](lambda task: task.cancel())
 
     def make(self, connection: StreamCarrier, number: int) -> GrpcCall:
         return GrpcCall(connection, number, self)

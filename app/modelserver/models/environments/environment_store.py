@@ -15,7 +15,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from modelserver.engine.file_locks import replace_file, taken
+from modelserver.engine.file_locks import open_locked, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -48,7 +48,7 @@ class Use:
 def use(place: Path) -> Use | None:
     """A shared lock on the complete environment, marked as used now; None if it does not exist."""
     mark = place / _MARK
-    descriptor = taken(mark, os.O_RDONLY, fcntl.LOCK_SH)
+    descriptor = open_locked(mark, os.O_RDONLY, fcntl.LOCK_SH)
     if descriptor is None:
         return None
     with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ async def locked(place: Path, waits: Callable[[], None]) -> AsyncIterator[int]:
     """
     path = _lock_of(place)
     has_waited = False
-    while (descriptor := taken(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
+    while (descriptor := open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) is None:
         if not has_waited:
             has_waited = True
             waits()
@@ -148,12 +148,12 @@ def _places(folder: Path) -> Iterator[Path]:
 
 def _removed(place: Path) -> bool:
     """Removes an environment that no server creates or uses; False if one does. Raises OSError."""
-    lock = taken(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    lock = open_locked(_lock_of(place), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
     if lock is None:
         return False
     try:
         mark = place / _MARK
-        alone = taken(mark, os.O_RDWR, fcntl.LOCK_EX) if mark.exists() else None
+        alone = open_locked(mark, os.O_RDWR, fcntl.LOCK_EX) if mark.exists() else None
         if alone is None and mark.exists():
             return False
         try:

@@ -1,4 +1,4 @@
-"""Work on thousands of things that are due at once, with other work in between."""
+"""Work on thousands of items that are due at once, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Things in a turn of the loop.
+# Items in a turn of the event loop.
 _AT_ONCE = 32
 
 _T = TypeVar("_T")
 
 
-class InTurns(Generic[_T]):
-    """Calls ``work`` with each thing, always later, and with only some in each turn of the event loop."""
+class GradualCalls(Generic[_T]):
+    """Calls ``work`` with each added item: always later, and with a few items in each turn of the loop."""
 
     def __init__(self, work: Callable[[_T], object]) -> None:
         self._work = work
         self._waiting: deque[_T] = deque()
 
-    def add(self, thing: _T) -> None:
+    def add(self, item: _T) -> None:
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        self._waiting.append(thing)
+            asyncio.get_running_loop().call_soon(self._continue)
+        self._waiting.append(item)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         for _ in range(min(_AT_ONCE, len(self._waiting))):
             self._work(self._waiting.popleft())
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
