@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelserver.engine.demand import Demand
-    from modelserver.engine.pools.spec import Affinity, Launcher, Machines, Spawner
+    from modelserver.engine.pools.spec import Affinity, Forker, Launcher, Machines
     from modelserver.engine.telemetry.metrics import ServerMetrics
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
     from modelserver.models.changes import Change
@@ -88,7 +88,7 @@ class VersionBuilder:
         metrics: ServerMetrics,
         devices: DeviceRing,
         *,
-        spawner: Spawner | None = None,
+        spawner: Forker | None = None,
     ) -> None:
         self._settings = settings
         self.grace = settings.unregister_model_timeout

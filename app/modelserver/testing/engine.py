@@ -26,7 +26,7 @@ from modelserver.testing.loopback import Loopback
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from modelserver.engine.pools.spec import Spawner
+    from modelserver.engine.pools.spec import Forker
     from modelserver.models.options.resolve import Registration
     from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
@@ -63,7 +63,7 @@ class Engine:
 
 @contextlib.asynccontextmanager
 async def engine(
-    loaded: LoadedSettings, registration: Registration, spawner: Spawner | None = None
+    loaded: LoadedSettings, registration: Registration, spawner: Forker | None = None
 ) -> AsyncIterator[Engine]:
     """The engine of a model that has been loaded. Raises ModelServerError if it cannot be.
 

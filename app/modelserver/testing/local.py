@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from modelserver.engine.pools.spec import Spawner
+    from modelserver.engine.pools.spec import Forker
     from modelserver.models.settings.load import LoadedSettings
     from modelserver.models.version import ModelVersion
 
@@ -77,7 +77,7 @@ class Client:
         *,
         model_file: str | None = None,
         settings: Mapping[str, Any] | None = None,
-        start: Callable[[], Spawner] | None = None,
+        start: Callable[[], Forker] | None = None,
     ) -> None:
         self.url, self.file, _ = locate_source(source, model_file)
         self.name = ""

@@ -214,7 +214,7 @@ class Affinity(Protocol):
         """Waits until nobody needs the worker's state; for ``patience`` seconds, unless it has a limit."""
 
 
-class Spawner(Protocol):
+class Forker(Protocol):
     """Forks workers instead of starting a new Python for each."""
 
     async def spawn(
@@ -243,7 +243,7 @@ class WorkerSpec:
     hidden_variables: re.Pattern[str] | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
-    spawner: Spawner | None = None
+    spawner: Forker | None = None
     launcher: Launcher | None = None
     gate: StartGate = field(default_factory=StartGate)
     need: int = BASE_NEED

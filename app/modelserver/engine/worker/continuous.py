@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class RunningRequest:
     """A request in the batch, with the same headers and status in all calls. ``known``: it had a call.
 
     ``id`` is unique in the batch, as handlers keep a request's state by it.
@@ -57,7 +57,7 @@ class ContinuousBatch:
     def __init__(self, service: Service, channel: ServerChannel) -> None:
         self._service = service
         self._channel = channel
-        self._members: list[Member] = []
+        self._members: list[RunningRequest] = []
         self._stopping = False
 
     def serve(self) -> None:
@@ -86,13 +86,13 @@ class ContinuousBatch:
     def _join(self, work: Work) -> None:
         if work.open and work.rows[0].kind != DESCRIBE:
             name = unique_id(work.rows[0].request_id, work.sequence, {member.id for member in self._members})
-            self._members.append(Member(name, work, self._service.state(work, [0]).processor(0)))
+            self._members.append(RunningRequest(name, work, self._service.state(work, [0]).processor(0)))
             return
         seconds = timed(lambda: self._service.run(work))
         self._channel.send(*self._service.finish(work, seconds))
         leave_if_broken(self._service)
 
-    def _release(self, member: Member, answer: Encoded) -> None:
+    def _release(self, member: RunningRequest, answer: Encoded) -> None:
         """The request leaves with its last answer."""
         self._members.remove(member)
         member.work.answers[0] = answer
@@ -128,7 +128,7 @@ class ContinuousBatch:
         if self._service.broken is None:
             gpu.release(failed)
 
-    def _close(self, members: Sequence[Member], state: BatchState, seconds: float) -> None:
+    def _close(self, members: Sequence[RunningRequest], state: BatchState, seconds: float) -> None:
         if state.stream is not None:
             state.stream.close()
         members[0].work.metrics += self._service.metrics.collect() or []
@@ -138,7 +138,7 @@ class ContinuousBatch:
             member.work.calls = 1
             member.work.add_phases(state.phases)
 
-    def _state(self, members: Sequence[Member]) -> BatchState:
+    def _state(self, members: Sequence[RunningRequest]) -> BatchState:
         rows = [member.work.rows[0] for member in members]
         parameters = [partial(request_parameters, row) for row in rows]
         state = BatchState([member.id for member in members], parameters=parameters)
@@ -146,7 +146,7 @@ class ContinuousBatch:
         state.stream = self._service.stream([(member.work, 0) for member in members], state)
         return state
 
-    def _hand_out(self, members: Sequence[Member], outputs: list[Any], state: BatchState) -> None:
+    def _hand_out(self, members: Sequence[RunningRequest], outputs: list[Any], state: BatchState) -> None:
         for position, member in enumerate(members):
             work = member.work
             try:

@@ -47,7 +47,7 @@ class Unfit(Exception):
     """This process must not fork the worker; the message says why."""
 
 
-class Spawner:
+class ForkServer:
     """Takes requests from the server, forks, and reports how its children end."""
 
     def __init__(self, control: socket.socket, server_pid: int) -> None:
@@ -77,12 +77,12 @@ class Spawner:
         try:
             self._prepare(request)
             if isinstance(request, Prepare):
-                self._tell(ModulesImported())
+                self._report(ModulesImported())
                 return None
             check_fitness({self._control.fileno(), *self._children, *descriptors})
             return self._fork(request, descriptors)
         except (Unfit, OSError) as error:
-            self._tell(ForkRefused(str(error)))
+            self._report(ForkRefused(str(error)))
             return None
         finally:
             # Only in the parent: the child needs them.
@@ -122,7 +122,7 @@ class Spawner:
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
         self._poller.register(pidfd, select.POLLIN)
-        self._tell(Spawned(pid), [pidfd])
+        self._report(Spawned(pid), [pidfd])
         return None
 
     def _report(self, pidfd: int) -> None:
@@ -135,9 +135,9 @@ class Spawner:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         if end is not None:
-            self._tell(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+            self._report(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
 
-    def _tell(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
+    def _report(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
         # The server may be gone; the next turn notices.
         with contextlib.suppress(OSError):
             send(self._control, report, descriptors)
@@ -198,7 +198,7 @@ def main() -> None:
     # Accidentally inherited; uvloop leaves copies of the standard streams.
     for stray in open_descriptors() - {0, 1, 2, control.fileno()}:
         os.close(stray)
-    birth = Spawner(control, server_pid).serve()
+    birth = ForkServer(control, server_pid).serve()
     if birth is not None:
         become_worker(birth)
     if outlives(server_pid):
