@@ -77,12 +77,12 @@ class ForkServer:
         try:
             self._prepare(request)
             if isinstance(request, Prepare):
-                self._report(ModulesImported())
+                self._send(ModulesImported())
                 return None
             check_fitness({self._control.fileno(), *self._children, *descriptors})
             return self._fork(request, descriptors)
         except (Unfit, OSError) as error:
-            self._report(ForkRefused(str(error)))
+            self._send(ForkRefused(str(error)))
             return None
         finally:
             # Only in the parent: the child needs them.
@@ -122,7 +122,7 @@ class ForkServer:
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
         self._poller.register(pidfd, select.POLLIN)
-        self._report(Spawned(pid), [pidfd])
+        self._send(Spawned(pid), [pidfd])
         return None
 
     def _report(self, pidfd: int) -> None:
@@ -135,9 +135,9 @@ class ForkServer:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         if end is not None:
-            self._report(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+            self._send(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
 
-    def _report(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
+    def _send(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
         # The server may be gone; the next turn notices.
         with contextlib.suppress(OSError):
             send(self._control, report, descriptors)
