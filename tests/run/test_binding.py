@@ -20,7 +20,7 @@ def free_address() -> Address:
     return Address("http", "127.0.0.1", free_port())
 
 
-def test_roles() -> None:
+def test_equal_addresses_share_a_listener() -> None:
     """Each address has its role; equal ones share a listener, which then plays metrics too (reference 1)."""
     inference, management, metrics = (free_address() for _ in range(3))
     settings = Settings(inference_address=inference, management_address=management, metrics_address=metrics)
@@ -45,7 +45,7 @@ def test_roles() -> None:
     assert roles_by_address(without) == {inference: {"inference", "management"}}
 
 
-def test_bind_taken() -> None:
+def test_taken_address_stops_the_start() -> None:
     """An address that is taken stops the start with the names of setting, address and reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -58,13 +58,13 @@ def test_bind_taken() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-def test_bind_elsewhere(host: str) -> None:
+def test_foreign_address_stops_the_start(host: str) -> None:
     """An address of another machine, or of none, is refused likewise."""
     with pytest.raises(ConfigError, match="Cannot listen on inference_address=http://"):
         bind(Address("http", host, 8080), "inference_address")
 
 
-def test_bind_unix(tmp_path: Path) -> None:
+def test_stale_socket_file_is_replaced(tmp_path: Path) -> None:
     """A socket file is for its owner; one that nobody listens on is replaced, a living one
     and other files are not.
     """

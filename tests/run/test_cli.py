@@ -28,7 +28,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_flags() -> None:
+def test_flags_of_torchserve_are_read() -> None:
     """TorchServe's flags and their short forms are understood (reference 2)."""
     options = build_parser().parse_args(
         [
@@ -69,7 +69,7 @@ def test_flags() -> None:
     assert (options.foreground, options.no_config_snapshots, options.plugins_path) == (True, True, "p")
 
 
-def test_no_flags() -> None:
+def test_nothing_is_set_without_flags() -> None:
     """Without flags nothing is set."""
     flags = setting_flags(build_parser().parse_args([]))
 
@@ -79,7 +79,7 @@ def test_no_flags() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--start", "--stop"], ["--version", "--start"], ["--models"], ["--nonsense"]]
 )
-def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_flags_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Flags that make no sense together, or at all, end with status 2."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -89,7 +89,7 @@ def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("flag", ["--version", "-v"])
-def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The version is printed."""
     assert main([flag]) == 0
     assert capsys.readouterr().out == f"modelserver Version is {__version__}\n"
@@ -121,7 +121,7 @@ def test_order_of_checks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(build_parser().parse_args(flags)).settings.model_store == temp / "s"
 
 
-def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a read-only container without a volume: the line names the folders that were tried."""
 
     def refuse() -> str:
@@ -151,7 +151,7 @@ def test_detached_unless_told_otherwise(
     """The command starts another process, which gets its arguments; with --foreground it serves itself."""
     calls: list[tuple[str, Any]] = []
     monkeypatch.setattr(
-        cli, "start_detached", lambda given, *, wait: calls.append(("detached", list(given))) or 5
+        cli, "start_detached", lambda values, *, wait: calls.append(("detached", list(values))) or 5
     )
     monkeypatch.setattr(cli, "serve", lambda *_: calls.append(("here", None)) or 6)
 
@@ -159,7 +159,7 @@ def test_detached_unless_told_otherwise(
     assert calls == [("detached", arguments) if detached else ("here", None)]
 
 
-def test_already_running(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_server_stops_the_start(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A living server of the same temporary directory stops the start."""
     with own_pid_file(temp / ".model_server.pid"):
         assert main(["--model-store", "."]) == 1
@@ -167,10 +167,12 @@ def test_already_running(temp: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith("modelserver is already running, please use modelserver --stop")
 
 
-def test_orphan(temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_pid_file_is_removed(
+    temp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A stale pid file is removed, and said so."""
     (temp / ".model_server.pid").write_text("999999999")
-    monkeypatch.setattr(cli, "start_detached", lambda given, *, wait: 0)
+    monkeypatch.setattr(cli, "start_detached", lambda values, *, wait: 0)
 
     assert main(["--model-store", "."]) == 0
     assert capsys.readouterr().out == "Removing orphan pid file.\n"
@@ -210,13 +212,13 @@ class Running:
         self.signals.append((pid, number))
 
 
-@pytest.mark.parametrize(("flags", "said"), [([], "modelserver has stopped.\n"), (["--foreground"], "")])
+@pytest.mark.parametrize(("flags", "printed"), [([], "modelserver has stopped.\n"), (["--foreground"], "")])
 def test_stop(
     temp: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     flags: list[str],
-    said: str,
+    printed: str,
 ) -> None:
     """A server is told to stop and waited for; the pid file and an old key file are
     removed (reference 2.2).
@@ -225,7 +227,7 @@ def test_stop(
     (temp / "key_file.json").touch()
 
     assert main(["--stop", *flags]) == 0
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
     assert running.signals == [(4242, signal.SIGTERM)]
     assert list(temp.iterdir()) == []
 
@@ -242,7 +244,7 @@ def test_stop_that_takes_too_long(
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "printed"),
     [
         (ProcessLookupError, 0, "modelserver already stopped."),
         (PermissionError, 1, "belongs to another user"),
@@ -254,16 +256,16 @@ def test_stop_that_cannot(
     capsys: pytest.CaptureFixture[str],
     error: type[OSError],
     code: int,
-    said: str,
+    printed: str,
 ) -> None:
     """A server that just ended is no failure; one of another user is."""
     Running(temp, monkeypatch, error)
 
     assert main(["--stop"]) == code
-    assert said in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
 
 
-def test_warnings(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed_line_by_line(temp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Flags without meaning and remarks on the settings are warned of, each in one line."""
     (temp / "c").write_text("job_que_size=3\n")
     options = build_parser().parse_args(
@@ -283,7 +285,7 @@ def test_help_names_every_flag_of_torchserve(capsys: pytest.CaptureFixture[str])
     """Those without effect too, and it says so."""
     with pytest.raises(SystemExit):
         main(["--help"])
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
     flags = (
         *(
@@ -299,5 +301,5 @@ def test_help_names_every_flag_of_torchserve(capsys: pytest.CaptureFixture[str])
         *("--log-config", "--cpp-log-config", "--foreground", "--no-config-snapshots", "--ncs"),
         *("--plugins-path", "--ppath", "--disable-token-auth", "--dt", "--enable-model-api"),
     )
-    assert [flag for flag in flags if flag not in said] == []
-    assert "without effect" in said
+    assert [flag for flag in flags if flag not in printed] == []
+    assert "without effect" in printed

@@ -12,7 +12,7 @@ from modelserver.run.cli import build_parser
 from modelserver.run.daemon import STARTED_LINE, Readiness, follow
 
 
-def test_foreground(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outcome_is_printed_in_the_foreground(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a pipe the outcome is printed, and progress is not."""
     readiness = Readiness(None)
     readiness.progress("Loading")

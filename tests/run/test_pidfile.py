@@ -26,13 +26,13 @@ def test_read(tmp_path: Path, content: str, pid: int | None) -> None:
     assert read_pid(path) == pid
 
 
-def test_absent(tmp_path: Path) -> None:
+def test_missing_file_has_no_pid(tmp_path: Path) -> None:
     """Where there is no file there is no pid."""
     assert read_pid(tmp_path / "none") is None
     assert read_pid(tmp_path) is None
 
 
-def test_own(tmp_path: Path) -> None:
+def test_file_is_written_in_one_step(tmp_path: Path) -> None:
     """The number is written without a newline, over what was there, and nothing else is left."""
     path = tmp_path / "pid"
     path.write_text("999999")
@@ -43,7 +43,7 @@ def test_own(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_of_the_same_number(tmp_path: Path) -> None:
+def test_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
     """In a container the next server has the number of the killed one: what that left is taken over, what it
     left half done too.
     """
@@ -57,7 +57,7 @@ def test_another_of_the_same_number(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_second_server(tmp_path: Path) -> None:
+def test_file_of_a_live_server_is_kept(tmp_path: Path) -> None:
     """The file of a live server stays as it is, and with it its lock."""
     path = tmp_path / "pid"
     with own_pid_file(path):
@@ -94,14 +94,14 @@ def test_what_another_wrote_stays(tmp_path: Path) -> None:
     assert path.read_text() == "1"
 
 
-def test_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_file_is_in_the_temporary_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The file lies in the temporary directory under TorchServe's name (reference 2.1)."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert pid_file() == tmp_path / ".model_server.pid"
 
 
-def test_alive() -> None:
+def test_ended_process_is_not_alive() -> None:
     """A process that has ended is not, even if nobody has asked for its status."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     assert is_alive(process.pid)

@@ -139,7 +139,7 @@ async def test_taken_port_leaves_nothing(temp: Path) -> None:
     bind(loaded.settings.management_address, "management_address").close()
 
 
-async def test_second_signal(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_signal_ends_the_process(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second signal ends the process at once, with status 1 (F49)."""
     ended: list[int] = []
     monkeypatch.setattr("modelserver.run.server.os", SimpleNamespace(_exit=ended.append))

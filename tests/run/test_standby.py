@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 async def test_a_standby_waits_for_the_end_of_the_active_server(tmp_path: Path) -> None:
     """The second learns who is active, and becomes it when the first ends."""
     order: list[str] = []
-    begun, end = asyncio.Event(), asyncio.Event()
+    started, end = asyncio.Event(), asyncio.Event()
 
     async def first() -> None:
         async with active(tmp_path / "made", order.append):
-            begun.set()
+            started.set()
             await end.wait()
             order.append("first ends")
 
     async def second() -> None:
-        await begun.wait()
+        await started.wait()
         async with active(tmp_path / "made", order.append):
             order.append("second is active")
 

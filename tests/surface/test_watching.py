@@ -17,7 +17,7 @@ def test_without_watches_there_is_none() -> None:
     assert joined([]) is None
 
 
-def test_all_watchers_learn_of_all_events() -> None:
+def test_all_watchers_get_all_events() -> None:
     """Those who watch this request, in the order of the watches."""
     first, second = Mock(spec=Watcher), Mock(spec=Watcher)
     watch = joined([lambda _: first, lambda _: None, lambda _: second])

@@ -47,7 +47,7 @@ class Watched(Protocol):
 
     @property
     def body(self) -> bytes:
-        """As the handler gets it: inflated, once it is queued. Over gRPC the message."""
+        """The body for the handler: inflated, once it is queued. Over gRPC the message."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:

@@ -24,7 +24,7 @@ def test_form(value: object) -> None:
     assert pretty(value) == expected
 
 
-def test_no_circles() -> None:
+def test_answer_leaves_no_reference_cycle() -> None:
     """An answer leaves nothing behind for the collector, which comes by rarely."""
     gc.collect()
     gc.disable()

@@ -69,7 +69,7 @@ def model(options: ModelOptions, *workers: Any, sequences: SequenceStatistics | 
     )
 
 
-def test_worker() -> None:
+def test_description_shows_start_and_memory_of_a_worker() -> None:
     """A worker is shown with its start in UTC, its memory in bytes, and no failure while it has none."""
     described = describe_worker(worker())
 
@@ -105,7 +105,7 @@ async def test_gpus_are_read_once_for_all_workers(
     assert len(calls) == renewed
 
 
-def test_worker_without_process() -> None:
+def test_worker_without_process_has_no_pid_and_a_reason() -> None:
     """A worker between two processes has pid -1, no memory, and a reason."""
     described = describe_worker(worker(pid=-1, state=WorkerState.FAILED, failure="No module named x"))
 
@@ -141,16 +141,16 @@ def test_a_worker_shows_what_its_gpu_did() -> None:
 
 def test_errors_of_requests_are_told() -> None:
     """By type, with the last one; a version without any, or with those of clients, says nothing of them."""
-    shown = model(ModelOptions(), worker())
-    shown.metrics.requests.failed(HandlerError("no", 404), "client")
-    assert describe(shown)["errors"] is None
+    described = model(ModelOptions(), worker())
+    described.metrics.requests.failed(HandlerError("no", 404), "client")
+    assert describe(described)["errors"] is None
     for request_id in ("first", "second"):
         error = HandlerError("Prediction failed", 503)
         error.cause = "KeyError: 'x' (handler.py, line 3, in handle)"
-        shown.metrics.requests.failed(error, request_id)
-    told = describe(shown)["errors"]
+        described.metrics.requests.failed(error, request_id)
+    reported = describe(described)["errors"]
 
-    assert {**told, "last": {**told["last"], "time": ""}} == {
+    assert {**reported, "last": {**reported["last"], "time": ""}} == {
         "count": 2,
         "failing": False,
         "types": {"KeyError": 2},
@@ -167,7 +167,7 @@ def test_errors_of_requests_are_told() -> None:
     assert b'"failing": true' in pretty(describe(quiet))
 
 
-def test_queue_and_deadline() -> None:
+def test_description_shows_queue_and_deadline() -> None:
     """The queue is shown by what is free and what waits, the server's deadline in milliseconds."""
     described = describe(model(ModelOptions(request_timeout=1.5)))
 
@@ -176,7 +176,7 @@ def test_queue_and_deadline() -> None:
     assert (described["minWorkers"], described["maxWorkers"]) == (1, 2)
 
 
-def test_batch_settings_with_sources() -> None:
+def test_batch_settings_have_sources() -> None:
     """Each batch setting says where it came from; what is not set is left out."""
     options = ModelOptions(
         batch_size=8, batch_policy=BatchPolicy.WINDOW, sources={"batch_size": "register parameter"}
@@ -188,7 +188,7 @@ def test_batch_settings_with_sources() -> None:
     assert "timeout" not in batching
 
 
-def test_device_ids_only_where_given() -> None:
+def test_device_ids_are_absent_unless_set() -> None:
     """``deviceIds`` is left out of the answer unless the model names devices (reference 5.4)."""
     with_ids = describe(model(ModelOptions(device_ids=(0, 1))))
     without = describe(model(ModelOptions(), worker()))
@@ -198,7 +198,7 @@ def test_device_ids_only_where_given() -> None:
     assert b'"failure"' not in pretty(without)
 
 
-def test_no_sequences() -> None:
+def test_model_without_sequences_shows_zeros() -> None:
     """A model without sequences shows zeros, whatever its defaults, and no count of them (reference 5.4)."""
     described = describe(model(ModelOptions()))
 
@@ -208,7 +208,7 @@ def test_no_sequences() -> None:
     assert described["sequences"] is None
 
 
-def test_sequences() -> None:
+def test_stateful_model_shows_its_sequences() -> None:
     """A stateful model shows its bounds, and its sequences beside the queue that others share."""
     options = ModelOptions(
         sequence_batching=True,
@@ -227,28 +227,26 @@ def test_sequences() -> None:
     assert described["jobQueueStatus"] == {"remainingCapacity": 99, "pendingRequests": 1}
 
 
-def test_replacement() -> None:
+def test_description_shows_the_replacement() -> None:
     """What is to take the version's place is told, or why it could not."""
-    shown = model(ModelOptions())
-    assert describe(shown)["replacement"] is None
-    shown.replacement = Replacement("new.mar", version="2.0")
-    shown.replacement.since = 1727877233.034
-    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING"}
-    assert describe(shown)["replacement"] == {**loading, "failure": None, "since": "2024-10-02T13:53:53.034Z"}
-    shown.replacement.failed("why")
-
-    assert (describe(shown)["replacement"]["status"], describe(shown)["replacement"]["failure"]) == (
-        "FAILED",
-        "why",
-    )
+    described = model(ModelOptions())
+    assert describe(described)["replacement"] is None
+    described.replacement = Replacement("new.mar", version="2.0")
+    described.replacement.since = 1727877233.034
+    since = "2024-10-02T13:53:53.034Z"
+    loading = {"modelUrl": "new.mar", "modelVersion": "2.0", "status": "LOADING", "since": since}
+    assert describe(described)["replacement"] == {**loading, "failure": None}
+    described.replacement.failed("why")
+    failed = describe(described)["replacement"]
+    assert (failed["status"], failed["failure"]) == ("FAILED", "why")
 
 
-def test_autoscaling() -> None:
+def test_description_shows_why_workers_were_scaled() -> None:
     """A version whose workers follow the load shows what is wished for, why, and what was changed last."""
     options = ModelOptions(autoscale=True, autoscale_target_wait=50, sources={"autoscale": "default"})
-    shown = model(options)
-    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
-    assert describe_autoscaling(shown) == {
+    described = model(options)
+    described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
+    assert describe_autoscaling(described) == {
         "targetWait": 50,
         "upPause": 2000,
         "downPause": 60_000,
@@ -257,12 +255,12 @@ def test_autoscaling() -> None:
     scaling.sample = Sample(1.0, 0.1234, 1.987, 2)
     scaling.decision = Decision(2, 3, "memory")
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
-    described = describe_autoscaling(shown)
-    assert described is not None
+    autoscaling = describe_autoscaling(described)
+    assert autoscaling is not None
 
-    assert (described["wish"], described["reason"]) == (3, "memory")
-    assert (described["queueWait"], described["busy"]) == (123, 1.99)
-    assert described["lastChange"] == {
+    assert (autoscaling["wish"], autoscaling["reason"]) == (3, "memory")
+    assert (autoscaling["queueWait"], autoscaling["busy"]) == (123, 1.99)
+    assert autoscaling["lastChange"] == {
         "time": "2024-10-02T13:53:53.034Z",
         "from": 1,
         "to": 2,
@@ -271,18 +269,18 @@ def test_autoscaling() -> None:
     assert describe_autoscaling(model(ModelOptions())) is None
 
 
-def test_refusing_instead_of_waiting() -> None:
+def test_infinite_wait_is_absent() -> None:
     """An infinite wait is not shown."""
-    shown = model(ModelOptions(autoscale=True))
-    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
+    described = model(ModelOptions(autoscale=True))
+    described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, math.inf, 2.0, 2), Decision(3, 3, "all_busy")
 
-    described = describe_autoscaling(shown)
-    assert described is not None
-    assert described["queueWait"] is None
+    autoscaling = describe_autoscaling(described)
+    assert autoscaling is not None
+    assert autoscaling["queueWait"] is None
 
 
-def test_precision() -> None:
+def test_description_shows_the_precision() -> None:
     """What the first worker that has loaded computes in is told, and nothing where there is no choice."""
     precision = {"asked": "int8", "used": "int8", "why": "all agree"}
 
@@ -325,7 +323,7 @@ async def test_all_that_is_told_is_documented() -> None:
         values={"max_worker_memory": 1 << 30},
     )
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
-    shown = model(
+    described = model(
         full,
         worker(
             failure="why",
@@ -336,28 +334,28 @@ async def test_all_that_is_told_is_documented() -> None:
         ),
         sequences=SequenceStatistics(living=1, waiting=1),
     )
-    shown.pool.warnings = ["no weights"]
-    shown.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
+    described.pool.warnings = ["no weights"]
+    described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")
     scaling.event = ScaleEvent(1727877233.034, 1, 2, "queue_wait")
-    shown.replacement = Replacement("new.mar", version="2.0")
-    shown.replacement.failed("why")
-    shown.traffic = promoting()
-    shown.metrics.requests.failed(InternalError("no"), "r")
+    described.replacement = Replacement("new.mar", version="2.0")
+    described.replacement.failed("why")
+    described.traffic = promoting()
+    described.metrics.requests.failed(InternalError("no"), "r")
     failed = describe_failure(FailedVersion(*[cast("Any", None)] * 8, failure="why"))
-    told = json.loads(pretty({**describe(shown), **failed, "customizedMetadata": {}}))
+    reported = json.loads(pretty({**describe(described), **failed, "customizedMetadata": {}}))
     schema = schema_of("management", "ModelDescription")
 
-    jsonschema.validate(told, exactly(schema))
+    jsonschema.validate(reported, exactly(schema))
 
 
-def test_a_worker_on_another_machine() -> None:
+def test_remote_worker_shows_its_machine() -> None:
     """It is shown with its machine, and with memory and GPU as that machine reads them."""
     node = Node("n1", "gpu-7.example", resident=5 << 20, gpu="gpuId::0")
 
-    shown = describe(model(ModelOptions(), worker(process=SimpleNamespace(node=node))))["workers"][0]
+    described = describe(model(ModelOptions(), worker(process=SimpleNamespace(node=node))))["workers"][0]
 
-    assert shown["node"] == {"name": "n1", "host": "gpu-7.example"}
-    assert (shown["memoryUsage"], shown["gpu"], shown["gpuUsage"]) == (5 << 20, True, "gpuId::0")
-    shown = describe_worker(worker(process=SimpleNamespace(node=node), is_on_cpu=True))
-    assert (shown["gpu"], shown["gpuUsage"]) == (False, "N/A")
+    assert described["node"] == {"name": "n1", "host": "gpu-7.example"}
+    assert (described["memoryUsage"], described["gpu"], described["gpuUsage"]) == (5 << 20, True, "gpuId::0")
+    described = describe_worker(worker(process=SimpleNamespace(node=node), is_on_cpu=True))
+    assert (described["gpu"], described["gpuUsage"]) == (False, "N/A")

@@ -68,8 +68,8 @@ class Registry:
     async def unregister(self, name: str, version: str | None) -> None:
         self.calls.append(("unregister", name, version))
 
-    async def replace_archive(self, name: str, version: str | None, given: Registration) -> Any:
-        self.calls.append(("replace", name, version, given))
+    async def replace_archive(self, name: str, version: str | None, values: Registration) -> Any:
+        self.calls.append(("replace", name, version, values))
         loading: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.error is None:
             loading.set_result(
@@ -114,7 +114,7 @@ def registration(**values: Any) -> Registration:
     return read_registration(Parameters(values))
 
 
-def test_registration_parameters() -> None:
+def test_all_registration_parameters_are_read() -> None:
     """Every parameter is read: texts, numbers written as text, booleans in any case."""
     read = registration(
         url="m.mar",
@@ -139,7 +139,7 @@ def test_registration_parameters() -> None:
     )
 
 
-def test_registration_without_numbers(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_number_counts_as_absent(caplog: pytest.LogCaptureFixture) -> None:
     """A number that is none counts as not given, and the log says so (design, section 9)."""
     with caplog.at_level(logging.WARNING):
         read = registration(url="m.mar", batch_size="many")
@@ -188,13 +188,12 @@ async def test_register(query: str, complete: bool, status: int, text: str) -> N
     assert await ask(registry, "POST", f"/models?url=m.mar{query}") == (status, text)
 
 
-async def test_register_failure() -> None:
-    """A failure to load is the answer, with its cause."""
+async def test_failure_to_load_is_the_response_to_a_registration() -> None:
+    """With its status and its cause."""
     registry = Registry()
-    registry.error = StartFailed("Failed to start workers for model m version: 1.0. No module", 507)
+    registry.error = StartFailed("Failed to start workers: no module", 507)
 
-    status, text = await ask(registry, "POST", "/models?url=m.mar&initial_workers=1")
-    assert (status, text) == (507, "Failed to start workers for model m version: 1.0. No module")
+    assert await ask(registry, "POST", "/models?url=m.mar&initial_workers=1") == (507, registry.error.message)
 
 
 async def test_first_of_repeated_parameters() -> None:
@@ -254,23 +253,17 @@ async def test_scale_bounds(query: str, bounds: tuple[int, int]) -> None:
     ],
 )
 async def test_scale_synchronously(path: str, version: str | None, suffix: str) -> None:
-    """The version comes from the path, else from the parameter, and is named only if it was given."""
-    registry = Registry(m="m.mar")
-    status, text = await ask(registry, "PUT", f"{path}synchronous=true&min_worker=2")
+    """The version comes from the path, else from the parameter, and is named only if it was given.
 
-    assert (status, text) == (200, f"Workers scaled to 2 for model: m{suffix}")
+    With fewer workers so far the status is 206.
+    """
+    registry = Registry(m="m.mar")
+    synchronous = f"{path}synchronous=true&min_worker=2"
+
+    assert await ask(registry, "PUT", synchronous) == (200, f"Workers scaled to 2 for model: m{suffix}")
     assert registry.calls == [("scale", "m", version, 2, 2)]
-
-
-async def test_scale_still_short() -> None:
-    """Fewer workers than asked for are told with 206."""
-    registry = Registry(m="m.mar")
     registry.complete = False
-
-    assert (await ask(registry, "PUT", "/models/m?synchronous=true")) == (
-        206,
-        "Workers scaling in progress...",
-    )
+    assert await ask(registry, "PUT", synchronous) == (206, "Workers scaling in progress...")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +317,7 @@ async def test_set_default_and_unregister() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/models?url=m.mar"), ("DELETE", "/models/m")])
-async def test_model_api_off(method: str, path: str) -> None:
+async def test_nothing_is_registered_without_the_model_api(method: str, path: str) -> None:
     """With the model API off nothing is registered or removed."""
     registry = Registry(m="m.mar")
 
@@ -332,7 +325,7 @@ async def test_model_api_off(method: str, path: str) -> None:
     assert registry.calls == []
 
 
-async def test_kserve_readiness() -> None:
+async def test_kserve_readiness_ignores_what_follows_a_colon() -> None:
     """KServe's question: what follows a colon does not count."""
     assert await ask(Registry(m="m.mar"), "GET", "/v1/models/m:predict") == (
         200,
@@ -342,15 +335,15 @@ async def test_kserve_readiness() -> None:
 
 
 @pytest.mark.parametrize("path", ["/models/m/1.0", "/models/m?model_version=1.0"])
-async def test_replacing(path: str) -> None:
+async def test_scaling_with_a_url_replaces_the_archive(path: str) -> None:
     """A url makes a scaling a replacement, which takes the words of both; nobody waits unless asked to."""
     registry = Registry(m="a.mar")
-    given = {"url": "b.mar", "handler": "h.py", "min_worker": "2", "batch_size": "8", "model_version": "1.0"}
+    values = {"url": "b.mar", "handler": "h.py", "min_worker": "2", "batch_size": "8", "model_version": "1.0"}
 
-    assert await ask(registry, "PUT", path, params=given) == (202, "Processing worker updates...")
+    assert await ask(registry, "PUT", path, params=values) == (202, "Processing worker updates...")
     expected = Registration(url="b.mar", handler="h.py", min_workers=2, batch_size=8)
     assert registry.calls == [("replace", "m", "1.0", expected)]
-    assert await ask(registry, "PUT", path, params={**given, "synchronous": "true"}) == (
+    assert await ask(registry, "PUT", path, params={**values, "synchronous": "true"}) == (
         200,
         'Model "m" Version: 1.0 replaced by version 2.0 with 1 workers',
     )
@@ -367,7 +360,7 @@ async def test_replacing_that_fails() -> None:
     assert (await ask(registry, "PUT", "/models/m", params={**waiting, "model_name": "n"}))[0] == 400
 
 
-async def test_replacing_without_the_model_api() -> None:
+async def test_replacing_needs_the_model_api() -> None:
     """Where models cannot be registered their archives cannot be replaced; workers can be scaled."""
     registry = Registry(m="a.mar")
 
@@ -403,7 +396,7 @@ async def test_parameters_without_use_are_told(method: str, path: str, warnings:
         answer = await asking.request(method, path)
 
     assert answer.status_code == (200 if method == "POST" else 202)
-    said = answer.json().get("warnings", [])
-    assert len(said) == len(warnings)
-    for text, part in zip(said, warnings, strict=True):
+    message = answer.json().get("warnings", [])
+    assert len(message) == len(warnings)
+    for text, part in zip(message, warnings, strict=True):
         assert part in text

@@ -30,9 +30,9 @@ def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_
 
 def test_descriptions_have_all_options_that_are_shown() -> None:
     """An option's row names its field, in the block ``autoscaling`` or outside of all."""
-    shown = {option.described for option in OPTIONS.values() if option.described}
+    properties = {option.described for option in OPTIONS.values() if option.described}
     fields = {f"autoscaling.{name}" for name in Autoscaling.__annotations__} | set(
         ModelDescription.__annotations__
     )
 
-    assert shown <= fields
+    assert properties <= fields

@@ -38,7 +38,7 @@ async def test_parameters_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(("value", "number"), [("5", 5), (" 7 ", 7), ("-1", -1), (3, 3), ("0", 0)])
-def test_whole_numbers(value: Any, number: int) -> None:
+def test_whole_numbers_are_read_from_query_and_json(value: Any, number: int) -> None:
     """Numbers from the query or from JSON are numbers."""
     assert Parameters({"n": value}).integer("n", 9) == number
 
@@ -116,7 +116,7 @@ async def test_registration_by_broken_json_is_a_bad_request(body: bytes, message
 
 
 @pytest.mark.parametrize(("value", "number"), [("5", 5), (" -1 ", -1), (3, 3), ("", None)])
-def test_whole_numbers_of_our_own(value: Any, number: int | None) -> None:
+def test_own_parameters_are_read_strictly(value: Any, number: int | None) -> None:
     """Parameters that TorchServe does not have are read strictly; an empty one is not given."""
     assert Parameters({"n": value}).whole("n") == number
 

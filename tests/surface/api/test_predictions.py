@@ -19,7 +19,7 @@ def test_answers_that_are_the_handlers_have_no_kind() -> None:
     assert "content" in described["post /v1/models/{model_name}:predict"]["responses"]["200"]
 
 
-def test_a_signature_types_the_model() -> None:
+def test_signature_adds_types_to_the_document() -> None:
     """Names, datatypes and ranks of the tensors are in the document, with an example that keeps to them."""
     signature = Signature(
         (

@@ -15,14 +15,14 @@ from modelserver.surface.api.repository import RepositoryApi, is_near, load_mode
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::1%lo"])
-def test_clients_on_this_machine(host: str) -> None:
+def test_loopback_clients_are_near(host: str) -> None:
     """Are those of a loopback address, and of a Unix socket."""
     assert is_near(Address(host, 1))
     assert is_near(None)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "192.168.1.1", "::ffff:10.0.0.1", "fe80::1%eth0", "unix", ""])
-def test_clients_elsewhere(host: str) -> None:
+def test_other_clients_are_not_near(host: str) -> None:
     """Are all others, also those of whom nothing is known."""
     assert not is_near(Address(host, 1))
 

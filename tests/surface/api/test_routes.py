@@ -38,30 +38,30 @@ def client(*models: tuple[int, bool]) -> httpx.AsyncClient:
     [(), ((1, True), (2, True)), ((0, False),)],
     ids=["no models", "all loaded", "none wanted"],
 )
-async def test_ready(models: tuple[tuple[int, bool], ...]) -> None:
+async def test_readiness_is_200_when_all_models_are_loaded(models: tuple[tuple[int, bool], ...]) -> None:
     """Each model that should have workers has a loaded one."""
-    async with client(*models) as asked:
-        answer = await asked.get("/readyz")
+    async with client(*models) as response:
+        answer = await response.get("/readyz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "Ready"})
 
 
-async def test_not_ready() -> None:
+async def test_readiness_is_503_and_counts_the_models() -> None:
     """The reason counts the models; no name is told to those without a token."""
-    async with client((1, False), (1, True), (0, False)) as asked:
+    async with client((1, False), (1, True), (0, False)) as response:
         with pytest.raises(ServiceUnavailable, match=r"^Not ready: 1 of 2 models have no loaded worker\.$"):
-            await asked.get("/readyz")
+            await response.get("/readyz")
 
 
-async def test_liveness() -> None:
+async def test_liveness_does_not_depend_on_models() -> None:
     """Whoever answers lives, whatever its models do."""
-    async with client((1, False)) as asked:
-        answer = await asked.get("/livez")
+    async with client((1, False)) as response:
+        answer = await response.get("/livez")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "Live"})
 
 
-def test_documents() -> None:
+def test_documents_name_probes_and_renewal_of_tokens() -> None:
     """Probes stand in the documents of inference and management, the renewal of tokens in the latter's."""
     inference, management = (describe_listener(kind, "1")["paths"] for kind in ("inference", "management"))
 

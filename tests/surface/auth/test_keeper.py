@@ -42,7 +42,7 @@ def test_three_tokens_are_made(path: Path, clock: Clock) -> None:
     assert all(set(entry) == {"key"} for entry in result.values())
 
 
-def test_expiry(path: Path, clock: Clock) -> None:
+def test_tokens_expire_except_that_of_the_api(path: Path, clock: Clock) -> None:
     """Tokens end after their time, which the file tells; that of the API does not (reference 16.1)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
     result = content(path)
@@ -59,7 +59,7 @@ def test_expiry(path: Path, clock: Clock) -> None:
     assert opens(keeper, Scope.API, result["API"]["key"])
 
 
-def test_renewal(path: Path, clock: Clock) -> None:
+def test_renewal_replaces_one_token(path: Path, clock: Clock) -> None:
     """The new token is in the file, the old one is no good at once, the others stay (reference 16.2)."""
     keeper = TokenKeeper({}, 15.0, KeyFile(path), clock)
     changes: list[int] = []
@@ -92,8 +92,8 @@ def test_renewal_that_cannot_be_written(path: Path, clock: Clock, monkeypatch: p
 
 def test_provided_tokens_are_never_written(path: Path, clock: Clock) -> None:
     """They are good, all of them, for ever; they are in no file, and others are made beside them."""
-    given_tokens = {Scope.INFERENCE: ("given-old", "given-new")}
-    keeper = TokenKeeper(given_tokens, 15.0, KeyFile(path), clock)
+    provided_tokens = {Scope.INFERENCE: ("given-old", "given-new")}
+    keeper = TokenKeeper(provided_tokens, 15.0, KeyFile(path), clock)
 
     assert list(content(path)) == ["management", "API"]
     clock.now += 1e9

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_environment() -> None:
+def test_tokens_are_taken_out_of_the_environment() -> None:
     """Several tokens stand between commas or spaces; afterwards the environment has none of them."""
     environ = {
         "MODELSERVER_INFERENCE_TOKEN": "old-token, new-token",
@@ -37,14 +37,14 @@ def test_environment() -> None:
         ({"inference": {"key": ["one-token", "two-token"]}, "else": 1}, ("one-token", "two-token")),
     ],
 )
-def test_file(tmp_path: Path, document: object, inference: tuple[str, ...]) -> None:
+def test_token_file_is_read(tmp_path: Path, document: object, inference: tuple[str, ...]) -> None:
     """JSON in the form of key_file.json, or shorter."""
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(document))
     assert read_token_file(path) == {Scope.INFERENCE: inference}
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_token_folder_is_read(tmp_path: Path) -> None:
     """A mounted secret is a folder with a file for each scope, a token per line."""
     (tmp_path / "inference").write_text("one-token\ntwo-token\n")
     (tmp_path / "API").write_text("api-token")
@@ -59,7 +59,7 @@ def test_folder(tmp_path: Path) -> None:
     "text",
     ["", "[]", "{}", "secret-x", '{"inference": 5}', '{"inference": [null]}', '{"inference": {}}', "\x00"],
 )
-def test_bad_files(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_refused_without_its_content(tmp_path: Path, text: str) -> None:
     """What is no tokens is refused by name, without a word of its content (F68)."""
     path = tmp_path / "tokens.json"
     path.write_text(text)
@@ -79,7 +79,7 @@ def test_bad_files(tmp_path: Path, text: str) -> None:
     ],
     ids=range(5),
 )
-def test_bad_tokens(tmp_path: Path, token: str) -> None:
+def test_invalid_token_is_refused_without_being_named(tmp_path: Path, token: str) -> None:
     """A token that no header can carry, or that can be guessed, is refused without being shown (F68)."""
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps({"inference": token}))
@@ -88,7 +88,7 @@ def test_bad_tokens(tmp_path: Path, token: str) -> None:
     assert token not in str(caught.value)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     """It is named, with the reason."""
     with pytest.raises(ConfigError, match=r"token_file=.*nope: No such file or directory"):
         read_token_file(tmp_path / "nope")

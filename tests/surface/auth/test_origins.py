@@ -47,7 +47,7 @@ def test_reading_is_free(method: str) -> None:
 @pytest.mark.parametrize(
     ("origin", "host"), [(OWN, "localhost:8081"), ("http://127.0.0.1:8081", "127.0.0.1:8081")]
 )
-def test_own_pages_and_other_clients(origin: str, host: str) -> None:
+def test_own_pages_and_other_clients_are_allowed(origin: str, host: str) -> None:
     """The server's documentation may try requests; what is no browser sends no origin."""
     check_origin("POST", headers(origin, host), "")
     check_origin("POST", headers(None, host), "")

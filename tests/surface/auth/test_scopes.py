@@ -21,7 +21,7 @@ def needed(
 @pytest.mark.parametrize(
     "path", ["/predictions/m", "/v1/models/m:predict", "/nowhere", "/", "/wfpredict/w", "/token"]
 )
-def test_inference_listener(path: str) -> None:
+def test_inference_listener_needs_the_inference_token(path: str) -> None:
     """Everything on the inference address needs the inference token (reference 16.2)."""
     assert needed(INFERENCE, path) is Scope.INFERENCE
 
@@ -29,14 +29,14 @@ def test_inference_listener(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/models", "/models/m/1.0", "/workflows", "/v1/models/m", "/nowhere", "//token"]
 )
-def test_management_listener(path: str) -> None:
+def test_management_listener_needs_the_management_token(path: str) -> None:
     """Everything on the management address needs the management token (reference 16.2)."""
     assert needed(MANAGEMENT, path) is Scope.MANAGEMENT
 
 
 @pytest.mark.parametrize("roles", [MANAGEMENT, SHARED])
 @pytest.mark.parametrize("path", ["/token", "/token/"])
-def test_renewal(roles: frozenset[str], path: str) -> None:
+def test_renewal_needs_the_api_token(roles: frozenset[str], path: str) -> None:
     """The path of renewal needs the API token; a path or query that contains it does not (reference 16.2)."""
     assert needed(roles, path) is Scope.API
     assert needed(roles, "/models/token") is Scope.MANAGEMENT
@@ -61,7 +61,7 @@ def test_ping_as_torchserve_has_it() -> None:
     assert needed(SHARED, "/readyz", ping_token=True) is None
 
 
-def test_metrics() -> None:
+def test_metrics_need_no_token_at_their_own_address() -> None:
     """Metrics need no token at an address of their own; elsewhere they need that of the address."""
     assert needed(METRICS, "/metrics") is None
     assert needed(METRICS, "/anything") is None
@@ -96,7 +96,7 @@ def test_shared_address(path: str, scope: Scope) -> None:
     assert needed(SHARED, path) is scope
 
 
-def test_console() -> None:
+def test_console_page_needs_no_token_but_its_data_does() -> None:
     """Its page needs no token at the management address, all that it shows does; elsewhere it is not."""
     for path in ("/console", "/console/", "/console/static/main.js"):
         assert needed(MANAGEMENT, path) is None
@@ -108,14 +108,14 @@ def test_console() -> None:
 
 
 @pytest.mark.parametrize("roles", [INFERENCE, MANAGEMENT, SHARED])
-def test_repository(roles: frozenset[str]) -> None:
+def test_repository_needs_the_management_token(roles: frozenset[str]) -> None:
     """Loading and unloading over V2 needs the management token, on the inference address too."""
     assert needed(roles, "/v2/repository/models/m/load", "POST") is Scope.MANAGEMENT
     assert needed(roles, "/v2/repository/index", "POST") is Scope.MANAGEMENT
 
 
 @pytest.mark.parametrize("roles", [INFERENCE, SHARED])
-def test_extensions_of_triton(roles: frozenset[str]) -> None:
+def test_triton_settings_need_the_management_token(roles: frozenset[str]) -> None:
     """Settings of the whole server are the operator's; what clients of models need is theirs."""
     for path in ("/v2/logging", "/v2/logging/", "/v2/trace/setting", "/v2/models/m/trace/setting"):
         assert needed(roles, path, "POST") is needed(roles, path) is Scope.MANAGEMENT
@@ -133,7 +133,7 @@ def test_management_is_never_less(rest: str) -> None:
         assert scope is Scope.MANAGEMENT or ((invoked or predicted) and scope is Scope.INFERENCE)
 
 
-def test_unreadable_paths() -> None:
+def test_unreadable_path_needs_the_strictest_token() -> None:
     """What cannot be read needs the strongest token of the listener."""
     assert strictest_scope(SHARED) is Scope.MANAGEMENT
     assert strictest_scope(INFERENCE) is Scope.INFERENCE

@@ -28,7 +28,7 @@ def verifier(clock: Clock) -> Verifier:
 @pytest.mark.parametrize(
     "header", [b"Bearer first-token", b"Bearer  first-token", b"Bearer\tfirst-token", b" Bearer first-token "]
 )
-def test_good_headers(verifier: Verifier, header: bytes) -> None:
+def test_valid_header_is_accepted(verifier: Verifier, header: bytes) -> None:
     """Scheme, white space, token; spaces around a header's value are not part of it."""
     assert verifier.accepts(Scope.INFERENCE, header)
     assert verifier.accepts(Scope.INFERENCE, header)
@@ -52,7 +52,7 @@ def test_good_headers(verifier: Verifier, header: bytes) -> None:
         b"x Bearer first-token",
     ],
 )
-def test_bad_headers(verifier: Verifier, header: bytes) -> None:
+def test_invalid_header_is_rejected(verifier: Verifier, header: bytes) -> None:
     """Another scheme or case, a part of the token, another scope's: they open nothing (reference 16.2)."""
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
     assert not verifier.accepts(Scope.INFERENCE, header)
@@ -64,7 +64,7 @@ def test_several_are_valid_at_once(verifier: Verifier) -> None:
     assert verifier.accepts(Scope.INFERENCE, b"Bearer first-token")
 
 
-def test_expiry(verifier: Verifier, clock: Clock) -> None:
+def test_token_expires(verifier: Verifier, clock: Clock) -> None:
     """A token is good until its time, and also a remembered header is no longer; others stay good."""
     clock.now += 59.5
     assert verifier.accepts(Scope.INFERENCE, b"Bearer second-token")
@@ -105,7 +105,7 @@ def test_all_tokens_are_compared(verifier: Verifier, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("header", ["Bearer manager-token", b"Bearer manager-token"])
-def test_authorize(verifier: Verifier, header: str | bytes) -> None:
+def test_grpc_metadata_is_checked_alike(verifier: Verifier, header: str | bytes) -> None:
     """gRPC metadata, text or bytes, are checked by the same code."""
     verifier.authorize(Scope.MANAGEMENT, header)
     for wrong in (None, "", "Bearer x", "Bearer \u20ac"):
@@ -116,7 +116,7 @@ def test_authorize(verifier: Verifier, header: str | bytes) -> None:
         )
 
 
-def test_errors() -> None:
+def test_error_has_the_words_of_torchserve() -> None:
     """The body is TorchServe's: 400, and other words at /token (reference 16.2)."""
     error = InvalidKey(Scope.API)
     assert (error.status, error.type) == (400, "InvalidKeyException")

@@ -28,7 +28,9 @@ HOST = (b"Host", b"x")
         ([HOST, (b"Date", b"x"), (b"accept-charset", b"x"), (b"x-some-header-abc", b"x")], "1.1", None),
     ],
 )
-def test_faults(headers: list[tuple[bytes, bytes]], version: str, status: int | None) -> None:
+def test_ambiguous_head_is_refused(
+    headers: list[tuple[bytes, bytes]], version: str, status: int | None
+) -> None:
     """Exactly one host, one length that is a number, and no coding but chunked."""
     fault = fault_of(headers, version)
 

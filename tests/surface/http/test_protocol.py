@@ -63,14 +63,14 @@ async def test_waiting_request_is_refused_in_its_turn(busy: Wire, behind: bytes,
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("begun", [b"", b"hello"])
+@pytest.mark.parametrize("beginning", [b"", b"hello"])
 @pytest.mark.parametrize("piece", [1, 3, 1000])
 @pytest.mark.parametrize("size", [b"8000000000000000", b"%x" % (LIMIT + 1), b"00000001fFfF;a=b"])
 async def test_chunk_announced_above_the_limit_gets_413(
-    wire: Wire, path: str, begun: bytes, piece: int, size: bytes
+    wire: Wire, path: str, beginning: bytes, piece: int, size: bytes
 ) -> None:
     """Before it comes, however its size is cut (F5)."""
-    sent = head(CHUNKED, path=path) + chunk(b"first") + size + b"\r\n" + begun
+    sent = head(CHUNKED, path=path) + chunk(b"first") + size + b"\r\n" + beginning
     wire.send(*pieces(sent, piece))
     await settle()
 

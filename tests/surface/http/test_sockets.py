@@ -34,7 +34,7 @@ async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
         transport.abort()
 
 
-async def test_bytes_in_system(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+async def test_bytes_in_the_system_are_counted(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     """They are those that the client's system has not taken, whether the transport still has some or not."""
     transport, client = ends
     assert bytes_in_system(transport) == 0
@@ -57,7 +57,7 @@ async def test_where_nothing_is_told() -> None:
     assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
 
 
-async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+async def test_reset_is_noticed_without_reading(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     """It is seen without reading."""
     transport, client = ends
     transport.pause_reading()  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "text"),
     [
         ("", "unix"),
         (None, "unix"),
@@ -80,9 +80,9 @@ async def test_a_reset(ends: tuple[asyncio.Transport, socket.socket]) -> None:
         (("::ffff:a00:1", 5, 0, 0), "[::ffff:a00:1]:5"),
     ],
 )
-def test_client_is_shown_by_address_and_port(name: object, shown: str) -> None:
+def test_client_is_shown_by_address_and_port(name: object, text: str) -> None:
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
-    assert address_text(remote_address(asyncio.Transport({"peername": name}))) == shown
+    assert address_text(remote_address(asyncio.Transport({"peername": name}))) == text
 
 
 def test_local_address_is_one_of_the_network_or_a_path() -> None:

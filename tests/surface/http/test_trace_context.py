@@ -9,7 +9,7 @@ from modelserver.surface.http.trace_context import trace_context
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_a_trace() -> None:
+def test_trace_is_passed_on() -> None:
     """All of it is passed on, several lines as one, and nothing else."""
     headers = [
         (b"Traceparent", PARENT),
@@ -39,7 +39,7 @@ def test_a_trace() -> None:
     ],
     ids=["none", "empty", "two", "version", "capitals", "bytes", "long", "zero"],
 )
-def test_no_trace(parents: list[bytes]) -> None:
+def test_invalid_trace_is_not_passed_on(parents: list[bytes]) -> None:
     """What is no traceparent is not passed on, nor is what belongs to it."""
     assert trace_context([*((b"traceparent", each) for each in parents), (b"baggage", b"a=1")]) == ()
 

@@ -102,14 +102,14 @@ async def test_nothing_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("outcome", [ServiceUnavailable("full"), fails(ServiceUnavailable("no worker left"))])
-async def test_no_worker(outcome: Any) -> None:
+async def test_description_without_a_worker_gets_503(outcome: Any) -> None:
     """No worker, a full queue, and the last worker's end while it waits: TorchServe's 503."""
     with pytest.raises(ServiceUnavailable) as refusal:
         await ask(outcome)
     assert refusal.value.message == NO_WORKER
 
 
-async def test_no_reply() -> None:
+async def test_description_without_a_reply_gets_500() -> None:
     """Past the response timeout it is a 500 in TorchServe's words, and nothing waits any more."""
     pool = Pool(None)
     model: Any = SimpleNamespace(name="m", pool=pool, options=SimpleNamespace(response_timeout=0))
@@ -129,7 +129,7 @@ async def test_no_reply() -> None:
         (answers(b"Prediction failed", status=503, failed=True), 503, "Prediction failed"),
     ],
 )
-async def test_failures(outcome: Any, status: int, message: str) -> None:
+async def test_failure_keeps_its_status(outcome: Any, status: int, message: str) -> None:
     """What became of the worker or the handler is told with its status."""
     with pytest.raises(InternalError) as refusal:
         await ask(outcome)

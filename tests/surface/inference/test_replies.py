@@ -19,7 +19,7 @@ from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.v1 import V1, Instances
 
 
-class Kept(Exchange):
+class RecordedExchange(Exchange):
     """Keeps what it is answered."""
 
     __slots__ = ("parts",)
@@ -54,9 +54,9 @@ class Kept(Exchange):
 
 
 @pytest.fixture
-def exchange() -> Kept:
+def exchange() -> RecordedExchange:
     """That of the request."""
-    return Kept()
+    return RecordedExchange()
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def counted(metrics: ServerMetrics, name: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def reply(exchange: Kept, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatch) -> Reply:
+def reply(exchange: RecordedExchange, metrics: ServerMetrics, monkeypatch: pytest.MonkeyPatch) -> Reply:
     """To a request of V1, which is answered two seconds after it came."""
     model: Any = SimpleNamespace(metrics=metrics.model("m", "1.0"), exposes_errors=False, batches=False)
     monkeypatch.setattr("modelserver.surface.inference.replies.monotonic", lambda: 2.0)
@@ -90,7 +90,7 @@ def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
     return request
 
 
-def test_one_answer_is_the_body(reply: Reply, exchange: Kept) -> None:
+def test_one_answer_is_the_body(reply: Reply, exchange: RecordedExchange) -> None:
     """Its status, headers and times go with it."""
     reply.whole(ended((Answer(2, 201, headers=[("x-own", "1")]), b"ok")))
 
@@ -104,7 +104,7 @@ def test_one_answer_is_the_body(reply: Reply, exchange: Kept) -> None:
     ]
 
 
-def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
+def test_instances_are_joined(reply: Reply, exchange: RecordedExchange) -> None:
     """The answers are the predictions."""
     reply.joined(ended((Answer(1), b"1"), (Answer(3), b"[2]"), kind=INSTANCE))
 
@@ -112,7 +112,7 @@ def test_instances_are_joined(reply: Reply, exchange: Kept) -> None:
     assert (status, json.loads(body)) == (200, {"predictions": [1, [2]]})
 
 
-def test_the_first_failure_is_everybodys(reply: Reply, exchange: Kept) -> None:
+def test_the_first_failure_is_everybodys(reply: Reply, exchange: RecordedExchange) -> None:
     """It says which instance failed."""
     reply.joined(ended((Answer(1), b"1"), (Answer(3, 500, failed=True), b"bad"), kind=INSTANCE))
 
@@ -120,7 +120,7 @@ def test_the_first_failure_is_everybodys(reply: Reply, exchange: Kept) -> None:
     assert (status, json.loads(body)["error"]) == (500, "instances[1]: bad")
 
 
-def test_an_error_of_the_server_is_told(reply: Reply, exchange: Kept) -> None:
+def test_an_error_of_the_server_is_told(reply: Reply, exchange: RecordedExchange) -> None:
     """With the batch, where there was one."""
     request = Request("id", [Row("id", 0)], [b""], 0.0)
     request.fail(DeadlineExceeded("too late"))
@@ -130,7 +130,7 @@ def test_an_error_of_the_server_is_told(reply: Reply, exchange: Kept) -> None:
     assert (status, b"too late" in body, extra) == (504, True, b"")
 
 
-def test_parts_come_before_the_last(reply: Reply, exchange: Kept) -> None:
+def test_parts_come_before_the_last(reply: Reply, exchange: RecordedExchange) -> None:
     """Status and headers are the first part's."""
     request = ended((Answer(1), b"c"))
     reply.part(request, Answer(1, 202), b"a")
@@ -142,7 +142,7 @@ def test_parts_come_before_the_last(reply: Reply, exchange: Kept) -> None:
 
 
 def test_a_late_failure_breaks_off(
-    reply: Reply, exchange: Kept, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
+    reply: Reply, exchange: RecordedExchange, metrics: ServerMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that can be done; the log says why, and it is counted."""
     request = ended((Answer(3, 500, failed=True), b"bad"))

@@ -29,7 +29,7 @@ from modelserver.surface.inference.routes import Route, parse_route
         ("/predictions/a b", Route("a b")),
     ],
 )
-def test_routes_of_inference(path: str, route: Route) -> None:
+def test_path_leads_to_its_model_and_version(path: str, route: Route) -> None:
     """Every form of the reference's table leads to its model and version (reference 6.1)."""
     assert parse_route(path) == route
 

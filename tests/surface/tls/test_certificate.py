@@ -28,7 +28,7 @@ def test_only_https_needs_one() -> None:
 
 
 @pytest.mark.parametrize("old_form", [False, True])
-def test_pem_files(authority: Authority, old_form: bool) -> None:
+def test_pem_files_are_used(authority: Authority, old_form: bool) -> None:
     """A key in PKCS8 or OpenSSL's older form and a certificate are used, and clients can verify them."""
     key, chain = authority.issue("pem", old_form=old_form)
     context = server_context(load_certificate(pair(key, chain)))
@@ -37,7 +37,7 @@ def test_pem_files(authority: Authority, old_form: bool) -> None:
     assert talk(context, client) == "TLSv1.3"
 
 
-def test_keystores(authority: Authority) -> None:
+def test_keystore_is_used(authority: Authority) -> None:
     """A PKCS12 file is used instead of PEM files, with the certificates between."""
     certificate = load_certificate(settings(keystore=authority.keystore("store")))
 
@@ -46,7 +46,7 @@ def test_keystores(authority: Authority) -> None:
     assert talk(server_context(certificate), client) == "TLSv1.3"
 
 
-def test_a_throw_away(authority: Authority) -> None:
+def test_certificate_is_made_without_any_file(authority: Authority) -> None:
     """Without any file one is made for the hosts of the addresses; nobody can verify it (reference 3.3)."""
     certificate = load_certificate(settings())
     trusting = ssl.create_default_context(cadata=certificate.chain.decode())
@@ -93,7 +93,7 @@ def test_wrong_keystores_are_named(authority: Authority, tmp_path: Path) -> None
     assert f"keytool -importkeystore -srckeystore {java} " in refusal(settings(keystore=java))
 
 
-def test_without_the_package(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """PEM files need nothing; for the rest the message says what to install."""
     for name in ("keystore", "throwaway"):
         monkeypatch.setitem(sys.modules, f"modelserver.surface.tls.{name}", None)

@@ -55,7 +55,9 @@ def look(renewal: Renewal) -> None:
     renewal.take(renewal.look())
 
 
-def test_nothing_new(renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path]) -> None:
+def test_unchanged_files_change_nothing(
+    renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path]
+) -> None:
     """Files that stay, or come again with the same content, change nothing."""
     look(renewal)
     put(files, (files[0].with_suffix(".k"), files[1].with_suffix(".c")))
@@ -65,7 +67,7 @@ def test_nothing_new(renewal: Renewal, taken: list[Certificate], files: tuple[Pa
     assert taken == []
 
 
-def test_new_files(
+def test_new_files_are_used_together(
     renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
 ) -> None:
     """Another key and certificate are taken up together."""
@@ -76,7 +78,7 @@ def test_new_files(
     assert [(one.key, one.chain) for one in taken] == [(issued[0].read_bytes(), issued[1].read_bytes())]
 
 
-def test_a_wrong_pair(
+def test_mismatched_pair_changes_nothing(
     renewal: Renewal,
     taken: list[Certificate],
     files: tuple[Path, Path],
@@ -100,7 +102,7 @@ def test_a_wrong_pair(
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "cut"])
-def test_unusable_files(
+def test_unusable_files_keep_the_certificate(
     renewal: Renewal,
     taken: list[Certificate],
     files: tuple[Path, Path],
@@ -122,7 +124,7 @@ def test_unusable_files(
     assert taken == []
 
 
-async def test_looking_again_and_again(
+async def test_change_is_noticed_at_the_next_check(
     renewal: Renewal, taken: list[Certificate], files: tuple[Path, Path], authority: Authority
 ) -> None:
     """A change is seen at the next look."""
@@ -132,7 +134,7 @@ async def test_looking_again_and_again(
     watching.cancel()
 
 
-async def test_without_files(taken: list[Certificate]) -> None:
+async def test_own_certificate_is_not_watched(taken: list[Certificate]) -> None:
     """There is nothing to look at for a certificate of the server's own."""
     await Renewal(Settings(inference_address=HTTPS), Certificate(b"", b""), taken.append).watch(0.0)
 

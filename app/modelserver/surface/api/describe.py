@@ -138,8 +138,11 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
     }
     if (event := state.event) is not None:
         answer["lastChange"] = {
-            "time": moment(event.at), "from": event.before, "to": event.after, "reason": event.reason
-        }  # fmt: skip
+            "time": moment(event.at),
+            "from": event.before,
+            "to": event.after,
+            "reason": event.reason,
+        }
     return answer
 
 

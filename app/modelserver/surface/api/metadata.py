@@ -18,8 +18,16 @@ PLATFORM = "pytorch"
 
 # Triton's names and KServe's one.
 _EXTENSIONS = (
-    *("binary_tensor_data", "parameters", "model_repository", "model_repository_extension"),
-    *("model_configuration", "statistics", "sequence", "classification", "trace", "logging"),
+    "binary_tensor_data",
+    "parameters",
+    "model_repository",
+    "model_repository_extension",
+    "model_configuration",
+    "statistics",
+    "sequence",
+    "classification",
+    "trace",
+    "logging",
 )
 # For handlers whose inputs and outputs have no shape: images, text, JSON.
 _ANY_INPUT = (TensorSpec("input_0", BYTES, (VARIABLE,)),)

@@ -98,8 +98,17 @@ class DescribeQuery(BaseModel):
 _TYPES: dict[str, Any] = {"string": str, "integer": int, "boolean": bool}
 # The first and last parameters of a registration in the documentation.
 _FIRST = (
-    *("url", "model_name", "handler", "runtime", "batch_size", "max_batch_size", "max_batch_delay"),
-    *("max_latency", "batch_policy", "timeout", "initial_workers"),
+    "url",
+    "model_name",
+    "handler",
+    "runtime",
+    "batch_size",
+    "max_batch_size",
+    "max_batch_delay",
+    "max_latency",
+    "batch_policy",
+    "timeout",
+    "initial_workers",
 )
 _LAST = ("synchronous", "response_timeout", "startup_timeout", "s3_sse_kms")
 _ORDER = dict.fromkeys((*_FIRST, *(name for name in PARAMETERS if name not in _LAST), *_LAST))
@@ -489,7 +498,7 @@ class V2Ready(TypedDict):
 
 
 class V2ModelReady(V1Ready):
-    """As V1Ready."""
+    """Whether a model is ready."""
 
 
 class V2TensorSpec(TypedDict):

@@ -60,7 +60,7 @@ def header_block(headers: Iterable[tuple[str, str]]) -> bytes:
 
 
 def header_pairs(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """The same as names and values."""
+    """Header names and values as :func:`header_block` writes them."""
     return [
         (clean(name).encode("latin-1", "replace"), clean(value).encode("latin-1", "replace"))
         for name, value in headers

@@ -209,8 +209,10 @@ class ConnectionExchange(Exchange):
         if transport.get_write_buffer_size() > MAX_UNSENT:
             _log.warning(
                 "Request %s: the client reads its answer too slowly, more than %d bytes wait for it; "
-                "the connection is closed.", self.request_id, MAX_UNSENT
-            )  # fmt: skip
+                "the connection is closed.",
+                self.request_id,
+                MAX_UNSENT,
+            )
             transport.abort()
         else:
             self._write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)

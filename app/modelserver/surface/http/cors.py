@@ -41,7 +41,7 @@ class Cors:
         return [(name, value) for name, value in self.pairs if name not in names]
 
     def lines(self, present: bytes) -> bytes:
-        """The same as header lines, with line ends, for an answer that has the lines ``present``."""
+        """Header lines, with line ends, that an answer with the lines ``present`` does not have yet."""
         names = [line.partition(b":")[0] for line in present.split(b"\r\n")] if present else []
         return b"".join(name + b": " + value + b"\r\n" for name, value in self.missing(names))
 

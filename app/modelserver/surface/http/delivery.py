@@ -53,7 +53,7 @@ class Delivery:
         return self.stalled(self._transport.get_write_buffer_size(), monotonic())
 
     def stalled(self, unsent: int, now: float) -> float:
-        """The same at a moment at which the transport holds ``unsent`` bytes."""
+        """What :meth:`waited` returns while the transport holds ``unsent`` bytes."""
         if not unsent:
             self._stalled_since = None
             self.forget()

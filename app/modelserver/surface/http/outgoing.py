@@ -99,8 +99,10 @@ class Outgoing:
             _log.warning(
                 "More than max_outgoing_bytes=%d allows wait for clients that do not take their answers: "
                 "%d bytes of the %d answers that had waited longest were dropped.",
-                self.limit, before - self.held, number,
-            )  # fmt: skip
+                self.limit,
+                before - self.held,
+                number,
+            )
 
 
 def _seconds(waiting: tuple[float, Holder]) -> float:

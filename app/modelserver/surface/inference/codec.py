@@ -64,7 +64,7 @@ class Parsed(msgspec.Struct):
     async def encode_off_loop(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
-        """The same in a helper."""
+        """What :meth:`encode` returns, encoded by a helper process."""
         raise NotImplementedError
 
 
@@ -118,7 +118,7 @@ class Codec:
         return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
     async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        """The same in a helper."""
+        """What :meth:`read` returns, read by a helper process if the protocol needs that."""
         return Codec.read(self, exchange, model)
 
     def fail(

@@ -111,7 +111,7 @@ class InferenceApi:
             self._others.get(route.protocol, _no_workflow)(exchange)
 
     def _serve_off_loop(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
-        """The same for a request that would block the event loop; ``model`` if it is already known."""
+        """Serves a request that would block the event loop; ``model`` if it is already known."""
         codec = self._codecs[route.protocol]
 
         async def read() -> None:

@@ -98,7 +98,7 @@ class Reply(msgspec.Struct, eq=False):
             self._fail(request, error)
 
     def _encode_off_loop(self, request: Request) -> None:
-        """The same for answers that would block the event loop."""
+        """Responds with answers that would block the event loop."""
 
         async def encode() -> None:
             self._encoded(
@@ -144,7 +144,7 @@ class Reply(msgspec.Struct, eq=False):
 
 
 class SequenceReply(Reply):
-    """The same for a model with sequences: the answer names the sequence."""
+    """The reply of a model with sequences, which names the sequence."""
 
     sequence_answer: list[tuple[str, str]] | None = None
 

@@ -46,10 +46,17 @@ def make_request(  # noqa: PLR0917 - called for each request
     for body in bodies:
         rows.append(  # noqa: PERF401 - most have one, for which a comprehension costs more than the row
             Row(
-                request_id, len(body), parsed.kind, parsed.content_type, headers, parsed.query,
-                parsed.url_path, explain, parsed.extra,
+                request_id,
+                len(body),
+                parsed.kind,
+                parsed.content_type,
+                headers,
+                parsed.query,
+                parsed.url_path,
+                explain,
+                parsed.extra,
             )
-        )  # fmt: skip
+        )
     key: object = (explain, parsed.key)
     if explain:
         key = AtOnce(key)

@@ -88,7 +88,7 @@ def split(body: bytes) -> Instances:
 
 
 def split_off_loop(body: bytes, limits: RequestLimits) -> Instances:
-    """:func:`split` in a helper. Raises BadRequest, PayloadTooLarge for too many instances."""
+    """What helpers call. Raises BadRequest, PayloadTooLarge for too many instances."""
     apart = split(body)
     limits.check_instances(len(apart.bodies), len(apart.extra))
     return apart

@@ -74,7 +74,7 @@ class InputRules(msgspec.Struct, frozen=True):
         return cls(model.name, model.options.signature, names, limits, rows, memory)
 
     def for_helper(self, body: bytes) -> InputRules:
-        """The same with only what reading this body in a helper needs."""
+        """Only what a helper needs to read this body."""
         return msgspec.structs.replace(self, memory=self.memory.for_helper(body))
 
 
@@ -88,7 +88,7 @@ class Inference(Parsed):
     where: ClassVar[str] = "row %d: "
 
     def without_inputs(self) -> Inference:
-        """The same without the inputs, whose data is in the bodies."""
+        """A copy without the inputs, whose data is in the bodies."""
         return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
     def parts(self, model: ModelVersion, request: Request) -> ResponseParts:
@@ -150,7 +150,7 @@ class ResponseParts(msgspec.Struct, frozen=True):
         return request.binary if request.outputs is None else all(each.binary for each in request.outputs)
 
     def without_inputs(self) -> ResponseParts:
-        """The same without the request's inputs."""
+        """A copy without the request's inputs."""
         return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
     def outputs(self) -> list[OutputTensor]:
@@ -218,7 +218,7 @@ class V2(Codec):
 
 
 def read_tensors(body: bytes, length: str | None, takes: InputRules) -> Inference:
-    """:func:`_read` in a helper; the request is returned without its inputs, which are in the rows."""
+    """What helpers call: the request is returned without its inputs, which are in the rows."""
     return _read(body, length, takes).without_inputs()
 
 

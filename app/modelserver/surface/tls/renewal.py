@@ -37,11 +37,13 @@ class Renewal:
         self._settings = settings
         self._certificate = certificate
         self._taker = taker
-        named = (
-            *(settings.private_key_file, settings.certificate_file),
-            *(settings.keystore, settings.tls_client_ca_file),
+        paths = (
+            settings.private_key_file,
+            settings.certificate_file,
+            settings.keystore,
+            settings.tls_client_ca_file,
         )
-        self._files = [path for path in named if path is not None]
+        self._files = [path for path in paths if path is not None]
         # Empty, as files may have changed since they were read.
         self._mark: _Mark = ()
 
