@@ -322,12 +322,12 @@ class KserveV2Envelope(BaseEnvelope):
 
     def shares(self, answers: list[Any], counts: list[int]) -> list[int] | None:
         """One answer per input, or per request, or fewer than the inputs of the only one."""
-        asking = [position for position, count in enumerate(counts) if count]
+        positions = [position for position, count in enumerate(counts) if count]
         if len(answers) == sum(counts):
             return counts
-        if len(answers) == len(asking):
+        if len(answers) == len(positions):
             return [min(count, 1) for count in counts]
-        if len(asking) == 1 and len(answers) < sum(counts):
+        if len(positions) == 1 and len(answers) < sum(counts):
             return [len(answers) if count else 0 for count in counts]
         return None
 

@@ -139,10 +139,10 @@ class MicroBatching:
 
     def _phase(self, phase: int, part: _Part, value: Any) -> Any:
         context = getattr(self.handler, "context", None)
-        counts_here = getattr(context, "_ms_count_from", None)
-        if counts_here is None:
+        count_from = getattr(context, "_ms_count_from", None)
+        if count_from is None:
             return getattr(self.handler, HANDLER_METHODS[phase])(value)
-        with counts_here(part.first):
+        with count_from(part.first):
             return getattr(self.handler, HANDLER_METHODS[phase])(value)
 
     def _rejected(self, part: _Part) -> set[int]:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _ALIKE: Final = 0.75
 
 
-def near_misses(kind: type[Any], meant: Iterable[str]) -> dict[str, str]:
+def near_misses(kind: type[Any], called: Iterable[str]) -> dict[str, str]:
     """The name that is meant to each method that looks like it, and that the class itself does not call.
 
-    ``meant`` are the names that the server calls; those that the class has are left out.
+    ``called`` are the names that the server calls; those that the class has are left out.
     """
     methods = {
         name: value
@@ -28,10 +28,12 @@ def near_misses(kind: type[Any], meant: Iterable[str]) -> dict[str, str]:
         for name, value in vars(each).items()
         if inspect.isfunction(value)
     }
-    meant = list(meant)
+    called = list(called)
     used = {name for method in methods.values() for name in _names(method.__code__)}
-    others = [name for name in methods if name not in used and name not in meant and not name.startswith("_")]
-    close = {name: get_close_matches(name, others, 1, _ALIKE) for name in meant if name not in methods}
+    others = [
+        name for name in methods if name not in used and name not in called and not name.startswith("_")
+    ]
+    close = {name: get_close_matches(name, others, 1, _ALIKE) for name in called if name not in methods}
     return {matches[0]: name for name, matches in close.items() if matches}
 
 

@@ -257,7 +257,7 @@ class CachingMetric(MetricAbstract):
     nothing is raised, so that measuring never fails a request.
     """
 
-    def sent_to(self, sink: Sink | None) -> CachingMetric:
+    def with_sink(self, sink: Sink | None) -> CachingMetric:
         """Set the sink for its values (None: that of the process); returns the metric."""
         self._sink = sink
         return self
@@ -347,7 +347,7 @@ class MetricsCache(Measures):
         _check_type(unit, (str, type(None)), "`unit` must be a str")
         if any(not isinstance(name, str) for name in dimension_names or ()):
             raise MetricsCacheTypeError("`dimension_names` must be a list of str")
-        metric = CachingMetric(metric_name, unit, dimension_names, metric_type).sent_to(self._sink)
+        metric = CachingMetric(metric_name, unit, dimension_names, metric_type).with_sink(self._sink)
         self.cache.setdefault(metric_type, {})[metric_name] = metric
         return metric
 
@@ -385,7 +385,7 @@ class MetricsCache(Measures):
     def _remember(self, name: Any, unit: str | None, kind: str, dimension_names: list[str]) -> None:
         known = type_of(kind)
         if known is not None and name not in self.cache.setdefault(known, {}):
-            metric = CachingMetric(name, unit, dimension_names, known).sent_to(self._sink)
+            metric = CachingMetric(name, unit, dimension_names, known).with_sink(self._sink)
             self.cache[known][name] = metric
 
 

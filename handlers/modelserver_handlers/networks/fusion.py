@@ -203,8 +203,8 @@ def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[st
     with graph.graph.inserting_before(last):
         fused = graph.graph.call_module(name, inputs)
     last.replace_all_uses_with(fused)
-    for gone in _chain(last, node):
-        graph.graph.erase_node(gone)
+    for replaced in _chain(last, node):
+        graph.graph.erase_node(replaced)
     return ConvolutionSource(conv, norm)
 
 

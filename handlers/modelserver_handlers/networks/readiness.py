@@ -148,7 +148,7 @@ def make_ready(  # noqa: PLR0917 - all that there is to know
             options = replace(options, optimize=False)
             document = {}
         options = replace(options, precision="fp32" if used == "int8" else used)
-    return _Preparation(model, options, document, batches, device, warn).ready()
+    return _NetworkPreparation(model, options, document, batches, device, warn).ready()
 
 
 def _in_int8(model: Any, batches: Batches, device: torch.device, calibration: Calibration | None) -> str:
@@ -187,7 +187,7 @@ def _next_best(model: Any, device: torch.device) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Preparation:
+class _NetworkPreparation:
     model: Any
     options: NetworkOptions
     document: Mapping[str, Any]

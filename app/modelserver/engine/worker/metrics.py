@@ -50,7 +50,7 @@ class HandlerMetrics(MetricsCache):
         except MetricsCacheKeyError:
             if self._known is None:
                 raise
-        metric = copy(self._known.get_metric(metric_name, metric_type)).sent_to(self.receive)
+        metric = copy(self._known.get_metric(metric_name, metric_type)).with_sink(self.receive)
         self.cache.setdefault(metric_type, {})[metric_name] = metric
         return metric
 
