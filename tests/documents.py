@@ -19,12 +19,12 @@ _ROLES: dict[str, set[Any]] = {"all": {"inference", "management", "metrics"}}
 
 def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: Any) -> Application:
     """The application of the listener of one role, or of ``all``, with no models; settings may be changed."""
-    given = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
-    given["management_address"] = SimpleNamespace(is_loopback=True)
+    values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
+    values["management_address"] = SimpleNamespace(is_loopback=True)
     services: Any = SimpleNamespace(
         registry=None,
         metrics=object(),
-        settings=SimpleNamespace(**given),
+        settings=SimpleNamespace(**values),
         tokens=tokens,
         shared=None,
     )
@@ -38,7 +38,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
             added.append(lambda app, _: add_recording(app, nothing, recorder))
     if "inference" in roles:
         added.append(lambda app, _: add_workflow_inference(app, nothing))
-        if given["ts_open_inference_protocol"]:
+        if values["ts_open_inference_protocol"]:
             added.append(lambda app, _: add_triton(app, nothing, nothing))
     return build_app(roles, services, added)
 
@@ -77,8 +77,8 @@ def exactly(schema: Any) -> Any:
     """The schema, with objects that have all fields that it names and no others."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: exactly(value) for key, value in schema.items()}
+    rest = {key: exactly(value) for key, value in schema.items()}
     named = schema.get("properties")
     return (
-        {"additionalProperties": False, **kept, "required": list(named)} if isinstance(named, dict) else kept
+        {"additionalProperties": False, **rest, "required": list(named)} if isinstance(named, dict) else rest
     )

@@ -94,8 +94,8 @@ class GoogleBucket(Bucket):
         """Writes an object."""
         root, _, name = self.url.rpartition("/")
         url = f"{root}/upload/storage/v1/b/{name}/o"
-        asked = {"uploadType": "media", "name": key}
-        httpx.post(url, params=asked, content=content, headers=headers).raise_for_status()
+        requested = {"uploadType": "media", "name": key}
+        httpx.post(url, params=requested, content=content, headers=headers).raise_for_status()
 
 
 @contextlib.contextmanager
@@ -224,8 +224,8 @@ class Container:
                 f"<Last-Modified>{_LONG_AGO}</Last-Modified><BlobType>BlockBlob</BlobType>"
                 "</Properties></Blob>"
             )
-        found = "".join(entries.values())
-        blobs = f"<Blobs>{found}</Blobs><NextMarker/>"
+        result = "".join(entries.values())
+        blobs = f"<Blobs>{result}</Blobs><NextMarker/>"
         return f"<EnumerationResults ContainerName='models'>{blobs}</EnumerationResults>".encode()
 
 

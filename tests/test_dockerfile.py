@@ -51,8 +51,8 @@ class Instruction:
     @property
     def exec_form(self) -> list[str]:
         """The arguments as the JSON list they are."""
-        found: list[str] = json.loads(self.text)
-        return found
+        result: list[str] = json.loads(self.text)
+        return result
 
 
 def parse(text: str) -> list[Instruction]:
@@ -81,8 +81,8 @@ def of(name: str, stage: int | None = None) -> list[Instruction]:
 
 def only(name: str) -> Instruction:
     """The one instruction of a name in the last stage."""
-    (found,) = of(name, _LAST)
-    return found
+    (result,) = of(name, _LAST)
+    return result
 
 
 def from_clone(stage: int | None = None) -> list[str]:
@@ -130,13 +130,13 @@ def test_a_change_of_the_code_reinstalls_nothing() -> None:
 
 def locked(name: str = "image.lock") -> dict[str, list[tuple[str, str, int]]]:
     """A lock: for each package its versions, their markers, and how many hashes they have."""
-    found: dict[str, list[tuple[str, str, int]]] = {}
+    result: dict[str, list[tuple[str, str, int]]] = {}
     text = (_ROOT / "scripts" / name).read_text(encoding="utf-8")
     for entry in re.findall(r"(?m)^[a-z].*(?:\n    --hash.*)*", text):
         head, _, hashes = entry.partition("\\\n")
         name, version, marker = re.fullmatch(r"(\S+)==(\S+)(?: ; (.*))?", head.strip()).groups()  # type: ignore[union-attr]
-        found.setdefault(name, []).append((version, marker or "", hashes.count("--hash=sha256:")))
-    return found
+        result.setdefault(name, []).append((version, marker or "", hashes.count("--hash=sha256:")))
+    return result
 
 
 def test_the_lock_is_of_the_packages_that_are_needed() -> None:
@@ -169,9 +169,9 @@ def test_the_locks_of_extras() -> None:
         for requirement in map(Requirement, re.findall(r'"([^"]+)"', listed)):
             chosen = [version for version, _, _ in lock[canonicalize_name(requirement.name)]]
             assert [version for version in chosen if version not in requirement.specifier] == []
-        for name, found in lock.items():
-            assert all(hashes > 0 for _, _, hashes in found)
-            for version, marker, _ in found:
+        for name, result in lock.items():
+            assert all(hashes > 0 for _, _, hashes in result)
+            for version, marker, _ in result:
                 assert versions.setdefault((name, marker), version) == version, name
 
 
@@ -207,8 +207,8 @@ def test_extras(extras: str, installed: str | None, tmp_path: Path) -> None:
         assert done.stderr.startswith("MODELSERVER_EXTRAS: there is no ")
         assert done.stdout == ""
     else:
-        wanted = f"install --no-cache-dir --require-hashes {installed.format(locks)}\n" if installed else ""
-        assert (done.returncode, done.stdout, done.stderr) == (0, wanted, "")
+        expected = f"install --no-cache-dir --require-hashes {installed.format(locks)}\n" if installed else ""
+        assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
 def test_the_last_stage_installs_nothing() -> None:
@@ -484,7 +484,7 @@ def test_commands_of_the_stages_make_the_environment(tmp_path: Path) -> None:
     makes_venv = next(item for item in of("RUN", 1) if "-m venv" in item.text)
 
     for run in (*of("RUN", 0), makes_venv, *of("RUN", 2)):
-        command = re.sub("|".join(moved), lambda found: moved[found[0]], run.text)
+        command = re.sub("|".join(moved), lambda result: moved[result[0]], run.text)
         command = re.sub(r"&& \S+/pip check ", "", command)
         environment = {**os.environ, **_ARGUMENTS, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(

@@ -46,9 +46,9 @@ def test_what_there_is_is_named() -> None:
 
     assert str(ModelNotFound.named("Iris", ["iris"])) == "Model not found: Iris. There is: iris"
     assert ModelNotFound.named("a", []).kserve_message == "Model with name a does not exist. There is none"
-    told = str(ModelNotFound.named("iris", many))
-    assert told.startswith("Model not found: iris. There are: Iris, iris-v2, resnet50, model-")
-    assert told.endswith(" and 6 more")
+    output = str(ModelNotFound.named("iris", many))
+    assert output.startswith("Model not found: iris. There are: Iris, iris-v2, resnet50, model-")
+    assert output.endswith(" and 6 more")
     version = ModelVersionNotFound.named("m", "1", {"1.0": 1, "2.0": 2})
     assert str(version) == "Model version: 1 does not exist for model: m. There are: 1.0, 2.0"
 
@@ -57,10 +57,10 @@ def test_long_names_and_many_cost_little() -> None:
     """A part of each name is compared, of a part of them, as the event loop waits meanwhile."""
     others = [f"{number}{'b' * 250}" for number in range(1000)]
 
-    told = str(ModelNotFound.named("b" * 250 + "999", others))
+    output = str(ModelNotFound.named("b" * 250 + "999", others))
 
-    assert told.endswith(" and 995 more")
-    assert f"999{'b' * 250}" not in told
+    assert output.endswith(" and 995 more")
+    assert f"999{'b' * 250}" not in output
 
 
 def test_headers_go_with_an_error() -> None:

@@ -87,13 +87,13 @@ def room_of(name: str) -> str:
 
 def modules() -> list[Module]:
     """All modules of both packages."""
-    found = []
+    result = []
     for package, root in _PACKAGES.items():
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found.append(Module(name, ast.parse(path.read_text(encoding="utf-8"))))
-    return found
+            result.append(Module(name, ast.parse(path.read_text(encoding="utf-8"))))
+    return result
 
 
 _MODULES = modules()
@@ -295,7 +295,7 @@ def test_functions_are_short() -> None:
 
 def test_modules_have_their_tests() -> None:
     """What has more than 60 lines is tested in a file of its name, in the folder that mirrors its own."""
-    wanted = set()
+    expected = set()
     for name, lines in lines_by_file().items():
         folder, _, module = name.removesuffix(".py").partition("/")[2].partition("/")[2].rpartition("/")
         if lines > _SMALL and module != "__init__":
@@ -304,9 +304,9 @@ def test_modules_have_their_tests() -> None:
                 *(["handlers"] if name.startswith("handlers/") else []),
                 *filter(None, [folder]),
             ]
-            wanted.add("/".join([*place, f"test_{module.strip('_')}.py"]))
+            expected.add("/".join([*place, f"test_{module.strip('_')}.py"]))
 
-    assert {test for test in wanted if not (_ROOT / test).is_file()} == set()
+    assert {test for test in expected if not (_ROOT / test).is_file()} == set()
 
 
 # Packaging

@@ -114,7 +114,7 @@ def test_torchserves_chart_and_image_start_here(tmp_path: Path) -> None:
 
 def test_torchserves_dashboards_find_their_metrics() -> None:
     """The names that its documentation shows in Prometheus and Grafana are names of this server's metrics."""
-    shown = {
+    displayed = {
         *(
             "ts_inference_requests_total",
             "ts_inference_latency_microseconds",
@@ -124,4 +124,4 @@ def test_torchserves_dashboards_find_their_metrics() -> None:
     }
     text = ServerMetrics(mode="prometheus").render().decode()
 
-    assert {name for name in shown if f"# TYPE {name} " not in text} == set()
+    assert {name for name in displayed if f"# TYPE {name} " not in text} == set()

@@ -12,8 +12,8 @@ _ALL = [Requirement(line) for line in requires("modelserver") or ()]
 
 def brought(extra: str = "") -> dict[str, Requirement]:
     """The packages that an installation with this extra, or none, asks for by itself."""
-    wanted = [need for need in _ALL if need.marker is None or need.marker.evaluate({"extra": extra})]
-    return {need.name: need for need in wanted}
+    expected = [need for need in _ALL if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return {need.name: need for need in expected}
 
 
 def test_torch_is_left_as_it_is() -> None:

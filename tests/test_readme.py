@@ -63,7 +63,7 @@ def code_blocks(text: str) -> list[str]:
 
 def commands(text: str) -> list[Command]:
     """The simple commands of all blocks; lists, pipes and loops are taken apart."""
-    found = []
+    result = []
     for line in "\n".join(code_blocks(text)).replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -74,8 +74,8 @@ def commands(text: str) -> list[Command]:
         for part in re.split(r"\0[;&|]+\0", "\0" + "\0".join(words) + "\0"):
             arguments = [word for word in part.split("\0") if word and word != "do"]
             if arguments:
-                found.append(Command(line.strip(), arguments[0].rpartition("/")[2], arguments[1:]))
-    return found
+                result.append(Command(line.strip(), arguments[0].rpartition("/")[2], arguments[1:]))
+    return result
 
 
 def block_under(heading: str, number: int = 1) -> str:
@@ -186,11 +186,11 @@ def test_ci_can_be_run() -> None:
 
 def test_torchserve_users_change_one_word() -> None:
     """The two commands side by side differ in their first word only."""
-    theirs = [command for command in commands(_README) if command.name == "torchserve"]
+    reference = [command for command in commands(_README) if command.name == "torchserve"]
     ours = [command for command in commands(_README) if command.name == "modelserver"]
 
-    assert len(theirs) == 1
-    assert theirs[0].arguments in [command.arguments for command in ours]
+    assert len(reference) == 1
+    assert reference[0].arguments in [command.arguments for command in ours]
 
 
 # All commands in all texts
@@ -291,8 +291,8 @@ def find_operation(paths: dict[str, Any], method: str, path: str) -> dict[str, A
     for template, item in paths.items():
         pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, path) and method.lower() in item:
-            found: dict[str, Any] = item[method.lower()]
-            return found
+            result: dict[str, Any] = item[method.lower()]
+            return result
     return None
 
 

@@ -39,9 +39,9 @@ class Page:
     @classmethod
     def of(cls, text: str) -> Page:
         page, number = cls(), ""
-        for found, name in re.findall(r"(?m)^##+ (?:(\d+(?:\.\d+)?)\.? )?(.+)$", text):
-            number = found or number
-            page.sections.setdefault(number, set()).update(() if found else (name,))
+        for result, name in re.findall(r"(?m)^##+ (?:(\d+(?:\.\d+)?)\.? )?(.+)$", text):
+            number = result or number
+            page.sections.setdefault(number, set()).update(() if result else (name,))
         return page
 
     def has(self, number: str, part: str | None = None) -> bool:
@@ -81,8 +81,8 @@ def unresolved(text: str) -> Iterator[str]:
 
 def sources() -> list[Path]:
     """All code, tests and interface files of the repository, but for this one."""
-    found = [path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*")]
-    return sorted(p for p in found if p.suffix in {".py", ".proto", ".yaml"} and p != Path(__file__))
+    result = [path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*")]
+    return sorted(p for p in result if p.suffix in {".py", ".proto", ".yaml"} and p != Path(__file__))
 
 
 def test_citations_lead_somewhere() -> None:

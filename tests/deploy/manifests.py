@@ -35,9 +35,9 @@ def in_folder(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
     """The one container of a pod's specification, or of a runtime's."""
-    (found,) = pod["containers"]
-    assert isinstance(found, dict)
-    return found
+    (result,) = pod["containers"]
+    assert isinstance(result, dict)
+    return result
 
 
 def variables(holder: dict[str, Any]) -> dict[str, str]:
@@ -49,13 +49,17 @@ def not_restricted(pod: dict[str, Any]) -> list[str]:
     """What the Pod Security Standard "restricted" would refuse of a pod, or of a runtime's part of one."""
     around = pod.get("securityContext", {})
     wrong = []
-    for found in [*pod["containers"], *pod.get("initContainers", [])]:
-        security = {**around, **found["securityContext"]}
-        kept = security.get("seccompProfile"), security.get("runAsNonRoot"), security.get("privileged", False)
-        if kept != ({"type": "RuntimeDefault"}, True, False):
-            wrong.append(f"{found['name']}: seccompProfile, runAsNonRoot, privileged are {kept}")
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        security = {**around, **container["securityContext"]}
+        settings = (
+            security.get("seccompProfile"),
+            security.get("runAsNonRoot"),
+            security.get("privileged", False),
+        )
+        if settings != ({"type": "RuntimeDefault"}, True, False):
+            wrong.append(f"{container['name']}: seccompProfile, runAsNonRoot, privileged are {settings}")
         if security["allowPrivilegeEscalation"] or security["capabilities"] != {"drop": ["ALL"]}:
-            wrong.append(f"{found['name']} can gain rights")
+            wrong.append(f"{container['name']} can gain rights")
     allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
     return wrong + [v["name"] for v in pod.get("volumes", []) if not allowed & v.keys()]
 
@@ -66,14 +70,14 @@ def unbounded_disk(pod: dict[str, Any]) -> list[str]:
     wrong = [f"{name} has no sizeLimit" for name, volume in empty.items() if "sizeLimit" not in volume]
     containers = [*pod["containers"], *pod.get("initContainers", [])]
     wrong += [
-        f"{found['name']} has no {bound} of the disk"
-        for found in containers
+        f"{result['name']} has no {bound} of the disk"
+        for result in containers
         for bound in ("requests", "limits")
-        if "ephemeral-storage" not in found["resources"][bound]
+        if "ephemeral-storage" not in result["resources"][bound]
     ]
     if not wrong:
         volumes = sum(gibibytes(v["sizeLimit"]) for v in empty.values() if v.get("medium") != "Memory")
-        limit = sum(gibibytes(found["resources"]["limits"]["ephemeral-storage"]) for found in containers)
+        limit = sum(gibibytes(result["resources"]["limits"]["ephemeral-storage"]) for result in containers)
         wrong += [f"{volumes} GiB of volumes, a limit of {limit}"] if limit <= volumes else []
     return wrong
 

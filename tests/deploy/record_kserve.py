@@ -50,8 +50,8 @@ def record(wheel: Path) -> dict[str, Any]:
     for name in archive.namelist():
         if re.fullmatch(r"kserve/models/\w+\.py", name):
             source = archive.read(name).decode()
-            if found := re.search(r"^class (\w+)\(object\)", source, re.MULTILINE):
-                sources[found[1]] = source
+            if result := re.search(r"^class (\w+)\(object\)", source, re.MULTILINE):
+                sources[result[1]] = source
     types: dict[str, Any] = {}
     waiting = list(ROOTS)
     while waiting:

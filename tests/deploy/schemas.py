@@ -97,10 +97,10 @@ def _check_fields(value: Any, model: dict[str, Any], where: str) -> Iterator[str
 @cache
 def _recorded() -> dict[str, Any]:
     """The recorded types of all."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for path in sorted(_RECORDED.glob("*.json")):
-        found.update(json.loads(path.read_text(encoding="utf-8"))["types"])
-    return found
+        result.update(json.loads(path.read_text(encoding="utf-8"))["types"])
+    return result
 
 
 @cache
@@ -124,6 +124,6 @@ def _published_name(kind: str) -> str:
     """KServe's Python package calls types by the last parts of their names."""
     if kind in ("V1ObjectMeta", "V1LabelSelector"):
         return f"io.k8s.apimachinery.pkg.apis.meta.v1.{kind.removeprefix('V1')}"
-    if found := re.fullmatch(r"K8sIoApi(Autoscaling|Apps)(V\d)(\w+)", kind):
-        return f"io.k8s.api.{found[1].lower()}.{found[2].lower()}.{found[3]}"
+    if result := re.fullmatch(r"K8sIoApi(Autoscaling|Apps)(V\d)(\w+)", kind):
+        return f"io.k8s.api.{result[1].lower()}.{result[2].lower()}.{result[3]}"
     return f"io.k8s.api.core.v1.{kind.removeprefix('V1')}"

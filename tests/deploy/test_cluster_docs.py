@@ -23,8 +23,8 @@ _OWN = {field.name for field in fields(ClusterSettings)} - {field.name for field
 
 def rows() -> dict[str, str]:
     """The table of settings: keys and defaults."""
-    found = re.findall(r"(?m)^\| `(\w+)` \| ([^|]*) \|", _SECTION)
-    return {key: default.strip(" `s") for key, default in found}
+    result = re.findall(r"(?m)^\| `(\w+)` \| ([^|]*) \|", _SECTION)
+    return {key: default.strip(" `s") for key, default in result}
 
 
 def test_every_setting_is_explained() -> None:
@@ -47,11 +47,11 @@ def test_defaults_are_those_of_the_settings(key: str) -> None:
 def test_the_options_of_a_model_can_be_used_as_shown() -> None:
     """The example has each resource that a model can ask for, and causes no warning."""
     (example,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", _SECTION)
-    asked, warnings = parse_model_config(example)
+    request, warnings = parse_model_config(example)
 
     assert warnings == []
-    assert asked.resources == Demand(4, 1, 8_000_000_000, {"nvme": 1}, {"zone": "a"})
-    assert (asked.placement, asked.idempotent) == ("spread", True)
+    assert request.resources == Demand(4, 1, 8_000_000_000, {"nvme": 1}, {"zone": "a"})
+    assert (request.placement, request.idempotent) == ("spread", True)
 
 
 def test_variables_of_nodes_are_explained() -> None:

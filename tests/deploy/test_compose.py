@@ -17,10 +17,10 @@ _IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 def service() -> dict[str, Any]:
     """The one service."""
     (document,) = resources(ROOT / "deploy" / "compose.yaml")
-    (found,) = document["services"].values()
-    assert isinstance(found, dict)
-    assert set(document["volumes"]) == {text.partition(":")[0] for text in found["volumes"]}
-    return found
+    (result,) = document["services"].values()
+    assert isinstance(result, dict)
+    assert set(document["volumes"]) == {text.partition(":")[0] for text in result["volumes"]}
+    return result
 
 
 def test_volumes_lie_where_the_image_has_folders_of_its_user() -> None:
@@ -33,11 +33,11 @@ def test_volumes_lie_where_the_image_has_folders_of_its_user() -> None:
 
 def test_variables_are_settings_and_a_token_for_each_scope() -> None:
     """Nothing starts without tokens of one's own, so no file of tokens is needed after a restart."""
-    given = service()["environment"]
+    variables = service()["environment"]
     tokens = {f"MODELSERVER_{scope.value.upper()}_TOKEN" for scope in Scope}
 
-    assert set(given) - tokens <= {key.env for key in KEYS.values()}
-    assert [given[name] for name in tokens if not re.fullmatch(r"\$\{\w+:\?.+\}", given[name])] == []
+    assert set(variables) - tokens <= {key.env for key in KEYS.values()}
+    assert [variables[name] for name in tokens if not re.fullmatch(r"\$\{\w+:\?.+\}", variables[name])] == []
 
 
 def test_management_is_published_to_this_machine_alone() -> None:

@@ -37,19 +37,19 @@ def test_arguments_of_the_build_exist() -> None:
     ]
 
     assert set(used) == {"TORCH_INDEX", "MODELSERVER_EXTRAS"}
-    given = {name: text.strip('"') for name, text in re.findall(r"(?m)^ARG (\w+)=(.+)$", _RECIPE)}
-    assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == given
+    value = {name: text.strip('"') for name, text in re.findall(r"(?m)^ARG (\w+)=(.+)$", _RECIPE)}
+    assert dict(re.findall(r"(?m)^\| `([A-Z_]+)` \| `([^`]+)` \|", _DOCKER)) == value
 
 
 def test_every_manifest_is_told_about() -> None:
     """By its name, or as the folder that is applied whole."""
     kustomization = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
-    told = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
+    output = {*re.findall(r"- (\S+\.yaml)", kustomization), "kustomization.yaml"}
     folders = (KUBERNETES, KSERVE, ROOT / "deploy" / "queue-metric")
     files = [path.name for folder in folders for path in folder.glob("*.yaml")]
     texts = _DOCKER + _KSERVE
 
-    assert [name for name in files if name not in told and name not in texts] == ["secret.yaml"]
+    assert [name for name in files if name not in output and name not in texts] == ["secret.yaml"]
 
 
 @pytest.mark.parametrize("text", [_DOCKER, _KSERVE], ids=["docker", "kserve"])

@@ -213,11 +213,11 @@ def test_probes_of_runtimes_need_no_token(name: str) -> None:
     spec = container(_RUNTIMES[name])
     (port,) = (port["containerPort"] for port in spec["ports"])
     for probe in (spec["livenessProbe"], spec["readinessProbe"]):
-        (asked,) = (probe[way] for way in ("httpGet", "grpc", "tcpSocket") if way in probe)
-        assert asked["port"] == port
-        if "path" in asked:
-            assert "get" in describe_listener("inference", "0")["paths"][asked["path"]]
-            assert needed_scope({"inference"}, "GET", asked["path"], ping_token=True) is None
+        (request,) = (probe[way] for way in ("httpGet", "grpc", "tcpSocket") if way in probe)
+        assert request["port"] == port
+        if "path" in request:
+            assert "get" in describe_listener("inference", "0")["paths"][request["path"]]
+            assert needed_scope({"inference"}, "GET", request["path"], ping_token=True) is None
 
 
 @pytest.mark.parametrize("name", _RUNTIMES)
@@ -296,17 +296,17 @@ def test_events_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_services_scale_on_gauges_that_there_are() -> None:
     """Of their own pods."""
-    asked = {}
+    request = {}
     for name, service in _SERVICES.items():
         for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", []):
             query = metric["external"]["metric"]["query"]
             (pods,) = re.findall(r'pod=~"([^"]+)"', query)
             assert re.fullmatch(pods, f"{name}-predictor-6d4cf56db6-x2v7p")
-            asked[re.findall(r"modelserver_\w+", query)[0]] = metric["external"]["target"]["averageValue"]
+            request[re.findall(r"modelserver_\w+", query)[0]] = metric["external"]["target"]["averageValue"]
 
     full = str(_CONFIG["batcher"]["maxBatchSize"])
-    assert asked == {"modelserver_queue_requests": full, "modelserver_batches_in_flight": "0.8"}
-    assert set(asked) <= gauges()
+    assert request == {"modelserver_queue_requests": full, "modelserver_batches_in_flight": "0.8"}
+    assert set(request) <= gauges()
 
 
 def test_the_autoscaler_beside_a_service_finds_its_deployment() -> None:

@@ -44,15 +44,15 @@ _CLOSING = 2.0 + 5.0 + 5.0
 
 def one(file: str) -> dict[str, Any]:
     """The resource of a file."""
-    (found,) = resources(KUBERNETES / file)
-    return found
+    (result,) = resources(KUBERNETES / file)
+    return result
 
 
 def pod() -> dict[str, Any]:
     """What a pod is made of."""
-    found = one("deployment.yaml")["spec"]["template"]["spec"]
-    assert isinstance(found, dict)
-    return found
+    result = one("deployment.yaml")["spec"]["template"]["spec"]
+    assert isinstance(result, dict)
+    return result
 
 
 def configured(folder: Path) -> LoadedSettings:
@@ -136,7 +136,7 @@ def overlay(folder: str) -> dict[str, Any]:
     """A variant of deploy/kubernetes, as kustomize makes it; its resources by kind."""
     command = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {found["kind"]: found for found in yaml.safe_load_all(made)}
+    return {result["kind"]: result for result in yaml.safe_load_all(made)}
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
@@ -145,7 +145,7 @@ def test_kustomize_makes_resources_that_keep_to_the_schema(folder: str) -> None:
     """Of each variant; all have the same kinds of resources."""
     made = overlay(folder)
 
-    assert [problem for found in made.values() for problem in problems(found)] == []
+    assert [problem for result in made.values() for problem in problems(result)] == []
     assert set(made) == {
         *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget"),
         "Service",
@@ -169,8 +169,8 @@ def test_the_variant_for_gpus_can_be_rolled_out_with_one() -> None:
 def test_the_variant_for_the_queue_scales_by_both() -> None:
     """The metric is the one of the adapter's rule, which lies beside it."""
     plain, both = (
-        found["HorizontalPodAutoscaler"]["spec"]["metrics"]
-        for found in (overlay("kubernetes"), overlay("queue-metric"))
+        result["HorizontalPodAutoscaler"]["spec"]["metrics"]
+        for result in (overlay("kubernetes"), overlay("queue-metric"))
     )
 
     assert both[:-1] == plain
@@ -232,27 +232,27 @@ def test_only_management_stays_in_the_pod(tmp_path: Path) -> None:
 def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
     """Of the container, of the Service, and of what Prometheus reads."""
     settings = configured(tmp_path).settings
-    wanted = {
+    expected = {
         "http": settings.inference_address.port,
         "metrics": settings.metrics_address.port,
         "grpc": settings.grpc_inference_port,
     }
     annotations = one("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
 
-    assert {port["name"]: port["containerPort"] for port in container(pod())["ports"]} == wanted
-    assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == wanted
-    assert annotations["prometheus.io/port"] == str(wanted["metrics"])
+    assert {port["name"]: port["containerPort"] for port in container(pod())["ports"]} == expected
+    assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == expected
+    assert annotations["prometheus.io/port"] == str(expected["metrics"])
     assert annotations["prometheus.io/path"] in describe_listener("metrics", "0")["paths"]
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_probes_are_answered_without_a_token(probe: str) -> None:
     """They ask routes of the inference address that are open."""
-    asked = container(pod())[probe]["httpGet"]
+    request = container(pod())[probe]["httpGet"]
 
-    assert asked["port"] == "http"
-    assert "get" in describe_listener("inference", "0")["paths"][asked["path"]]
-    assert needed_scope({"inference"}, "GET", asked["path"], ping_token=True) is None
+    assert request["port"] == "http"
+    assert "get" in describe_listener("inference", "0")["paths"][request["path"]]
+    assert needed_scope({"inference"}, "GET", request["path"], ping_token=True) is None
 
 
 def test_only_readiness_depends_on_models() -> None:
@@ -361,14 +361,14 @@ def test_the_autoscaler_needs_nothing_installed() -> None:
 def test_autoscalers_look_at_gauges_that_there_are() -> None:
     """The server shows them, and pods' gauges can be summed."""
     folder = ROOT / "deploy" / "queue-metric"
-    asked = set(re.findall(r"modelserver_\w+", (folder / "kustomization.yaml").read_text(encoding="utf-8")))
+    request = set(re.findall(r"modelserver_\w+", (folder / "kustomization.yaml").read_text(encoding="utf-8")))
     for trigger in one("scaledobject.yaml")["spec"]["triggers"]:
-        asked |= set(re.findall(r"modelserver_\w+", trigger["metadata"]["query"]))
+        request |= set(re.findall(r"modelserver_\w+", trigger["metadata"]["query"]))
     adapter = yaml.safe_load((folder / "prometheus-adapter.yaml").read_text(encoding="utf-8"))
     (rule,) = adapter["rules"]["custom"]
 
-    assert asked == {"modelserver_queue_requests", "modelserver_batches_in_flight"}
-    assert asked <= gauges()
+    assert request == {"modelserver_queue_requests", "modelserver_batches_in_flight"}
+    assert request <= gauges()
     assert re.findall(r"modelserver_\w+", rule["seriesQuery"]) == ["modelserver_queue_requests"]
 
 
@@ -379,4 +379,4 @@ def test_queries_ask_for_the_deployments_pods() -> None:
         for trigger in one("scaledobject.yaml")["spec"]["triggers"]
     ]
 
-    assert [bool(re.fullmatch(found[0], "modelserver-6d4cf56db6-x2v7p")) for found in pods] == [True, True]
+    assert [bool(re.fullmatch(result[0], "modelserver-6d4cf56db6-x2v7p")) for result in pods] == [True, True]

@@ -25,15 +25,15 @@ _FIRST_WITH_TOKENS = (2, 52)
 
 def one(file: str) -> dict[str, Any]:
     """The resource of a file."""
-    (found,) = resources(RAY / file)
-    return found
+    (result,) = resources(RAY / file)
+    return result
 
 
 def cluster() -> dict[str, Any]:
     """What the RayCluster is to be."""
-    found = one("raycluster.yaml")["spec"]
-    assert isinstance(found, dict)
-    return found
+    result = one("raycluster.yaml")["spec"]
+    assert isinstance(result, dict)
+    return result
 
 
 def groups() -> list[dict[str, Any]]:
@@ -43,23 +43,23 @@ def groups() -> list[dict[str, Any]]:
 
 def pod() -> dict[str, Any]:
     """What the server's pod is made of."""
-    found = one("deployment.yaml")["spec"]["template"]["spec"]
-    assert isinstance(found, dict)
-    return found
+    result = one("deployment.yaml")["spec"]["template"]["spec"]
+    assert isinstance(result, dict)
+    return result
 
 
 def node() -> dict[str, Any]:
     """The container that makes the server's pod a node of the cluster."""
-    (found,) = pod()["initContainers"]
-    assert isinstance(found, dict)
-    return found
+    (result,) = pod()["initContainers"]
+    assert isinstance(result, dict)
+    return result
 
 
 def labels() -> dict[str, str]:
     """Those of the server's pod."""
-    found = one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
-    assert isinstance(found, dict)
-    return found
+    result = one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert isinstance(result, dict)
+    return result
 
 
 def configured(folder: Path, text: str) -> LoadedSettings:
@@ -89,11 +89,11 @@ def test_a_wrong_ray_cluster_is_found() -> None:
     wrong["spec"]["workerGroupSpecs"][0]["minReplica"] = 1
     wrong["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["argument"] = []
 
-    found = problems(wrong)
+    result = problems(wrong)
 
-    assert "RayCluster.spec.headGroupSpec.rayStartParams.num-cpus: 0 is no str" in found
-    assert "RayCluster.spec.workerGroupSpecs[0]: there is no minReplica" in found
-    assert len(found) == 3
+    assert "RayCluster.spec.headGroupSpec.rayStartParams.num-cpus: 0 is no str" in result
+    assert "RayCluster.spec.workerGroupSpecs[0]: there is no minReplica" in result
+    assert len(result) == 3
 
 
 def test_everything_is_applied_together() -> None:
@@ -110,7 +110,7 @@ def test_all_run_the_same_image() -> None:
     """Head, nodes, server: the same modelserver, Python and Ray."""
     everywhere = [container(group["template"]["spec"]) for group in groups()]
 
-    assert {found["image"] for found in [*everywhere, node(), container(pod())]} == {"modelserver-ray:local"}
+    assert {each["image"] for each in [*everywhere, node(), container(pod())]} == {"modelserver-ray:local"}
 
 
 def test_ray_is_of_one_version_which_knows_tokens() -> None:
@@ -137,8 +137,8 @@ def test_the_image_is_that_of_the_server_with_ray_in_it() -> None:
 def test_nobody_enters_the_cluster_without_its_token() -> None:
     """KubeRay makes it, under the cluster's name; the server's pod presents it."""
     assert cluster()["authOptions"] == {"mode": "token"}
-    for found in (node(), container(pod())):
-        variables = {entry["name"]: entry for entry in found["env"]}
+    for result in (node(), container(pod())):
+        variables = {entry["name"]: entry for entry in result["env"]}
         assert variables["RAY_AUTH_MODE"]["value"] == "token"
         assert variables[_TOKEN]["valueFrom"]["secretKeyRef"] == {
             "name": one("raycluster.yaml")["metadata"]["name"],
@@ -173,14 +173,14 @@ def test_a_worker_fits_on_a_node(tmp_path: Path) -> None:
 def test_the_cache_of_a_node_fits_into_its_volume() -> None:
     """With an archive as large as the rest while it is unpacked."""
     spec = groups()[1]["template"]["spec"]
-    told = {entry["name"]: entry["value"] for entry in container(spec)["env"]}
+    output = {entry["name"]: entry["value"] for entry in container(spec)["env"]}
     (volume,) = spec["volumes"]
     (mount,) = container(spec)["volumeMounts"]
     gibibytes = int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi"))
 
-    assert told["MODELSERVER_NODE_CACHE"].startswith(mount["mountPath"])
-    assert told["MODELSERVER_CACHE"].startswith(mount["mountPath"])
-    assert gibibytes << 30 > 2 * int(told["MODELSERVER_NODE_CACHE_SIZE"])
+    assert output["MODELSERVER_NODE_CACHE"].startswith(mount["mountPath"])
+    assert output["MODELSERVER_CACHE"].startswith(mount["mountPath"])
+    assert gibibytes << 30 > 2 * int(output["MODELSERVER_NODE_CACHE_SIZE"])
 
 
 def test_the_servers_pod_is_a_node_by_a_second_container() -> None:
@@ -237,8 +237,8 @@ def test_ports_are_those_of_the_settings(tmp_path: Path) -> None:
     ingress = _ALL["networkpolicy.yaml: NetworkPolicy modelserver-on-ray"]["spec"]["ingress"]
     opened = {port["port"] for rule in ingress for port in rule.get("ports", ())}
 
-    found = {port["name"]: port["containerPort"] for port in container(pod())["ports"]}
-    assert found == {**clients, "workers": workers}
+    result = {port["name"]: port["containerPort"] for port in container(pod())["ports"]}
+    assert result == {**clients, "workers": workers}
     assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == clients
     assert opened == set(clients.values())
 

@@ -72,7 +72,7 @@ CAUSES = {
 OF_HOSTS = {"ModelserverDown", "ModelserverMemory", "ModelserverDisk"}
 
 
-def firing(folder: Path, series: dict[str, str], *wanted: str) -> None:
+def firing(folder: Path, series: dict[str, str], *expected: str) -> None:
     """Asks promtool whether these alerts fire after 19 minutes, with these labels, and no others."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -89,7 +89,7 @@ def firing(folder: Path, series: dict[str, str], *wanted: str) -> None:
                     {
                         "expr": f'count by ({labels}) (ALERTS{{alertstate="firing"}})',
                         "eval_time": "19m",
-                        "exp_samples": [{"labels": each, "value": 1} for each in wanted],
+                        "exp_samples": [{"labels": each, "value": 1} for each in expected],
                     }
                 ],
             }

@@ -94,12 +94,12 @@ class Preloaded:
 
     def __init__(self, root: Path) -> None:
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
-        with theirs:
+        self._control, peer = socket.socketpair()
+        with peer:
             # Its name has a part "modelserver", by which the command knows a server.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "tests.e2e.preloaded", "modelserver", str(peer.fileno())],
+                pass_fds=[peer.fileno()],
                 cwd=root,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join((f"{root}/app", f"{root}/handlers"))},
                 stdin=subprocess.DEVNULL,
@@ -111,11 +111,11 @@ class Preloaded:
     ) -> Forked:
         """Starts the command with these arguments; ``output`` is the descriptor that it prints to."""
         # Each number is a message of its own.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
-        with theirs, self._lock:
+        with peer, self._lock:
             self._control.sendall(len(request).to_bytes(4, "big"))
-            socket.send_fds(self._control, [b"."], [output, theirs.fileno()])
+            socket.send_fds(self._control, [b"."], [output, peer.fileno()])
             self._control.sendall(request)
         return Forked(int(ours.recv(16)), ours)
 

@@ -210,8 +210,8 @@ def test_every_block_is_run_read_or_listed() -> None:
     assert sorted(names - RUN - NOT_RUN.keys()) == []
     assert sorted((RUN | NOT_RUN.keys()) - BLOCKS.keys()) == []
     assert RUN & NOT_RUN.keys() == set()
-    told = {name: (ROOT / file).read_text("utf-8") for name, file in elsewhere.items()}
-    assert [n for n, text in told.items() if n.split(": ")[0] not in text] == []
+    message = {name: (ROOT / file).read_text("utf-8") for name, file in elsewhere.items()}
+    assert [n for n, text in message.items() if n.split(": ")[0] not in text] == []
 
 
 @pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.name)
@@ -290,14 +290,14 @@ def source_of(name: str, around: str = "{block}") -> str:
     return before.replace("{{", "{").replace("}}", "}") + indented + after
 
 
-def ask(server: Server, store: Path, name: str, asked: Asked, model: str) -> None:
-    (store / f"{model}.py").write_text(source_of(name, asked.around), "utf-8")
+def ask(server: Server, store: Path, name: str, exchange: Asked, model: str) -> None:
+    (store / f"{model}.py").write_text(source_of(name, exchange.around), "utf-8")
     server.registered(f"{model}.py", model_name=model)
-    answer = server.inference.post(f"/predictions/{model}", content=asked.body, headers=_JSON)
+    answer = server.inference.post(f"/predictions/{model}", content=exchange.body, headers=_JSON)
 
     assert (answer.status_code, answer.content.replace(b" ", b"").replace(b"\n", b"")) == (
         200,
-        asked.answer.replace(b" ", b""),
+        exchange.answer.replace(b" ", b""),
     )
 
 
@@ -453,10 +453,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
 @pytest.mark.parametrize("name", SHELL)
 def test_commands_succeed(clone: Clone, name: str) -> None:
     """In the order in which they are listed; curl fails where an answer is none."""
-    told = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
+    message = clone.run(f"{SHELL[name]}\n{BLOCKS[name].text}")
 
-    assert told.startswith("2") or not name.startswith("README.md: ")
-    assert PRINTED.get(name, "") in told
+    assert message.startswith("2") or not name.startswith("README.md: ")
+    assert PRINTED.get(name, "") in message
 
 
 @pytest.mark.slow
@@ -466,8 +466,8 @@ def test_a_handler_with_torch_answers(clone: Clone) -> None:
     query = "url=my_handler.py&initial_workers=1&synchronous=true"
     clone.run(f"curl -s -X POST 'localhost:8081/models?{query}'")
 
-    asked = "-H 'Content-Type: application/json' -d '{\"numbers\": [1, 2]}'"
-    assert json.loads(clone.run(f"curl -s localhost:8080/predictions/my_handler {asked}")) == [2.0, 4.0]
+    data = "-H 'Content-Type: application/json' -d '{\"numbers\": [1, 2]}'"
+    assert json.loads(clone.run(f"curl -s localhost:8080/predictions/my_handler {data}")) == [2.0, 4.0]
 
 
 @pytest.mark.slow
@@ -517,11 +517,11 @@ def test_handlers_and_archives_are_checked(clone: Clone) -> None:
             (clone.path / name / f"{number}.json").write_text(str(number))
     for name, text in (("a.json", "[1]"), ("b.json", "[2]"), ("weights.pt", "none")):
         (clone.path / name).write_text(text)
-    told = [clone.run(BLOCKS[name].text) for name in CHECKS]
+    message = [clone.run(BLOCKS[name].text) for name in CHECKS]
 
-    assert told[0].count(": nothing is wrong") == 2
-    assert '"findings": []' in told[0]
-    assert "model.mar: nothing is wrong" in told[1]
+    assert message[0].count(": nothing is wrong") == 2
+    assert '"findings": []' in message[0]
+    assert "model.mar: nothing is wrong" in message[1]
 
 
 @pytest.mark.slow
@@ -545,6 +545,6 @@ def test_requests_are_recorded_and_replayed(clone: Clone) -> None:
         text = BLOCKS[name].text.replace("> my.properties", "| cat - ports.properties > my.properties")
         text = text.replace("modelserver record", f"modelserver record {management}")
         text = text.replace("--to http://localhost:8080", f"--to http://127.0.0.1:{clone.ports[8080]}")
-        told = clone.run(f"unset TS_CONFIG_FILE\n{text}")
+        message = clone.run(f"unset TS_CONFIG_FILE\n{text}")
 
-    assert "0 of 1 answers differ" in told
+    assert "0 of 1 answers differ" in message

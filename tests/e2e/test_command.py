@@ -227,10 +227,10 @@ def test_the_start_says_where_things_are(home, detached):
     home.run("--stop", "--foreground")
     assert not is_alive(pid)
     life = re.findall(r"Worker W-\d+-echo_1\.0 (.*)", home.log())
-    begun = r"started as process \d+ and loads its model\."
-    stages = (begun, r"is ready, .* s after its start\.", "exited with status 0, as requested.")
-    for told, stage in zip(life, stages, strict=True):
-        assert re.fullmatch(stage, told)
+    start_line = r"started as process \d+ and loads its model\."
+    stages = (start_line, r"is ready, .* s after its start\.", "exited with status 0, as requested.")
+    for output, stage in zip(life, stages, strict=True):
+        assert re.fullmatch(stage, output)
 
 
 @pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar,absent.mar", 1)])

@@ -199,8 +199,8 @@ def select(page: Page, name: str) -> None:
 def test_it_draws_what_is_measured(page: Page, load: None) -> None:
     """Requests, latencies and batches become numbers and lines."""
     select(page, "steady")
-    shown = "[...document.querySelectorAll('.plot .key b')].filter((each) => /[1-9]/.test(each.textContent))"
-    wait_for(page, f"{shown}.length >= 9")
+    shows = "[...document.querySelectorAll('.plot .key b')].filter((each) => /[1-9]/.test(each.textContent))"
+    wait_for(page, f"{shows}.length >= 9")
     drawn = """[...document.querySelectorAll('.plot canvas')].map((canvas) => {
       const copy = new OffscreenCanvas(canvas.width, canvas.height)
         .getContext("2d", { willReadFrequently: true });
@@ -219,7 +219,7 @@ def test_it_draws_what_is_measured(page: Page, load: None) -> None:
 
 def test_figures_are_differences_of_counts(page: Page) -> None:
     """Percentiles are interpolated within buckets; after a restart of the server there is a gap, no drop."""
-    found = page.evaluate(
+    series = page.evaluate(
         """import("/console/static/history.js").then(({ History, quantile }) => {
           const bounds = { latency: [0.01, 0.02], parts: [0.01, 0.02] };
           const counts = (n) => ({
@@ -238,13 +238,13 @@ def test_figures_are_differences_of_counts(page: Page) -> None:
         })"""
     )
 
-    assert found["quantiles"] == [10, 15, 20, None]
-    assert found["rate"] == [10, 0, None, 5]
-    assert found["errors"] == [5, 0, None, 2.5]
-    assert found["lately"] == 2.5
-    assert found["p50"] == [5, None, None, 5]
-    assert found["size"] == [2, None, None, 2]
-    assert found["busy"] == [10, 0, None, 5]
+    assert series["quantiles"] == [10, 15, 20, None]
+    assert series["rate"] == [10, 0, None, 5]
+    assert series["errors"] == [5, 0, None, 2.5]
+    assert series["lately"] == 2.5
+    assert series["p50"] == [5, None, None, 5]
+    assert series["size"] == [2, None, None, 2]
+    assert series["busy"] == [10, 0, None, 5]
 
 
 def test_a_failed_worker_tells_why(page: Page) -> None:
@@ -294,12 +294,12 @@ def test_errors_of_requests_are_red(page: Page, server: Server, store: Path) -> 
     head, entry = page.locator(".title-row .rate.bad"), page.locator("#models .rate.bad")
     entry.wait_for()
     head.wait_for()
-    told = page.get_by_role("group", name="Errors")
-    told.get_by_text("request mine-11: KeyError: 'weights' (raises.py, line 4, in handle)").wait_for()
+    output = page.get_by_role("group", name="Errors")
+    output.get_by_text("request mine-11: KeyError: 'weights' (raises.py, line 4, in handle)").wait_for()
 
     assert "errors/s" in head.inner_text()
     assert "errors/s" in entry.inner_text()
-    assert "12 KeyError" in told.inner_text()
+    assert "12 KeyError" in output.inner_text()
     colour = "(each) => getComputedStyle(each).color"
     assert head.evaluate(colour) == entry.evaluate(colour) == "rgb(194, 47, 47)"
     server.unregister("raises")
@@ -325,12 +325,12 @@ def test_a_killed_worker_is_shown_until_another_is_ready(
     page.locator(".answer td.result", has_text="500").wait_for()
     worker.locator(".state[data-state=retrying]").wait_for()
     page.locator(".title-row .state[data-state=retrying]").wait_for()
-    told, lines = banner.locator("p").inner_text(), banner.locator("pre").inner_text()
+    output, lines = banner.locator("p").inner_text(), banner.locator("pre").inner_text()
     hold.unlink()
     worker.locator(".state[data-state=ready]").wait_for()
     banner.wait_for(state="hidden")
 
-    assert "SIGKILL" in told
+    assert "SIGKILL" in output
     assert lines.splitlines()[-2:] == ["at your service", "this takes long"]
     assert worker.locator("td").nth(2).inner_text() not in {str(pid), "–"}
     page.locator(".title-row .state[data-state=ready]").wait_for()
@@ -398,14 +398,14 @@ def test_settings_change_while_it_runs(page: Page, server: Server) -> None:
     form.get_by_role("button", name="Apply").click()
     page.locator("tr:not(.output) .state[data-state=ready]").nth(1).wait_for()
     described = server.describe("steady")
-    told = form.get_by_role("status").inner_text()
+    output = form.get_by_role("status").inner_text()
     form.get_by_label("Most workers").fill("1")
     form.get_by_role("button", name="Apply").click()
     form.get_by_text("max_worker cannot be less than min_worker.").wait_for()
 
     assert (described["batchSize"], described["maxBatchDelay"], described["minWorkers"]) == (4, 50, 2)
     assert described["batching"]["policy"]["value"] == "greedy"
-    assert told == "Processing worker updates..."
+    assert output == "Processing worker updates..."
     assert form.get_by_text("from register parameter").count() == 3
 
 
@@ -468,9 +468,9 @@ def test_what_would_happen_if(page: Page, server: Server, load: None) -> None:
         "modelserver_loop_stall_seconds_bucket", le="0.02"
     )
 
-    told = panel.get_by_role("status").inner_text()
-    assert "a batch of n takes" in told
-    assert int(told.partition(" ")[0]) >= served
+    output = panel.get_by_role("status").inner_text()
+    assert "a batch of n takes" in output
+    assert int(output.partition(" ")[0]) >= served
     assert all(each.endswith("s") for each in latency)
     assert (
         page.get_by_role("region", name="Settings of this version").get_by_label("Batch size").input_value()

@@ -159,10 +159,10 @@ def test_model_api_control(torchserve: Detached, modelserver: Detached) -> None:
 
 def test_what_handlers_get(torchserve: Detached, modelserver: Detached) -> None:
     """TorchServe's: a V1 body reaches the handler whole. Ours: its instances are rows of a batch."""
-    theirs = torchserve.ask("inference", "POST", "/v1/models/echo:predict", "inference", json=V1)
+    reply = torchserve.ask("inference", "POST", "/v1/models/echo:predict", "inference", json=V1)
     ours = modelserver.ask("inference", "POST", "/v1/models/echo:predict", json=V1)
 
-    assert theirs.json() == V1
+    assert reply.json() == V1
     assert list(ours.json()) == ["predictions"]
 
 
@@ -180,8 +180,8 @@ def test_a_model_that_is_not_there(torchserve: Detached, modelserver: Detached) 
         assert ours["message"] == "Model not found: Echo. There is: echo"
         assert ours.get("error") in (None, "Model with name Echo does not exist. There is: echo")
         if not path.startswith("/v2"):
-            theirs = torchserve.ask(side, method, path, side, **arguments).json()
-            assert theirs["message"] == "Model not found: Echo"
+            reply = torchserve.ask(side, method, path, side, **arguments).json()
+            assert reply["message"] == "Model not found: Echo"
     version = modelserver.ask("inference", "POST", "/predictions/echo/9", json=V1).json()
     assert version["message"] == "Model version: 9 does not exist for model: echo. There is: 1.0"
 
@@ -207,8 +207,8 @@ def test_workflows(torchserve: Detached, modelserver: Detached) -> None:
     """TorchServe's: off, as at its archived head (reference 19). Ours: on."""
     refused = torchserve.ask("management", "POST", "/workflows?url=x.war", "management")
     assert (refused.status_code, refused.json()["message"]) == (400, "Registering new workflows is disabled.")
-    asked = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
-    assert (asked.status_code, asked.json()["type"]) == (404, "WorkflowNotFoundException")
+    refusal = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
+    assert (refusal.status_code, refusal.json()["type"]) == (404, "WorkflowNotFoundException")
     missing = modelserver.ask("management", "POST", "/workflows?url=x.war")
     assert (missing.status_code, missing.json()["type"]) == (404, "WorkflowNotFoundException")
 

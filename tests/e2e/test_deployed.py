@@ -103,8 +103,8 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         "/etc/modelserver": str(base / "etc"),
     }
     text = (ROOT / "deploy" / "kubernetes" / "config.properties").read_text("utf-8")
-    for ours, theirs in moved.items():
-        text = text.replace(ours, theirs)
+    for ours, moved_to in moved.items():
+        text = text.replace(ours, moved_to)
     text += f"grpc_inference_port={ports['grpc']}\ngrpc_management_port={free_port()}\n"
     (base / "etc" / "config" / "config.properties").write_text(text, encoding="utf-8")
     deployment = yaml.safe_load((ROOT / "deploy/kubernetes/deployment.yaml").read_text("utf-8"))
@@ -122,9 +122,9 @@ def test_probes_and_metrics_need_no_token(pod: Container) -> None:
     answers = [pod.get(f"/v2/health/{name}", headers=agent) for name in ("live", "ready")]
 
     assert [answer.status_code for answer in answers] == [200, 200]
-    shown = httpx.get(f"{pod.metrics}/metrics", trust_env=False).text
-    assert 'modelserver_queue_requests{model_name="rows",model_version="1.0"} 0' in shown
-    assert "modelserver_batches_in_flight{" in shown
+    exposition = httpx.get(f"{pod.metrics}/metrics", trust_env=False).text
+    assert 'modelserver_queue_requests{model_name="rows",model_version="1.0"} 0' in exposition
+    assert "modelserver_batches_in_flight{" in exposition
 
 
 def test_predictions_need_one_of_the_secret(pod: Container) -> None:

@@ -84,9 +84,9 @@ class Engine:
         return done
 
     def inspect(self, kind: str, name: str) -> dict[str, Any]:
-        (found,) = json.loads(self.run(kind, "inspect", name).stdout)
-        assert isinstance(found, dict)
-        return found
+        (result,) = json.loads(self.run(kind, "inspect", name).stdout)
+        assert isinstance(result, dict)
+        return result
 
 
 class Container:

@@ -112,8 +112,8 @@ def test_legacy_mode(tmp_path: Path, store: Path) -> None:
     with serving(Server(home, store, settings={"metrics_mode": "legacy"})) as server:
         server.registered("plain.mar")
         assert server.predict("plain").status_code == 200
-        shown = server.metrics.get("/metrics").text
-    names = {line.partition("{")[0] for line in shown.splitlines() if line and line[0] != "#"}
+        exposition = server.metrics.get("/metrics").text
+    names = {line.partition("{")[0] for line in exposition.splitlines() if line and line[0] != "#"}
     ours = {name for name in names if not name.startswith("modelserver_")}
 
     assert ours == {

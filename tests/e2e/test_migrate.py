@@ -115,9 +115,9 @@ def test_requests_of_ones_own_are_asked(tmp_path: Path, source: str) -> None:
     assert (status, report["verdict"]) == (1, "unknown")
     assert report["requests"]["asked"] == (4 if source == "recording" else 3)
     assert (report["figures"]["grpc_latency_ms"]["modelserver"] is not None) == (source == "recording")
-    (found,) = (each for each in report["differences"] if each["verdict"] == "unknown")
-    assert (found["request"]["path"], found["request"]["body"]) == ("/predictions/plain", FOX.decode())
-    assert ANOTHER in " ".join(" ".join(found["what"]).split())
+    (result,) = (each for each in report["differences"] if each["verdict"] == "unknown")
+    assert (result["request"]["path"], result["request"]["body"]) == ("/predictions/plain", FOX.decode())
+    assert ANOTHER in " ".join(" ".join(result["what"]).split())
     assert report["figures"]["latency_ms"]["modelserver"] > 0
 
 
@@ -167,8 +167,11 @@ def a_recording(folder: Path) -> Path:
                     f"/predictions/{path}", content=content, headers={"content-type": kind}
                 )
                 assert answer.status_code == 200, answer.text
-            theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
-            assert theirs.Predictions(predict("plain", data=FOX), timeout=PATIENCE).prediction == b"fine"
+            torchserve_stub = stub(to, f"{INFERENCE}InferenceAPIsService")
+            assert (
+                torchserve_stub.Predictions(predict("plain", data=FOX), timeout=PATIENCE).prediction
+                == b"fine"
+            )
             assert process.wait(PATIENCE) == 0
     return out
 

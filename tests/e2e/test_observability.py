@@ -56,14 +56,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Itera
 
 def scraped(server: Server) -> dict[str, list[Any]]:
     """The samples of a scrape by name, read by the parser of Prometheus' own client."""
-    found: dict[str, list[Any]] = {}
+    result: dict[str, list[Any]] = {}
     text = server.metrics.get("/metrics").text
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
             # What the parser appends to the names of counters, as the newer format has them.
             exact = family.type != "counter" or f"# TYPE {sample.name} " in text
-            found.setdefault(sample.name if exact else sample.name.removesuffix("_total"), []).append(sample)
-    return found
+            result.setdefault(sample.name if exact else sample.name.removesuffix("_total"), []).append(sample)
+    return result
 
 
 def test_scrape(server: Server) -> None:
@@ -84,8 +84,8 @@ def test_scrape(server: Server) -> None:
     assert not [name for name in samples if name.endswith("_created")]
     totals = {name for name in samples if name.endswith("_total") and not name.startswith("modelserver_")}
     assert totals == {"ts_inference_requests_total"}
-    asked = [s for s in samples["ts_inference_requests_total"] if s.labels["model_name"] == "echo"]
-    versions = {sample.labels["model_version"]: sample.value for sample in asked}
+    counted = [s for s in samples["ts_inference_requests_total"] if s.labels["model_name"] == "echo"]
+    versions = {sample.labels["model_version"]: sample.value for sample in counted}
     assert (versions["default"], versions["1.0"]) == (1, 1)
     workers = [sample.labels["WorkerName"] for sample in samples["WorkerLoadTime"]]
     assert all(re.fullmatch(r"W-\d+-(echo|obey)_1\.0", name) for name in workers)
@@ -105,7 +105,7 @@ def test_chosen_names(server: Server) -> None:
 
 def test_unknown_names_make_no_series(server: Server) -> None:
     """Names of models that are not there, on every route, leave the metrics as they were (F69)."""
-    before = {(name, tuple(s.labels.items())) for name, found in scraped(server).items() for s in found}
+    before = {(name, tuple(s.labels.items())) for name, result in scraped(server).items() for s in result}
     routes = ("/predictions/{}", "/predictions/{}/1.0", "/v1/models/{}:predict", "/v2/models/{}/infer")
 
     async def ask(numbers: range) -> int:
@@ -121,10 +121,10 @@ def test_unknown_names_make_no_series(server: Server) -> None:
     async def flood() -> int:
         return sum(await asyncio.gather(*(ask(range(first, 320, 16)) for first in range(16))))
 
-    asked = server.metric("Requests4XX")
+    counted = server.metric("Requests4XX")
     assert asyncio.run(flood()) == 320
-    assert server.metric("Requests4XX") - asked == 320
-    after = {(name, tuple(s.labels.items())) for name, found in scraped(server).items() for s in found}
+    assert server.metric("Requests4XX") - counted == 320
+    after = {(name, tuple(s.labels.items())) for name, result in scraped(server).items() for s in result}
     assert after == before
 
 

@@ -94,8 +94,8 @@ def parent(trace_id, *, sampled=True):
 
 def named(spans, name):
     """The only span of this name."""
-    (found,) = [span for span in spans if span.name == name]
-    return found
+    (result,) = [span for span in spans if span.name == name]
+    return result
 
 
 def test_one_request(server, at):
@@ -141,12 +141,12 @@ def test_what_handlers_and_sinks_get(server, at, sink):
     more = {"tracestate": "vendor=x", "baggage": "user=7", "ce-id": "one"}
     seen = server.predict("headers", b"", headers={**parent(trace_id), **more}).json()
     request = named(at.trace(trace_id, _REST), _REST)
-    given = f"00-{trace_id}-{request.span_id}-01"
-    assert seen == {"traceparent": given, "tracestate": "vendor=x", "baggage": "user=7"}
+    expected_parent = f"00-{trace_id}-{request.span_id}-01"
+    assert seen == {"traceparent": expected_parent, "tracestate": "vendor=x", "baggage": "user=7"}
     for event in sink.wait(2, id="one"):
         passed = {name: event.heads[name] for name in ("traceparent", "tracestate", "baggage")}
         assert passed == seen
-        assert event.heads["ce-traceparent"] == given
+        assert event.heads["ce-traceparent"] == expected_parent
 
     unsampled = parent("b" * 32, sampled=False)
     seen = server.predict("headers", b"", headers={**unsampled, "ce-id": "two"}).json()
@@ -183,8 +183,8 @@ def test_workflows(server, at):
     answer = server.management.post("/workflows", params={"url": "two.war"})
     assert answer.status_code == 200, answer.text
     trace_id = "1a" * 16
-    asked = server.inference.post("/wfpredict/two", content=b"x", headers=parent(trace_id))
-    assert asked.text == "two"
+    response = server.inference.post("/wfpredict/two", content=b"x", headers=parent(trace_id))
+    assert response.text == "two"
     spans = at.trace(trace_id, "POST /wfpredict/{name}", "batch", "batch", "queue", "queue")
     request = named(spans, "POST /wfpredict/{name}")
     batches = sorted((span for span in spans if span.name == "batch"), key=lambda span: span.start)
@@ -197,11 +197,11 @@ def test_grpc(server, at):
     with channel(server, "inference") as to:
         service = stub(to, f"{INFERENCE}InferenceAPIsService")
         metadata = (*parent("2a" * 16).items(), ("baggage", "user=7"))
-        told = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
+        output = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
         name = f"{INFERENCE}InferenceAPIsService/Predictions"
         spans = at.trace("2a" * 16, name, "queue", "batch", "handler", "answer")
         call = named(spans, name)
-        assert json.loads(told.prediction) == {
+        assert json.loads(output.prediction) == {
             "traceparent": f"00-{'2a' * 16}-{call.span_id}-01",
             "tracestate": None,
             "baggage": "user=7",
@@ -211,8 +211,8 @@ def test_grpc(server, at):
         assert call.attributes["modelserver.model"] == "headers"
 
         metadata = tuple(parent("2b" * 16, sampled=False).items())
-        told = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
-        assert json.loads(told.prediction)["traceparent"] == metadata[0][1]
+        output = service.Predictions(predict("headers", body=b""), metadata=metadata, timeout=PATIENCE)
+        assert json.loads(output.prediction)["traceparent"] == metadata[0][1]
 
         metadata = tuple(parent("2c" * 16).items())
         answers = service.StreamPredictions(predict("fields", parts=b"2"), metadata=metadata)
@@ -222,8 +222,8 @@ def test_grpc(server, at):
         rows = stub(to, "inference.GRPCInferenceService")
         metadata = tuple(parent("2d" * 16).items())
         name = "inference.GRPCInferenceService/ModelStreamInfer"
-        asked = [oip("ModelInferRequest", model_name="nobody") for _ in range(2)]
-        assert len(list(rows.ModelStreamInfer(iter(asked), metadata=metadata))) == 2
+        messages = [oip("ModelInferRequest", model_name="nobody") for _ in range(2)]
+        assert len(list(rows.ModelStreamInfer(iter(messages), metadata=metadata))) == 2
         at.trace("2d" * 16, name)
         rows.ServerLive(oip("ServerLiveRequest"), metadata=tuple(parent("2e" * 16).items()))
     assert at.of("2b" * 16) == at.of("2e" * 16) == []
@@ -246,19 +246,19 @@ def test_logs(server):
 def test_metrics(server, at):
     """The same names and values as Prometheus reads; counters are sums, histograms have their bounds."""
     server.predict("headers", b"")
-    asked = server.metric("ts_inference_requests_total", model_name="headers")
+    counted = server.metric("ts_inference_requests_total", model_name="headers")
 
     def total():
-        found = at.metrics.get("ts_inference_requests_total")
-        points = [] if found is None else found.sum.data_points
+        result = at.metrics.get("ts_inference_requests_total")
+        points = [] if result is None else result.sum.data_points
         labels = [{each.key: each.value.string_value for each in point.attributes} for point in points]
         pairs = zip(points, labels, strict=True)
         return sum(point.as_double for point, label in pairs if label["model_name"] == "headers")
 
-    at.wait(lambda: total() == asked, "the counter")
+    at.wait(lambda: total() == counted, "the counter")
     text = server.metrics.get("/metrics").text
-    shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert {name for name in shown if f"\n{name}" in text} <= set(at.metrics)
+    type_lines = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {name for name in type_lines if f"\n{name}" in text} <= set(at.metrics)
     request_seconds = at.metrics["modelserver_request_seconds"].histogram
     assert request_seconds.aggregation_temporality == 2
     point = request_seconds.data_points[0]

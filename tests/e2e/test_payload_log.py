@@ -57,8 +57,8 @@ def services(server):
 
 def pair(sink, identity):
     """The events of a call that named itself, request and answer."""
-    found = {event.heads["ce-type"]: event for event in sink.wait(2, id=identity)}
-    return found[REQUEST], found[RESPONSE]
+    result = {event.heads["ce-type"]: event for event in sink.wait(2, id=identity)}
+    return result[REQUEST], result[RESPONSE]
 
 
 def settled(server):
@@ -103,8 +103,8 @@ def test_v1_and_v2(server, sink):
     server.inference.post("/v1/models/rows:predict", content=gzip.compress(body), headers=packed)
     request, response = pair(sink, "v1")
     assert (request.body, request.heads["content-type"]) == (body, "application/json")
-    told = json.loads(response.body)
-    assert (told["predictions"], told["batchId"]) == ([2, 4], response.heads["ce-batchid"])
+    text = json.loads(response.body)
+    assert (text["predictions"], text["batchId"]) == ([2, 4], response.heads["ce-batchid"])
 
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}
     server.inference.post("/v2/models/mirror/infer", json={"inputs": [tensor]}, headers={"ce-id": "v2"})
@@ -142,20 +142,20 @@ def test_grpc(server, sink, services):
     """The bodies are the messages, which the content types name."""
     torchserve, open_inference = services
     metadata = (("ce-id", "grpc"), ("x-mark", "g"), ("authorization", SECRET))
-    asked = predict("echo", data=b"\xff")
-    torchserve.Predictions(asked, timeout=PATIENCE, metadata=metadata)
+    sent_message = predict("echo", data=b"\xff")
+    torchserve.Predictions(sent_message, timeout=PATIENCE, metadata=metadata)
     request, response = pair(sink, "grpc")
     assert request.heads["content-type"] == f"application/protobuf; proto={INFERENCE}PredictionsRequest"
-    assert type(asked).FromString(request.body) == asked
+    assert type(sent_message).FromString(request.body) == sent_message
     assert message(f"{INFERENCE}PredictionResponse").FromString(response.body).prediction == b"\xff"
     assert request.heads["ce-metadata"] == '{"X-Mark":["g"]}'
     assert request.heads["ce-path"] == f"/{INFERENCE}InferenceAPIsService/Predictions"
     assert "secret" not in str(request.heads)
 
-    asked = infer_request("rows", b"[1]")
-    answer = open_inference.ModelInfer(asked, timeout=PATIENCE, metadata=(("ce-id", "oip"),))
+    sent_message = infer_request("rows", b"[1]")
+    answer = open_inference.ModelInfer(sent_message, timeout=PATIENCE, metadata=(("ce-id", "oip"),))
     request, response = pair(sink, "oip")
-    assert type(asked).FromString(request.body) == asked
+    assert type(sent_message).FromString(request.body) == sent_message
     assert type(answer).FromString(response.body) == answer
     assert response.heads["ce-batchid"] == answer.parameters["batchId"].string_param
 
@@ -174,21 +174,21 @@ def infer_request(model, *values, **fields):
 def test_grpc_streams(sink, services):
     """Each request of a stream is logged with its answer, joined if it comes in parts."""
     torchserve, open_inference = services
-    asked = predict("fields", parts=b"2")
-    list(torchserve.StreamPredictions(asked, timeout=PATIENCE, metadata=(("ce-id", "s1"),)))
+    sent_message = predict("fields", parts=b"2")
+    list(torchserve.StreamPredictions(sent_message, timeout=PATIENCE, metadata=(("ce-id", "s1"),)))
     whole = message(f"{INFERENCE}PredictionResponse").FromString(pair(sink, "s1")[1].body)
     assert whole.prediction == b"part 0part 1last"
 
     both = iter([predict("echo", data=b"1"), predict("nothing", data=b""), predict("echo", data=b"2")])
     list(torchserve.StreamPredictions2(both, timeout=PATIENCE, metadata=(("ce-id", "s2"),)))
-    found = sink.wait(5, id="s2")
-    assert sorted(event.kind for event in found) == ["request"] * 3 + ["response"] * 2
+    result = sink.wait(5, id="s2")
+    assert sorted(event.kind for event in result) == ["request"] * 3 + ["response"] * 2
 
     three = iter([infer_request(name, b"1") for name in ("mirror", "nothing", "mirror")])
     answers = list(open_inference.ModelStreamInfer(three, timeout=PATIENCE, metadata=(("ce-id", "s3"),)))
     assert [bool(answer.error_message) for answer in answers] == [False, True, False]
-    found = sink.wait(5, id="s3")
-    assert sorted(event.kind for event in found) == ["request"] * 3 + ["response"] * 2
+    result = sink.wait(5, id="s3")
+    assert sorted(event.kind for event in result) == ["request"] * 3 + ["response"] * 2
 
 
 def test_a_sink_that_misbehaves(server, sink):
@@ -206,9 +206,9 @@ def test_a_sink_that_misbehaves(server, sink):
     assert server.metric("modelserver_payload_events_waiting") == 100
     lost = server.metric("modelserver_payload_events_total", outcome="queue_full")
     assert lost > 0
-    said = server.home.log("ts_log.log") + server.home.output()
-    assert "Payload log: events for http://127.0.0.1" in said
-    assert "key=1" not in said
+    line = server.home.log("ts_log.log") + server.home.output()
+    assert "Payload log: events for http://127.0.0.1" in line
+    assert "key=1" not in line
     sink.gate.set()
     settled(server)
 

@@ -238,9 +238,9 @@ def answers(
     window = {"batch_size": len(bodies), "max_batch_delay": 10_000, "batch_policy": "window"}
     with serving(Server(home, store)) as server, ThreadPoolExecutor(len(bodies)) as senders:
         server.registered("m.mar", startup_timeout=100, **window)
-        given = list(senders.map(lambda body: server.predict("m", body), bodies))
-    assert [(each.status_code, each.headers["x-batch-size"]) for each in given] == [(200, "2")] * 2
-    return given
+        responses = list(senders.map(lambda body: server.predict("m", body), bodies))
+    assert [(each.status_code, each.headers["x-batch-size"]) for each in responses] == [(200, "2")] * 2
+    return responses
 
 
 def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
@@ -249,10 +249,12 @@ def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
     files.mkdir()
     expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]
 
-    given = [each.json() for each in answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])]
+    responses = [
+        each.json() for each in answers(home, tmp_path, TEXTS, files, [text.encode() for text in texts])
+    ]
 
-    assert [each["logits"] for each in given] == [pytest.approx(logits, abs=1e-5) for logits in expected]
-    assert {each["label"] for each in given} <= {"LABEL_0", "LABEL_1"}
+    assert [each["logits"] for each in responses] == [pytest.approx(logits, abs=1e-5) for logits in expected]
+    assert {each["label"] for each in responses} <= {"LABEL_0", "LABEL_1"}
 
 
 def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
@@ -265,9 +267,9 @@ def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
     expected = json.loads(line)
     assert len({len(text.split()) for text in expected}) == 2
 
-    given = answers(home, tmp_path, STREAMED, files, [prompt.encode() for prompt in prompts])
+    responses = answers(home, tmp_path, STREAMED, files, [prompt.encode() for prompt in prompts])
 
-    assert [each.text.split() for each in given] == [text.split() for text in expected]
+    assert [each.text.split() for each in responses] == [text.split() for text in expected]
 
 
 def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
@@ -281,9 +283,9 @@ def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
     expected = [json.loads(line) for line in lines]
     assert expected[0]["surest"] != pytest.approx(expected[1]["surest"], abs=1e-4)
 
-    given = answers(home, tmp_path, PICTURES, files, [picture(grey) for grey in greys])
+    responses = answers(home, tmp_path, PICTURES, files, [picture(grey) for grey in greys])
 
-    assert [each.json() for each in given] == [pytest.approx(each, abs=1e-5) for each in expected]
+    assert [each.json() for each in responses] == [pytest.approx(each, abs=1e-5) for each in expected]
 
 
 def picture(grey: int) -> bytes:

@@ -88,13 +88,13 @@ def traffic(server, tmp_path_factory):
 
 def test_what_is_recorded(traffic):
     """Requests with the chosen headers, none with credentials; answers, timing, batches and their order."""
-    found = read(traffic)
-    rows = [call for call in found.calls if call.target == "/predictions/rows"]
-    (stream,) = (call for call in found.calls if call.model == "parts")
+    matches = read(traffic)
+    rows = [call for call in matches.calls if call.target == "/predictions/rows"]
+    (stream,) = (call for call in matches.calls if call.model == "parts")
 
-    assert found.ended == "interrupted"
-    assert found.fault == ""
-    assert b"very-secret" not in b"".join(value for call in found.calls for _, value in call.headers)
+    assert matches.ended == "interrupted"
+    assert matches.fault == ""
+    assert b"very-secret" not in b"".join(value for call in matches.calls for _, value in call.headers)
     assert {(name, value) for call in rows for name, value in call.headers if name == b"x-mark"} == {
         (b"x-mark", b"7")
     }
@@ -107,7 +107,7 @@ def test_what_is_recorded(traffic):
     assert len({call.number for call in rows}) == 13
     assert [call.status for call in rows if call.status != 200] == [503]
     assert stream.parts > 1
-    assert [asked.path for asked in requests_of(traffic)] == [call.target for call in found.calls]
+    assert [request.path for request in requests_of(traffic)] == [call.target for call in matches.calls]
 
 
 @pytest.mark.parametrize("speed", ["1", "max"])
@@ -152,24 +152,27 @@ def calls(server, tmp_path_factory):
     """A recording of calls over gRPC: each method, with a failure, a stream of two requests, and an id."""
     out = tmp_path_factory.mktemp("calls") / "calls.msr"
     with recording(server, out, "--headers", "x-mark") as process, channel(server, "inference") as to:
-        theirs, v2 = stub(to, f"{INFERENCE}InferenceAPIsService"), stub(to, "inference.GRPCInferenceService")
+        stubs, v2 = (
+            stub(to, f"{INFERENCE}InferenceAPIsService"),
+            stub(to, "inference.GRPCInferenceService"),
+        )
         metadata = (("x-mark", "7"), ("authorization", "Bearer very-secret"), ("x-trace-bin", b"\0\xff"))
         for number in range(4):
-            asked = predict("mirror", data=b'{"n": %d}' % number)
-            answer = theirs.Predictions(asked, timeout=PATIENCE, metadata=metadata)
-            assert answer.prediction == asked.input["data"]
-        assert len(list(theirs.StreamPredictions(predict("fields", parts=b"3"), timeout=PATIENCE))) == 4
+            sent_message = predict("mirror", data=b'{"n": %d}' % number)
+            answer = stubs.Predictions(sent_message, timeout=PATIENCE, metadata=metadata)
+            assert answer.prediction == sent_message.input["data"]
+        assert len(list(stubs.StreamPredictions(predict("fields", parts=b"3"), timeout=PATIENCE))) == 4
         two = [predict("fields", parts=b"1"), predict("fields", b=b"", a=b"")]
-        assert len(list(theirs.StreamPredictions2(iter(two), timeout=PATIENCE))) == 3
-        assert ending(lambda: theirs.Predictions(predict("nobody"), timeout=PATIENCE))[0] == "INTERNAL"
+        assert len(list(stubs.StreamPredictions2(iter(two), timeout=PATIENCE))) == 3
+        assert ending(lambda: stubs.Predictions(predict("nobody"), timeout=PATIENCE))[0] == "INTERNAL"
         tensors = [infer(id="mine"), infer()]
         assert v2.ModelInfer(tensors[0], timeout=PATIENCE).id == "mine"
         assert len(list(v2.ModelStreamInfer(iter(tensors), timeout=PATIENCE))) == 2
         absent = infer(model_version="9")
         assert ending(lambda: v2.ModelInfer(absent, timeout=PATIENCE))[0] == "NOT_FOUND"
         broken = predict("fields", parts=b"1", fail=b"")
-        assert ending(lambda: list(theirs.StreamPredictions(broken, timeout=PATIENCE)))[0] == "UNAVAILABLE"
-        assert theirs.Ping(b"", timeout=PATIENCE).health
+        assert ending(lambda: list(stubs.StreamPredictions(broken, timeout=PATIENCE)))[0] == "UNAVAILABLE"
+        assert stubs.Ping(b"", timeout=PATIENCE).health
         wait_until(lambda: len(read(out).calls) == 13, "all is in the file")
     assert process.returncode == 0, process.said
     return out
@@ -177,28 +180,30 @@ def calls(server, tmp_path_factory):
 
 def infer(**fields):
     """A request of the Open Inference Protocol, of two numbers for ``mirror``."""
-    asked = oip("ModelInferRequest", model_name="mirror", raw_input_contents=[b"\0\0\x80?" * 2], **fields)
-    asked.inputs.add(name="x", datatype="FP32", shape=[1, 2])
-    return asked
+    sent_message = oip(
+        "ModelInferRequest", model_name="mirror", raw_input_contents=[b"\0\0\x80?" * 2], **fields
+    )
+    sent_message.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    return sent_message
 
 
 def test_what_is_recorded_of_grpc(calls):
     """Each request of a stream by itself, with its message, chosen metadata, code, batch and time."""
-    found = read(calls).calls
-    methods = [(call.target.rpartition("/")[2], call.status) for call in found]
+    matches = read(calls).calls
+    methods = [(call.target.rpartition("/")[2], call.status) for call in matches]
 
-    assert {call.method for call in found} == {b"gRPC"}
+    assert {call.method for call in matches} == {b"gRPC"}
     assert sorted(methods) == sorted([
         *[("Predictions", 200)] * 4, ("Predictions", 500), *[("StreamPredictions", 200)] * 3,
         *[("ModelInfer", 200)] * 3, ("ModelInfer", 404), ("StreamPredictions", 503),
     ])  # fmt: skip
-    assert [call.headers[0] for call in found[:4]] == [(b"x-mark", b"7")] * 4
-    assert {name for call in found for name, _ in call.headers} == {b"x-mark", b"grpc-timeout"}
-    assert all(call.batch and call.took > 0 and call.timing[1] > 0 for call in found if call.status == 200)
-    assert {call.parts for call in found if "Stream" in call.target and call.complete} == {4, 2, 1}
-    assert {code_of(call.lines) for call in found} == {0, 5, 13, 14}
-    assert [call.target.rpartition("/")[2] for call in found if not call.complete] == ["StreamPredictions"]
-    assert [call.model for call in found].count("nobody") == 1
+    assert [call.headers[0] for call in matches[:4]] == [(b"x-mark", b"7")] * 4
+    assert {name for call in matches for name, _ in call.headers} == {b"x-mark", b"grpc-timeout"}
+    assert all(call.batch and call.took > 0 and call.timing[1] > 0 for call in matches if call.status == 200)
+    assert {call.parts for call in matches if "Stream" in call.target and call.complete} == {4, 2, 1}
+    assert {code_of(call.lines) for call in matches} == {0, 5, 13, 14}
+    assert [call.target.rpartition("/")[2] for call in matches if not call.complete] == ["StreamPredictions"]
+    assert [call.model for call in matches].count("nobody") == 1
 
 
 @pytest.mark.parametrize("speed", ["2", "max"])
@@ -217,8 +222,8 @@ def test_what_is_not_sent_is_told(server, calls, tmp_path):
     out = tmp_path / "both.msr"
     with recording(server, out), channel(server, "inference") as to:
         server.predict("mirror", b"x")
-        theirs = stub(to, f"{INFERENCE}InferenceAPIsService")
-        theirs.Predictions(predict("mirror", data=b"x"), timeout=PATIENCE)
+        stubs = stub(to, f"{INFERENCE}InferenceAPIsService")
+        stubs.Predictions(predict("mirror", data=b"x"), timeout=PATIENCE)
         wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
     rest = ("--to", f"http://127.0.0.1:{server.port}")
     by_grpc = ("--to-grpc", f"http://127.0.0.1:{server.settings['grpc_inference_port']}")
@@ -262,13 +267,13 @@ def test_nothing_is_lost_at_the_end(server, tmp_path, number):
     """What was answered just before Ctrl-C or SIGTERM is in the file, and what was only asked as well."""
     out = tmp_path / "last.msr"
     with recording(server, out) as process, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.predict, "rows", b'{"wait": 1, "value": 7}', headers=JSON)
+        pending = pool.submit(server.predict, "rows", b'{"wait": 1, "value": 7}', headers=JSON)
         time.sleep(0.2)
         for value in range(3):
             assert server.predict("mirror", b"%d" % value).status_code == 200
         process.send_signal(number)
         process.wait(PATIENCE)
-        assert asked.result().json() == 7
+        assert pending.result().json() == 7
 
     assert process.returncode == 0, process.said
     assert sorted(call.answer for call in read(out).calls) == [b"0", b"1", b"2", b"7"]

@@ -69,15 +69,15 @@ def plain_traffic(server: Server) -> Iterator[None]:
 def put(server: Server, document: Any, name: str = "m") -> dict[str, Any]:
     answer = server.management.put(f"/models/{name}/traffic", json=document)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    output: dict[str, Any] = answer.json()
+    return output
 
 
 def show(server: Server, what: str = "traffic", name: str = "m") -> dict[str, Any]:
     answer = server.management.get(f"/models/{name}/{what}")
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    output: dict[str, Any] = answer.json()
+    return output
 
 
 def outcomes(server: Server) -> dict[str, int]:
@@ -223,10 +223,10 @@ def test_the_default_gets_everything_when_it_is_set(server: Server) -> None:
     """As it always did; the weights are gone, and the traffic says so."""
     put(server, {"1.0": 50, "2.0": 50})
     server.management.put("/models/m/2.0/set-default")
-    told = show(server)
+    plan = show(server)
     server.management.put("/models/m/1.0/set-default")
 
-    assert told == {"modelName": "m", "default": "2.0", "effective": {"2.0": 100}}
+    assert plan == {"modelName": "m", "default": "2.0", "effective": {"2.0": 100}}
 
 
 def test_a_shadow_gets_copies(server: Server) -> None:
@@ -278,10 +278,10 @@ def test_a_good_version_is_promoted(server: Server) -> None:
     promote = {"after": 20, "agreement": 0.99, "p99_ratio": 1000, "errors": 0.01, "steps": [50, 100]}
     put(server, {"shadow": {"2.0": {"percent": 100}}, "promote": promote})
     statuses = ask_until(server, b"same", lambda: show(server)["promotion"]["state"] != "watching")
-    told = show(server)
+    plan = show(server)
 
     assert set(statuses) == {200}
-    assert (told["promotion"]["state"], told["weights"]) == ("promoted", {"1.0": 0, "2.0": 100})
+    assert (plan["promotion"]["state"], plan["weights"]) == ("promoted", {"1.0": 0, "2.0": 100})
     server.home.wait_for_log("2.0 goes from 50 % to 100 %")
     assert server.metric("modelserver_promotion_steps_total", model_name="m", direction="on") == 3
     assert server.predict("m", b"x").text == "2.0"
@@ -291,13 +291,13 @@ def test_a_bad_version_is_taken_back(server: Server) -> None:
     """As soon as it has failed too often, and everything goes to the other one again."""
     put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": {"after": 100, "errors": 0.05}})
     statuses = ask_until(server, b"fail", lambda: show(server)["promotion"]["state"] != "watching")
-    told = show(server)
+    plan = show(server)
 
     assert 503 in statuses
-    assert (told["promotion"]["state"], told["weights"]) == ("rolled back", {"1.0": 100, "2.0": 0})
-    assert told["promotion"]["reason"].startswith("2.0 goes from 50 % to 0 %: failed: ")
+    assert (plan["promotion"]["state"], plan["weights"]) == ("rolled back", {"1.0": 100, "2.0": 0})
+    assert plan["promotion"]["reason"].startswith("2.0 goes from 50 % to 0 %: failed: ")
     (described,) = server.management.get("/models/m/2.0").json()
-    assert described["traffic"]["promotion"]["reason"] == told["promotion"]["reason"]
+    assert described["traffic"]["promotion"]["reason"] == plan["promotion"]["reason"]
     why = {"direction": "back", "reason": "errors"}
     assert server.metric("modelserver_promotion_steps_total", model_name="m", **why) == 1
     assert {server.predict("m", b"fail").text for _ in range(10)} == {"1.0"}
@@ -308,23 +308,23 @@ def test_a_dry_run_changes_nothing(server: Server) -> None:
     promote = {"after": 10, "errors": 0.5, "dry_run": True}
     put(server, {"weights": {"1.0": 50, "2.0": 50}, "promote": promote})
     ask_until(server, b"x", lambda: "reason" in show(server)["promotion"])
-    told = show(server)
+    plan = show(server)
 
-    assert told["promotion"]["reason"].startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
-    assert told["weights"] == {"1.0": 50, "2.0": 50}
+    assert plan["promotion"]["reason"].startswith("dry run, nothing is changed: 2.0 goes from 50 % to 100 %")
+    assert plan["weights"] == {"1.0": 50, "2.0": 50}
 
 
 def test_a_file_sets_the_traffic(server: Server) -> None:
     """Of the version that is registered last, if all versions that it names are there."""
     server.registered("m1.mar", model_name="y")
     server.registered("y2.mar", model_name="y")
-    told = show(server, name="y")["weights"]
+    output = show(server, name="y")["weights"]
     server.management.delete("/models/y/2.0")
     left = show(server, name="y")
     server.unregister("y")
     server.registered("y2.mar", model_name="y").unregister("y")
 
-    assert told == {"1.0": 70, "2.0": 30}
+    assert output == {"1.0": 70, "2.0": 30}
     assert left["weights"] == {"1.0": 100}
     server.home.wait_for_log("traffic in its model-config.yaml: weights: version 1.0 is not registered")
 
@@ -342,11 +342,11 @@ def test_a_sequence_stays_on_its_version(server: Server) -> None:
         return seen
 
     counts = [[len(step(name)) for name in names] for _ in range(2)]
-    begun = server.predict("s", {"add": 1})
+    opening = server.predict("s", {"add": 1})
     put(server, {"1.0": 100, "2.0": 0}, "s")
     counts.append([len(step(name)) for name in names])
     again = server.predict(
-        "s", {"add": 1}, headers={"ts_request_sequence_id": begun.headers["ts_request_sequence_id"]}
+        "s", {"add": 1}, headers={"ts_request_sequence_id": opening.headers["ts_request_sequence_id"]}
     )
     refused = server.management.put("/models/s/traffic", json={"shadow": {"2.0": {"percent": 5}}})
     for version in ("/2.0", ""):
@@ -374,9 +374,9 @@ def test_weights_are_moved_under_load(server: Server) -> None:
                 answer = client.post(
                     "/v1/models/m:predict", json={"instances": ["same", own]}, headers={"x-request-id": own}
                 )
-                told = answer.json().get("predictions", [None, ""])
-                mark, _, version = told[1].partition(" of ")
-                if told[0] != "same" or (mark, answer.headers["x-request-id"]) != (own, own):
+                output = answer.json().get("predictions", [None, ""])
+                mark, _, version = output[1].partition(" of ")
+                if output[0] != "same" or (mark, answer.headers["x-request-id"]) != (own, own):
                     wrong.append((own, answer.status_code, answer.text))
                 done[version] += 1
 
@@ -421,9 +421,9 @@ def test_traffic_survives_a_restart(tmp_path: Path, store: Path) -> None:
         server.management.delete("/models/y/traffic")
     again = Server(server.home, store, (), server.settings)
     with serving(again):
-        told, dropped = show(again), show(again, name="y")
+        output, dropped = show(again), show(again, name="y")
 
-    assert {part: told[part] for part in document} == document
+    assert {part: output[part] for part in document} == document
     assert "weights" not in dropped
 
 

@@ -202,8 +202,8 @@ def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
         output = served.await_text("input.json → 200")
         assert re.search(r"input\.json → 200 in \d+\.\d ms \(queue;dur=.+\)\n42\n", output)
         command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
-        told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
-        assert told.stdout == "42"
+        printed = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
+        assert printed.stdout == "42"
         assert "\x1b" not in output
         page = next(line.split()[1] for line in output.splitlines() if line.startswith("  console "))
         assert "<title>modelserver</title>" in served.management.get(page).text
@@ -328,8 +328,8 @@ def test_each_kind_of_source(home: Home, models: Path) -> None:
         for served, (body, answer) in zip(good, [rows, rows, ("abc", 3)], strict=True):
             served.await_text("is served from")
             (model,) = served.management.get("/models").json()["models"]
-            told = served.client.post(f"/predictions/{model['modelName']}", json=body)
-            assert told.json() == answer, served.home.output()
+            printed = served.client.post(f"/predictions/{model['modelName']}", json=body)
+            assert printed.json() == answer, served.home.output()
         (described,) = good[0].management.get("/models/Scaled").json()
         assert (described["batchSize"], len(described["workers"])) == (8, 2)
         os.replace(sources / "by-four.pt2", sources / "exported.pt2")
@@ -355,8 +355,8 @@ def test_model_files_and_folders(models: Path) -> None:
     with serve(Home(models), "torchvision://resnet18?weights=random") as served:
         output = served.await_text("is served from")
         command = next(line for line in output.splitlines() if line.startswith("  try")).split(maxsplit=1)[1]
-        told = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
-        assert len(eval(told.stdout)) == 5
+        printed = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, text=True, check=True)
+        assert len(eval(printed.stdout)) == 5
 
         def register(url: str, name: str) -> httpx.Response:
             query = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
@@ -445,11 +445,11 @@ def test_scripts_that_cannot_be_served(home: Home) -> None:
         with socket.create_server(("127.0.0.1", free_port(3))) as taken:
             port = taken.getsockname()[1]
             second = Home(home.path / "second", {"NO_COLOR": "1"})
-            told = second.run("serve", "../two.py:First", "--port", port, timeout=PATIENCE)
+            printed = second.run("serve", "../two.py:First", "--port", port, timeout=PATIENCE)
         (home.path / "two.py").write_text(class_of.format("First"))
         served.await_text("is the new one now")
         assert served.client.post("/predictions/two", json=[1]).json() == [1]
         output = served.end()
     assert "['First', 'Second']: name the one to serve, as in two.py:First" in output
-    assert told.returncode == 1
-    assert told.stdout.startswith(f"Port {port}, for inference, is in use by another program")
+    assert printed.returncode == 1
+    assert printed.stdout.startswith(f"Port {port}, for inference, is in use by another program")

@@ -130,10 +130,10 @@ def test_max_response_size(tuned):
 
 def test_decode_input_request(tuned):
     """With ``decode_input_request=false`` handlers get bytes, whatever the content type."""
-    told = tuned.predict("tell", {"a": 1}).json()
+    output = tuned.predict("tell", {"a": 1}).json()
 
-    assert told["types"] == {"body": "bytearray"}
-    assert told["environment"]["TS_DECODE_INPUT_REQUEST"] == "false"
+    assert output["types"] == {"body": "bytearray"}
+    assert output["environment"]["TS_DECODE_INPUT_REQUEST"] == "false"
 
 
 def test_decoding_that_a_handler_turns_off_itself(start_server, tmp_path):

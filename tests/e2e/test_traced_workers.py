@@ -111,13 +111,13 @@ def asked_twice(server: Elsewhere, at: Collector, model: str, first: int) -> lis
     assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
     server.unregister(model)
     at.wait(lambda: all(_ended(at.of(each)) for each in ids), "the requests")
-    found: list[dict[str, list[Received]]] = []
+    result: list[dict[str, list[Received]]] = []
     for each in ids:
         by_name: dict[str, list[Received]] = {}
         for span in at.of(each):
             by_name.setdefault(span.name, []).append(span)
-        found.append(by_name)
-    return found
+        result.append(by_name)
+    return result
 
 
 def _ended(spans: list[Received]) -> bool:
@@ -126,8 +126,8 @@ def _ended(spans: list[Received]) -> bool:
 
 def only(spans: dict[str, list[Received]], name: str) -> Received:
     """The only span of this name."""
-    (found,) = spans[name]
-    return found
+    (result,) = spans[name]
+    return result
 
 
 @pytest.mark.parametrize("where", _WHERE)
@@ -181,8 +181,8 @@ def test_continuous(server: Elsewhere, at: Collector, where: str) -> None:
 
 
 def _named(spans: list[Received], name: str) -> Received:
-    (found,) = [span for span in spans if span.name == name]
-    return found
+    (result,) = [span for span in spans if span.name == name]
+    return result
 
 
 def _rows(span: Received) -> Any:

@@ -71,10 +71,10 @@ def test_connection_keeps_its_rules(packages: Path) -> None:
     """All tests of the connection and of the application's requests pass with them."""
     where = f"import {', '.join(NAMES)} as last; print({NAMES[0]}.__file__, last.__file__)"
     environment = {**os.environ, "PYTHONPATH": search_path(packages)}
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", where], env=environment, capture_output=True, text=True, check=True
     )
-    assert all(Path(each).is_relative_to(packages) for each in found.stdout.split())
+    assert all(Path(each).is_relative_to(packages) for each in result.stdout.split())
     files = [f"tests/surface/http/test_{name}.py" for name in ("asgi_cycle", "connection")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(

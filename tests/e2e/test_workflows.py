@@ -142,8 +142,8 @@ def entered(server: Server, name: str) -> None:
 
 def ask(server: Server, name: str, body: str = "", **headers: str) -> httpx.Response:
     """Asks a workflow; underscores of header names are dashes."""
-    given = {key.replace("_", "-"): value for key, value in headers.items()}
-    return server.inference.post(f"/wfpredict/{name}", content=body, headers=given)
+    values = {key.replace("_", "-"): value for key, value in headers.items()}
+    return server.inference.post(f"/wfpredict/{name}", content=body, headers=values)
 
 
 def leave(server: Server, name: str) -> None:
@@ -213,11 +213,11 @@ def test_a_model_that_goes_while_it_is_asked(server: Server, store: Path) -> Non
     entered(server, "waits")
     (store / "waited.txt").unlink(missing_ok=True)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, server, "waits", "1")
+        pending = pool.submit(ask, server, "waits", "1")
         wait_until((store / "waited.txt").exists, "the first node runs")
         server.unregister("waits__join")
 
-        assert (asked.result().status_code, asked.result().json()["message"]) == (
+        assert (pending.result().status_code, pending.result().json()["message"]) == (
             500,
             "Error executing join",
         )
@@ -231,11 +231,11 @@ def test_a_workflow_that_is_unregistered_while_it_is_asked(server: Server, store
     entered(server, "waits")
     (store / "waited.txt").unlink(missing_ok=True)
     with ThreadPoolExecutor(2) as pool:
-        asked = pool.submit(ask, server, "waits", "1")
+        pending = pool.submit(ask, server, "waits", "1")
         wait_until((store / "waited.txt").exists, "the first node runs")
         leaving = pool.submit(leave, server, "waits")
         wait_until(lambda: ask(server, "waits").status_code == 404, "it is not found")
-        assert asked.result().status_code == 200
+        assert pending.result().status_code == 200
         leaving.result()
     assert models(server) == []
 
@@ -288,10 +288,10 @@ def test_workflows_come_back_after_a_restart(store: Path, tmp_path: Path) -> Non
         assert server.management.put("/models/told__told/traffic", json=weights).status_code == 200
         assert enter(server, "branches.war", workflow_name="gone").status_code == 200
         entered(server, "waits")
-        asked = pool.submit(ask, server, "waits", "0.5")
+        pending = pool.submit(ask, server, "waits", "0.5")
         wait_until(waited.exists, "the first node runs")
         assert server.stop() == 0
-        assert asked.result().status_code == 200
+        assert pending.result().status_code == 200
     (store / "branches.war").rename(store / "other.war")
     with serving(Server(Home(tmp_path / "two"), tmp_path / "models", settings=settings)) as server:
         assert ask(server, "told", "x").status_code == 200
