@@ -8,7 +8,7 @@ import pytest
 from tests.opcodes import opcodes_of
 
 from modelserver.engine.batching.policies import Greedy, Policy, Window
-from modelserver.engine.batching.queue import Alone, AtOnce, BatchQueue, QueueFull
+from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull, UnsharedKey
 from modelserver.engine.batching.request import Batch, Request
 from modelserver.engine.wire.messages import Row
 
@@ -216,8 +216,8 @@ def test_who_travels_alone_waits_for_nobody() -> None:
     """A request that shares no batch goes at once, whatever the window; others still wait for theirs."""
     line = queue()
     line.put(request("shared"))
-    line.put(request("one", key=Alone()))
-    line.put(request("two", key=Alone()))
+    line.put(request("one", key=UnsharedKey()))
+    line.put(request("two", key=UnsharedKey()))
 
     assert line.due(0.0, 1) == 0.0
     assert [names(line.take(0.0, 1)), names(line.take(0.0, 1))] == [["one0"], ["two0"]]
@@ -411,7 +411,7 @@ def test_drain_gives_each_waiting_request_once() -> None:
 def test_explanations_wait_for_nobody() -> None:
     """They go as soon as a worker is idle, together if several wait; predictions wait for their window."""
     line = queue()
-    for name, key in (("p", "k"), ("e1", AtOnce("k")), ("e2", AtOnce("k"))):
+    for name, key in (("p", "k"), ("e1", ImmediateKey("k")), ("e2", ImmediateKey("k"))):
         line.put(request(name, key=key))
 
     assert line.due(0.0, 1) <= 0.0
@@ -426,7 +426,7 @@ def test_explanations_teach_the_policy_nothing() -> None:
     policy = Window(1.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
     line = queue(policy=policy)
-    line.put(request("e", key=AtOnce("k")))
+    line.put(request("e", key=ImmediateKey("k")))
     line.put(request("p", 2))
 
     assert seen == [2]

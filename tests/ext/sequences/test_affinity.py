@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from modelserver.engine.batching.queue import Alone
+from modelserver.engine.batching.queue import UnsharedKey
 from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
@@ -120,7 +120,7 @@ async def test_description_goes_to_any_worker(make: Any, stage: Any) -> None:
     pool = await make(2)
     submit(pool, step("a"))
     await stage.settle()
-    submit(pool, question := Request("q", [Row("q", 0)], [b""], time.monotonic(), key=Alone()))
+    submit(pool, question := Request("q", [Row("q", 0)], [b""], time.monotonic(), key=UnsharedKey()))
     await stage.settle()
 
     assert bodies(stage.processes[1]) == [[b""]]

@@ -7,7 +7,7 @@ import pytest
 from tests.opcodes import opcodes_of
 
 from modelserver.engine.batching.policies import Greedy, Policy, Window
-from modelserver.engine.batching.queue import Alone, AtOnce, QueueFull
+from modelserver.engine.batching.queue import ImmediateKey, QueueFull, UnsharedKey
 from modelserver.engine.batching.request import Batch, Request, SequencedRequest, SequenceMark
 from modelserver.engine.wire.messages import Row, SequenceHeaders
 from modelserver.ext.sequences import queue as sequences
@@ -91,7 +91,7 @@ def test_explanations_wait_for_nobody_and_teach_the_policy_nothing() -> None:
     policy = Window(5.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]
     sut = queue(policy=policy)
-    put(sut, step("a", rows=2), step("b", key=AtOnce(None)), step("c", key=AtOnce(None)))
+    put(sut, step("a", rows=2), step("b", key=ImmediateKey(None)), step("c", key=ImmediateKey(None)))
     sut.place(["w"], 1)
 
     explanations = sut.take_for("w", 0.0)
@@ -366,7 +366,7 @@ def test_drained_queue_is_empty() -> None:
     """Everything that waits comes out, once each, and no sequence is left."""
     sut = queue()
     run_first_steps(sut, "a")
-    put(sut, step("a", rows=2), step("b"), Request("q", [Row("q", 0)], [b""], 0.0, key=Alone()))
+    put(sut, step("a", rows=2), step("b"), Request("q", [Row("q", 0)], [b""], 0.0, key=UnsharedKey()))
 
     assert sorted(names(sut.drain())) == ["a", "b", "q"]
     assert (sut.requests, sut.instances, sut.nbytes) == (0, 0, 0)

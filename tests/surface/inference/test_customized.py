@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.engine.batching.queue import Alone
+from modelserver.engine.batching.queue import UnsharedKey
 from modelserver.engine.wire.messages import DESCRIBE, Answer
 from modelserver.errors import (
     HandlerError,
@@ -73,8 +73,8 @@ async def test_one_row_without_bytes_that_travels_alone() -> None:
 
     (request,) = pool.requests
     assert [(row.kind, row.size) for row in request.rows] == [(DESCRIBE, 0)]
-    assert isinstance(request.key, Alone)
-    assert request.key != Alone()
+    assert isinstance(request.key, UnsharedKey)
+    assert request.key != UnsharedKey()
     assert pool.cancelled == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from modelserver.engine.batching.queue import AtOnce
+from modelserver.engine.batching.queue import ImmediateKey
 from modelserver.engine.batching.request import SequencedRequest
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, FIELDS, Row, SequenceHeaders
@@ -68,7 +68,7 @@ def test_predictions_share_batches_with_bare_instances() -> None:
 
     assert len(keys) == 1
     assert other.key not in keys
-    assert isinstance(explained.key, AtOnce)
+    assert isinstance(explained.key, ImmediateKey)
 
 
 def test_what_a_row_says() -> None:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from modelserver.errors import ModelServerError
 
 
-class Alone:
+class UnsharedKey:
     """The key of a request that shares no batch, and so waits for no others."""
 
     __slots__ = ()
 
 
-class AtOnce(NamedTuple):
+class ImmediateKey(NamedTuple):
     """The key of explanations: they may share a batch, but do not wait for more of them, which are rare, and
     their cost says nothing about other batches.
     """
@@ -54,7 +54,7 @@ class QueueFull(Exception):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Parcels of one key, first come first served; ``at_once``: see :class:`AtOnce`.
+    """Parcels of one key, first come first served; ``at_once``: see :class:`ImmediateKey`.
 
     ``since``: none of its requests has a lower place.
     """
@@ -208,7 +208,7 @@ class BatchQueue:
         due = self.policy.due(waiting, now)
         if due <= now:
             return due
-        if lane.at_once or isinstance(lane.key, Alone):
+        if lane.at_once or isinstance(lane.key, UnsharedKey):
             return now
         # Do not wait past the deadline of one of them.
         deadlines = (parcel.request.deadline for parcel in parcels)
@@ -265,7 +265,7 @@ class BatchQueue:
             lane, self._spare = self._spare or Lane(), None
             lane.key = key
             lane.since = since
-            lane.at_once = type(key) is AtOnce
+            lane.at_once = type(key) is ImmediateKey
             self._lanes[key] = lane
         return lane
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Policy, Waiting
-from modelserver.engine.batching.queue import AtOnce, BatchQueue, QueueFull
+from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest, SequenceMark
 from modelserver.errors import WorkerDied
 
@@ -213,7 +213,7 @@ class SequenceQueue(BatchQueue):
         line.steps.extend(Parcel(request, index, 1) for index in range(len(request.rows)))
         line.waiting += 1
         self._count(1, len(request.rows), request.nbytes)
-        if not isinstance(request.key, AtOnce):
+        if not isinstance(request.key, ImmediateKey):
             self.policy.arrived(len(request.rows), now)
         self._wake(line)
 
@@ -505,7 +505,7 @@ def _line_of(step: Parcel) -> Line | None:
 
 
 def _is_at_once(group: list[Line]) -> bool:
-    return isinstance(group[0].steps[0].request.key, AtOnce)
+    return isinstance(group[0].steps[0].request.key, ImmediateKey)
 
 
 def _is_late(request: Request, now: float) -> bool:

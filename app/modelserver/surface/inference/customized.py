@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from modelserver.engine.batching.queue import Alone
+from modelserver.engine.batching.queue import UnsharedKey
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import make_uuid
 from modelserver.engine.wire.messages import DESCRIBE, Answer, Row
@@ -45,7 +45,7 @@ async def fetch_description(model: ModelVersion) -> Description:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     request_id = make_uuid()
     rows = [Row(request_id, 0, DESCRIBE)]
-    request = Request(request_id, rows, [b""], time.monotonic(), key=Alone())
+    request = Request(request_id, rows, [b""], time.monotonic(), key=UnsharedKey())
     request.on_done = lambda _: None if ended.done() else ended.set_result(None)
     try:
         model.pool.submit(request)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from modelserver.engine.batching.queue import AtOnce
+from modelserver.engine.batching.queue import ImmediateKey
 from modelserver.engine.batching.request import Request, SequencedRequest
 from modelserver.engine.wire.messages import Row
 from modelserver.surface.inference.sequences import (
@@ -59,7 +59,7 @@ def make_request(  # noqa: PLR0917 - called for each request
         )
     key: object = (explain, parsed.key)
     if explain:
-        key = AtOnce(key)
+        key = ImmediateKey(key)
     seconds = model.options.request_timeout
     if left is not None or parsed.timeout is not None:
         seconds = min(bound for bound in (seconds, left, parsed.timeout) if bound is not None)
