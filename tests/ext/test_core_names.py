@@ -1,0 +1,43 @@
+"""What extensions import from the core."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import modelserver
+from modelserver.ext.core_names import NAMES
+
+_CORE = ("engine", "models", "surface", "run", "extension", "errors")
+# 120 are the goal.
+MOST = 312
+
+
+def test_extensions_import_only_names_on_the_list() -> None:
+    """A name that the list does not have is not for extensions; the list does not grow."""
+    allowed = {(module, name) for module, names in NAMES.items() for name in names.split()}
+    used = {
+        (node.module.removeprefix("modelserver."), alias.name)
+        for path in (Path(modelserver.__file__).parent / "ext").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        if node.module.startswith("modelserver.") and node.module.split(".")[1] in _CORE
+        for alias in node.names
+    }
+
+    assert used - allowed == set()
+    assert len(allowed) <= MOST
+
+
+def test_no_extension_imports_whole_modules_of_the_core() -> None:
+    """Then any name could be used."""
+    whole = [
+        alias.name
+        for path in (Path(modelserver.__file__).parent / "ext").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.startswith(tuple(f"modelserver.{room}" for room in _CORE))
+    ]
+
+    assert whole == []
