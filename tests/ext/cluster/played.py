@@ -46,7 +46,7 @@ class End:
         self.reader, self.writer = await dial_streams(self._invitation)
         _dialled.append(self)
 
-    def say(self, message: msgspec.Struct, bodies: Sequence[bytes] = ()) -> None:
+    def send(self, message: msgspec.Struct, bodies: Sequence[bytes] = ()) -> None:
         """Sends a message."""
         self.write(b"".join(encode(message, bodies)))
 
@@ -55,7 +55,7 @@ class End:
         assert self.writer is not None
         self.writer.write(data)
 
-    async def hear(self) -> tuple[Any, bytes]:
+    async def receive(self) -> tuple[Any, bytes]:
         """The next message; EOFError at the end."""
         while not self._ahead:
             data = await asyncio.wait_for(self.reader.read(1 << 18), 20)
@@ -68,7 +68,7 @@ class End:
         """Waits until the server has closed the connection."""
         try:
             while True:
-                await self.hear()
+                await self.receive()
         except (EOFError, ConnectionError):
             return True
 
@@ -100,7 +100,7 @@ class PlayedAgent(End):
 
     def present(self, version: str = __version__, python: str = PYTHON) -> None:
         """Says who it is."""
-        self.say(Present(version, python, "n1", "host1"))
+        self.send(Present(version, python, "n1", "host1"))
 
     def listen(self) -> None:
         """Begins to take what the server says."""
@@ -109,15 +109,15 @@ class PlayedAgent(End):
     async def _listen(self) -> None:
         try:
             while True:
-                message, _ = await self.hear()
+                message, _ = await self.receive()
                 if isinstance(message, Alive):
                     if not self.is_mute:
-                        self.say(Heard(message.number))
+                        self.send(Heard(message.number))
                 elif isinstance(message, Start):
                     self.start.set_result(message)
                 elif isinstance(message, Kill):
                     self.heard.put_nowait(message)
-                    self.say(WorkerEnded(-9, 1, False))
+                    self.send(WorkerEnded(-9, 1, False))
                 else:
                     self.heard.put_nowait(message)
         except (EOFError, OSError):
@@ -127,7 +127,7 @@ class PlayedAgent(End):
         """Starts a worker, that is played, too."""
         start = await asyncio.wait_for(self.start, 10)
         worker = End(start.worker, to_worker_decoder, 1 << 30)
-        self.say(WorkerStarted(4711, start.load.model_dir, ""))
+        self.send(WorkerStarted(4711, start.load.model_dir, ""))
         await worker.dial()
         return worker
 

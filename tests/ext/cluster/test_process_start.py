@@ -66,8 +66,8 @@ async def test_a_process_is_started_as_its_spec_says(start: ProcessStart, tmp_pa
     worker = await agent.worker()
     await connecting
     order = agent.start.result()
-    worker.say(Loaded(False, 0.1))
-    loading = asyncio.create_task(worker.hear())
+    worker.send(Loaded(False, 0.1))
+    loading = asyncio.create_task(worker.receive())
     await asyncio.sleep(0.05)
     assert not loading.done()
     start.load()

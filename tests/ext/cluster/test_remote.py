@@ -102,16 +102,16 @@ plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 async def test_frames_pass_in_both_directions(stage: Stage) -> None:
     """Small and large batches arrive, whole, and so do their answers, however they are cut."""
     worker, agent, end = await stage.started()
-    loading, _ = await end.hear()
+    loading, _ = await end.receive()
     assert loading.model_name == "m"
-    end.say(Loaded(False, 0.1))
+    end.send(Loaded(False, 0.1))
     assert isinstance((await stage.conversation.next())[0], Loaded)
     for number, size in enumerate((1, 16_384, 70_000, 3_000_000)):
         body = os.urandom(size)
         worker.send(*predict(number, body))
-        message, tail = await end.hear()
+        message, tail = await end.receive()
         assert (message.sequence, tail) == (number, body)
-        end.say(Result(number, [Answer(size)], 0.0), [body])
+        end.send(Result(number, [Answer(size)], 0.0), [body])
         message, tail = await stage.conversation.next()
         assert (message.sequence, tail) == (number, body)
     frame = b"".join(encode(Pong()))
@@ -120,9 +120,9 @@ async def test_frames_pass_in_both_directions(stage: Stage) -> None:
         await asyncio.sleep(0)
     assert await stage.conversation.next() == (Pong(), b"")
     worker.send(Ping())
-    assert await end.hear() == (Ping(), b"")
+    assert await end.receive() == (Ping(), b"")
     assert (worker.pid, worker.pids, worker.recalls) == (4711, [], False)
-    agent.say(WorkerEnded(3, 4, False))
+    agent.send(WorkerEnded(3, 4, False))
     end.close()
     assert await worker.wait() == "exited with status 3"
     assert worker.batches_started == 4
@@ -136,11 +136,11 @@ async def test_reports_of_an_agent_reach_their_places(stage: Stage, caplog: pyte
     """Its machine's condition, the worker's output and what was taken back reach their places."""
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
-    agent.say(Condition(5, "GPU"))
-    agent.say(StartProgress("packages are installed"))
-    agent.say(WorkerOutput(False, b"a lin"))
-    agent.say(WorkerOutput(False, b"e\nno end"))
-    agent.say(Recalled(2, 3))
+    agent.send(Condition(5, "GPU"))
+    agent.send(StartProgress("packages are installed"))
+    agent.send(WorkerOutput(False, b"a lin"))
+    agent.send(WorkerOutput(False, b"e\nno end"))
+    agent.send(Recalled(2, 3))
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
     assert await agent.heard.get() == Recall(9)
@@ -163,7 +163,7 @@ async def test_refusal_of_an_agent_fails_the_start(stage: Stage) -> None:
     agent.present()
     agent.listen()
     await agent.start
-    agent.say(StartRefused("there is no room for 5 GB of files"))
+    agent.send(StartRefused("there is no room for 5 GB of files"))
     assert await stage.refusal() == "there is no room for 5 GB of files"
     await agent.gone
 
@@ -176,8 +176,8 @@ async def test_failed_installation_is_the_models_fault(
     caplog.set_level(logging.INFO)
     agent = await stage.placed()
     agent.present()
-    agent.say(StartProgress("ERROR: No matching distribution found", "m_1.0-pip"))
-    agent.say(StartRefused("Custom pip package installation failed", 400))
+    agent.send(StartProgress("ERROR: No matching distribution found", "m_1.0-pip"))
+    agent.send(StartRefused("Custom pip package installation failed", 400))
     with pytest.raises(StartFailed, match=r"^Custom pip package") as failed:
         await asyncio.wait_for(stage.starting, 15)
     (line,) = (record for record in caplog.records if record.name == "modelserver.model")
@@ -197,7 +197,7 @@ async def test_worker_that_never_connects_is_given_up(stage: Stage, monkeypatch:
     agent.present()
     agent.listen()
     start = await agent.start
-    agent.say(WorkerStarted(1, "/m", ""))
+    agent.send(WorkerStarted(1, "/m", ""))
     assert await stage.refusal() == "its process did not connect within 0.2 s"
     assert await agent.heard.get() is not None
     late = End(start.worker, None, 1)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ async def test_worker_of_a_failed_start_is_disconnected(stage: Stage) -> None:
     start = await agent.start
     end = End(start.worker, to_worker_decoder, 1 << 20)
     await end.dial()
-    agent.say(StartRefused("it cannot be watched"))
+    agent.send(StartRefused("it cannot be watched"))
     assert await stage.refusal() == "it cannot be watched"
     assert await end.ended()
 
@@ -287,7 +287,7 @@ async def test_a_lost_worker_is_no_invalid_message(stage: Stage) -> None:
     end.close()
     assert await asyncio.wait_for(stage.conversation.lost, 5) is None
     assert not worker.lost.done()
-    agent.say(WorkerEnded(-11, 2, False))
+    agent.send(WorkerEnded(-11, 2, False))
     assert await worker.wait() == "was killed by SIGSEGV"
     agent.close()
 

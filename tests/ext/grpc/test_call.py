@@ -110,7 +110,7 @@ class Caller(Client):
         for _ in range(5):
             await asyncio.sleep(0)
         results: list[tuple[int, Any]] = []
-        for each in self.hear():
+        for each in self.receive():
             if each.kind == HEADERS:
                 results.append((each.stream, dict(self.fields(each.payload))))
             elif each.kind == DATA:
@@ -142,9 +142,9 @@ async def test_message_is_answered(caller: Caller, size: int, pieces: int) -> No
     body = message_framed(b"a" * size)
     step = -(-len(body) // pieces)
     parts = [body[at : at + step] for at in range(0, len(body), step)]
-    caller.say(caller.call(1), *(frame(DATA, 0, 1, part) for part in parts[:-1]))
+    caller.send(caller.call(1), *(frame(DATA, 0, 1, part) for part in parts[:-1]))
     assert caller.unary.requests == []
-    caller.say(frame(DATA, END, 1, parts[-1]))
+    caller.send(frame(DATA, END, 1, parts[-1]))
 
     result = await caller.received()
     assert result == [(1, *OK), (1, body), (1, {"grpc-status": "0"})]
@@ -154,9 +154,9 @@ async def test_message_is_answered(caller: Caller, size: int, pieces: int) -> No
 
 async def test_call_may_end_with_an_empty_frame(caller: Caller) -> None:
     """A call may end with an empty frame; what waits for it is counted until then."""
-    caller.say(caller.call(1), frame(DATA, 0, 1, message_framed(b"abc")))
+    caller.send(caller.call(1), frame(DATA, 0, 1, message_framed(b"abc")))
     assert caller.intake.held == 3
-    caller.say(frame(DATA, END, 1))
+    caller.send(frame(DATA, END, 1))
     await caller.received()
 
     assert caller.unary.requests == [b"abc"]
@@ -181,20 +181,20 @@ async def test_body_that_is_no_message_ends_its_call(
     caller: Caller, messages: list[Any], code: StatusCode
 ) -> None:
     """Wrong lengths, flags and numbers of messages end the call, not the connection."""
-    caller.say(caller.call(1), *(frame(DATA, flags, 1, piece) for flags, piece in messages))
+    caller.send(caller.call(1), *(frame(DATA, flags, 1, piece) for flags, piece in messages))
     assert (await caller.status())[0] is code
     assert caller.intake.held == 0
     assert caller.unary.requests == []
-    caller.say(caller.call(3), frame(DATA, END, 3, message_framed(b"x")))
+    caller.send(caller.call(3), frame(DATA, END, 3, message_framed(b"x")))
 
     assert (await caller.status(3))[0] is StatusCode.OK
 
 
 async def test_unknown_call_ends_at_once(caller: Caller) -> None:
     """Unknown methods, calls without a body, and requests that are none of gRPC end at once."""
-    caller.say(caller.call(1, "s/none"), caller.call(3, flags=WHOLE | END))
-    caller.say(caller.head(5, WHOLE | END, [(":method", "GET"), (":scheme", "http"), (":path", "/")]))
-    caller.say(frame(DATA, END, 1, message_framed(b"not read")))
+    caller.send(caller.call(1, "s/none"), caller.call(3, flags=WHOLE | END))
+    caller.send(caller.head(5, WHOLE | END, [(":method", "GET"), (":scheme", "http"), (":path", "/")]))
+    caller.send(frame(DATA, END, 1, message_framed(b"not read")))
     result = await caller.received()
 
     codes = {stream: data.get("grpc-status") for stream, data in result if isinstance(data, dict)}
@@ -207,8 +207,8 @@ async def test_compressed_call_is_answered(caller: Caller) -> None:
     """One message or many, in the encoding that the call names; what they may become counts meanwhile."""
     packed = gzip.compress(b"a" * 1000)
     body = b"\1" + len(packed).to_bytes(4, "big") + packed
-    caller.say(caller.call(1, grpc_encoding="gzip"), frame(DATA, END, 1, body))
-    caller.say(
+    caller.send(caller.call(1, grpc_encoding="gzip"), frame(DATA, END, 1, body))
+    caller.send(
         caller.call(3, "s/talk", grpc_encoding="gzip"), frame(DATA, END, 3, message_framed(b"plain") + body)
     )
     result = await caller.received()
@@ -217,14 +217,14 @@ async def test_compressed_call_is_answered(caller: Caller) -> None:
     assert caller.talk.requests == [b"plain", b"a" * 1000]
     assert [stream for stream, data in result if data == {"grpc-status": "0"}] == [1, 3]
     caller.intake.limit = LARGEST - 1
-    caller.say(caller.call(5, grpc_encoding="gzip"), frame(DATA, END, 5, body))
+    caller.send(caller.call(5, grpc_encoding="gzip"), frame(DATA, END, 5, body))
     assert (await caller.status(5))[0] is StatusCode.UNAVAILABLE
     assert caller.intake.held == 0
 
 
 async def test_bad_message_in_a_stream_is_an_error_of_its_method(caller: Caller) -> None:
     """The method gets it as an error, after the messages before it."""
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a") + b"\3\0\0\0\0"))
+    caller.send(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a") + b"\3\0\0\0\0"))
     assert (await caller.status())[0] is StatusCode.ABORTED
     assert caller.talk.requests == [b"a"]
     assert caller.talk.endings == ["A message has the unknown flags 3."]
@@ -234,14 +234,14 @@ async def test_too_much_incoming_is_refused() -> None:
     """Messages that are not whole are bounded together; the call that exceeds it ends, others go on."""
     caller = Caller(intake=100_000)
     for each in range(1, 7, 2):
-        caller.say(caller.call(each), frame(DATA, 0, each, message_framed(b"a" * 90_000)[:40_000]))
+        caller.send(caller.call(each), frame(DATA, 0, each, message_framed(b"a" * 90_000)[:40_000]))
     code, text = await caller.status(5)
 
     assert code is StatusCode.UNAVAILABLE
     assert "max_incoming_bytes=100000" in text
     assert caller.intake.held == 2 * (40_000 - 5)
     for each in (1, 3):
-        caller.say(frame(RESET, 0, each, number(8)))
+        caller.send(frame(RESET, 0, each, number(8)))
     assert caller.intake.held == 0
 
 
@@ -249,9 +249,9 @@ async def test_streams_count_too() -> None:
     """Messages that a method has not read yet are bounded in the same way."""
     caller = Caller(intake=50_000)
     caller.talk.go_on.clear()
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
+    caller.send(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
     await caller.received()
-    caller.say(*(frame(DATA, 0, 1, message_framed(bytes(20_000))) for _ in range(3)))
+    caller.send(*(frame(DATA, 0, 1, message_framed(bytes(20_000))) for _ in range(3)))
     caller.talk.go_on.set()
     await caller.received()
 
@@ -263,15 +263,15 @@ async def test_streams_wait_for_their_method() -> None:
     """A client may send its window of messages that are not read, and more once they are."""
     caller = Caller(window=10_000)
     caller.talk.go_on.clear()
-    caller.say(caller.call(1, "s/talk"), *(frame(DATA, 0, 1, message_framed(bytes(995))) for _ in range(10)))
+    caller.send(caller.call(1, "s/talk"), *(frame(DATA, 0, 1, message_framed(bytes(995))) for _ in range(10)))
     await asyncio.sleep(0)
-    assert [each for each in caller.hear() if each.kind == WINDOW and each.stream] == []
+    assert [each for each in caller.receive() if each.kind == WINDOW and each.stream] == []
     caller.talk.go_on.set()
     for _ in range(20):
         await asyncio.sleep(0)
 
-    heard = caller.hear()
-    assert sum(int.from_bytes(e.payload, "big") for e in heard if e.kind == WINDOW and e.stream) == 10_000
+    received = caller.receive()
+    assert sum(int.from_bytes(e.payload, "big") for e in received if e.kind == WINDOW and e.stream) == 10_000
     assert len(caller.talk.requests) == 10
     # The window is as it was, not larger.
     assert caller.connection.streams[1].receives == 10_000
@@ -282,12 +282,12 @@ async def test_message_may_be_larger_than_the_window(path: str) -> None:
     """A message may be larger than what comes at once."""
     caller = Caller(window=10_000)
     body = message_framed(bytes(LARGEST))
-    caller.say(caller.call(1, path))
+    caller.send(caller.call(1, path))
     sent = 0
     while sent < len(body):
         size = min(caller.connection.streams[1].receives, 4000)
         assert size > 0
-        caller.say(frame(DATA, END if sent + size >= len(body) else 0, 1, body[sent : sent + size]))
+        caller.send(frame(DATA, END if sent + size >= len(body) else 0, 1, body[sent : sent + size]))
         sent += size
         await asyncio.sleep(0)
     for _ in range(5):
@@ -299,8 +299,8 @@ async def test_message_may_be_larger_than_the_window(path: str) -> None:
 async def test_deadline_cancels_the_call(caller: Caller) -> None:
     """A call whose deadline passes is cancelled, wherever it is, even if its client says nothing."""
     caller.unary.go_on.clear()
-    caller.say(caller.call(1, grpc_timeout="20m"), frame(DATA, END, 1, message_framed(b"a")))
-    caller.say(caller.call(3, "s/talk", grpc_timeout="20m"))
+    caller.send(caller.call(1, grpc_timeout="20m"), frame(DATA, END, 1, message_framed(b"a")))
+    caller.send(caller.call(3, "s/talk", grpc_timeout="20m"))
 
     await until(lambda: caller.unary.endings == ["cancelled"])
     await until(lambda: caller.connection.streams.keys() <= {3})
@@ -308,14 +308,14 @@ async def test_deadline_cancels_the_call(caller: Caller) -> None:
 
 async def test_malformed_deadlines_are_refused(caller: Caller) -> None:
     """Clients are told at once that they would be served without a deadline."""
-    caller.say(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
+    caller.send(caller.call(1, grpc_timeout="1s"), frame(DATA, END, 1, message_framed(b"a")))
     assert await caller.status() == (StatusCode.INTERNAL, "malformed grpc-timeout")
     assert caller.unary.requests == []
 
 
 async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:
     """A call that has ended is not kept until its deadline."""
-    caller.say(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, message_framed(b"a")))
+    caller.send(caller.call(1, grpc_timeout="1H"), frame(DATA, END, 1, message_framed(b"a")))
     call = caller.connection.streams[1]
     assert isinstance(call, GrpcCall)
     assert call._deadline is not None
@@ -327,14 +327,14 @@ async def test_a_call_in_time_leaves_no_timer(caller: Caller) -> None:
 async def test_call_of_a_client_that_gives_up_is_cancelled(caller: Caller) -> None:
     """Their call is cancelled, what came of its message is dropped, and nothing is sent."""
     caller.unary.go_on.clear()
-    caller.say(
+    caller.send(
         caller.call(1),
         frame(DATA, END, 1, message_framed(b"a")),
         caller.call(3),
         frame(DATA, 0, 3, b"\0\0\0\1\0a"),
     )
     await asyncio.sleep(0)
-    caller.say(frame(RESET, 0, 1, number(8)), frame(RESET, 0, 3, number(8)))
+    caller.send(frame(RESET, 0, 1, number(8)), frame(RESET, 0, 3, number(8)))
     assert await caller.received() == []
     assert caller.unary.endings == ["cancelled"]
     assert caller.intake.held == 0
@@ -347,7 +347,7 @@ async def test_thousands_of_calls_end_in_turns(how: str, monkeypatch: pytest.Mon
     caller.unary.go_on.clear()
     for each in range(1, 401, 2):
         fields = {"grpc_timeout": "1H"} if how == "late" else {}
-        caller.say(caller.call(each, **fields), frame(DATA, END, each, message_framed(b"a")))
+        caller.send(caller.call(each, **fields), frame(DATA, END, each, message_framed(b"a")))
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(caller.unary.requests) == 200
@@ -371,11 +371,11 @@ async def test_thousands_of_calls_end_in_turns(how: str, monkeypatch: pytest.Mon
 async def test_upload_that_stops_ends_its_call() -> None:
     """A message of which nothing comes for the time to receive ends its call; streams may be silent."""
     caller = Caller(receive_timeout=10)
-    caller.say(caller.call(1), frame(DATA, 0, 1, b"\0\0"), caller.call(3, "s/talk"), caller.call(5))
+    caller.send(caller.call(1), frame(DATA, 0, 1, b"\0\0"), caller.call(3, "s/talk"), caller.call(5))
     slow, streaming, silent = caller.connection.streams.values()
     for call in (slow, streaming, silent):
         call._received_at -= 11
-    caller.say(frame(DATA, 0, 1, b"\0"))
+    caller.send(frame(DATA, 0, 1, b"\0"))
     caller.connection.check(caller.connection.now())
     assert (await caller.status(5))[0] is StatusCode.DEADLINE_EXCEEDED
     assert sorted(caller.connection.streams) == [1, 3]
@@ -389,13 +389,13 @@ async def test_upload_that_stops_ends_its_call() -> None:
 async def test_message_of_a_stream_that_stops_ends_its_call(part: int) -> None:
     """A stream may be silent between its messages, but not within one, which would be held for ever."""
     caller = Caller(receive_timeout=10)
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"whole")))
+    caller.send(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"whole")))
     await caller.received()
     (call,) = caller.connection.streams.values()
     call._received_at -= 11
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
-    caller.say(frame(DATA, 0, 1, message_framed(bytes(1000))[:part]))
+    caller.send(frame(DATA, 0, 1, message_framed(bytes(1000))[:part]))
     caller.connection.check(caller.connection.now())
     assert await caller.received() == []
     call._received_at -= 11
@@ -410,7 +410,7 @@ async def test_message_of_a_stream_that_stops_ends_its_call(part: int) -> None:
 
 async def test_answer_that_is_not_read_ends(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     """They end with a code that clients know, the log says so, and the memory is free."""
-    caller.say(
+    caller.send(
         frame(SETTINGS, 0, 0, b"\0\4" + number(10)),
         caller.call(1),
         frame(DATA, END, 1, message_framed(bytes(1000))),
@@ -430,7 +430,7 @@ async def test_answer_that_is_not_read_ends(caller: Caller, caplog: pytest.LogCa
 
 async def test_answer_without_room_is_refused(caller: Caller) -> None:
     """A method that asks for room ends with a code on which clients come back."""
-    caller.say(caller.call(1, "s/talk"))
+    caller.send(caller.call(1, "s/talk"))
     call: Any = caller.connection.streams[1]
     call.check_room()
     caller.outgoing.add(1 << 20)
@@ -442,7 +442,7 @@ async def test_answer_without_room_is_refused(caller: Caller) -> None:
 
 async def test_stream_ends_when_the_server_stops(caller: Caller) -> None:
     """Streams end after the messages that have come; calls in progress are answered."""
-    caller.say(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
+    caller.send(caller.call(1, "s/talk"), frame(DATA, 0, 1, message_framed(b"a")))
     await caller.received()
     caller.connection.listener.connections.add(caller.connection)
     caller.connection.listener.refuse()

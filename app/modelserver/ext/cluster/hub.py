@@ -100,7 +100,7 @@ class Hub:
                 return
             except OSError as error:
                 # There are too many open files, for example.
-                self.refused.tell(f"none can be accepted: {error.strerror}")
+                self.refused.log(f"none can be accepted: {error.strerror}")
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener)
                 loop.call_later(_REST, self._accept_again, listener, context)
@@ -178,15 +178,15 @@ class Refusals:
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._untold = 0
+        self._unlogged = 0
 
-    def tell(self, reason: str) -> None:
+    def log(self, reason: str) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._next:
-            self._untold += 1
+            self._unlogged += 1
             return
-        more = f" ({self._untold} others were refused before)" if self._untold else ""
-        self._next, self._untold = now + 1.0, 0
+        more = f" ({self._unlogged} others were refused before)" if self._unlogged else ""
+        self._next, self._unlogged = now + 1.0, 0
         _log.warning("A connection to the workers' address was refused: %s%s", reason, more)
 
 
@@ -209,7 +209,7 @@ class _Door(asyncio.Protocol):
         self._is_stranger = True
         self._timer = loop.call_later(GREETING_TIME, self.refuse, "no greeting came in time")
         keep_watch(connection)
-        # Counted before its handshake, which can be as slow as the greeting.
+        # The connection counts before its handshake, which can be as slow as the greeting.
         self._opening = loop.create_task(self._open(context))
 
     async def _open(self, context: ssl.SSLContext | None) -> None:
@@ -263,16 +263,16 @@ class _Door(asyncio.Protocol):
         if self._is_stranger:
             self._leave()
             if reason:
-                self._hub.refused.tell(reason)
+                self._hub.refused.log(reason)
         if self._transport is not None:
             self._transport.abort()
         elif self._connection.fileno() >= 0:
-            # Its handshake ends by that.
+            # This ends its handshake.
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
 
     def _leave(self) -> None:
-        """It is no stranger any more, or gone."""
+        """The connection is no stranger any more, or gone."""
         if self._is_stranger:
             self._is_stranger = False
             self._hub.strangers.remove(self._address, self)

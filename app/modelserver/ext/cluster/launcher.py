@@ -41,7 +41,7 @@ CONNECT_TIME = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What all workers on other machines share; times in seconds.
+    """The state that all workers on other machines share; times are in seconds.
 
     ``placement_timeout``: how long a worker waits for a machine. ``lost_after``: the silence after which
     server and agent give each other up.
@@ -54,7 +54,7 @@ class Cluster:
     packer: Packer = field(default_factory=Packer)
 
     def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> ClusterLauncher:
-        """What starts the workers of one model version."""
+        """The launcher of one model version's workers."""
         return ClusterLauncher(self, demand, requirements, use_venv)
 
 
@@ -71,7 +71,7 @@ class ClusterLauncher:
     use_venv: bool = False
 
     async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
-        """As :class:`~modelserver.engine.pools.spec.Launcher`. Raises NoPlace if there is no machine."""
+        """Starts a worker (:class:`~modelserver.engine.pools.spec.Launcher`). Raises NoPlace."""
         # The machine's cores are shared by Ray, not by this server.
         spec = replace(spec, threads=max(1, int(self.demand.num_cpus)))
         launch = _Launch(self, spec, label, on_message, on_lost)
@@ -115,7 +115,7 @@ class _Launch:
             process = await self._start_alone(packed, placement)
         else:
             process = await self._start_ranks(self._ranks, presents, packed, placement)
-        # None before all are connected: the first that cannot load ends the others.
+        # No process loads before all are connected: the first that cannot load ends the others.
         for start in self._starts:
             start.load()
             worker = start.worker
@@ -216,10 +216,10 @@ class ProcessStart:
         self._packed: Packed | None = None
         self._channel: RemoteChannel | None = None
         self._on_message: OnMessage
-        self.worker = RemoteWorker(label, lost_after, self._hear, self._send_archive, spec.measured)
+        self.worker = RemoteWorker(label, lost_after, self._receive, self._send_archive, spec.measured)
         self.invitation = self._invite(lambda: self.worker)
 
-    def _hear(self, message: ToServer, tail: memoryview) -> None:
+    def _receive(self, message: ToServer, tail: memoryview) -> None:
         self._on_message(message, tail)
 
     async def arrived(self, seconds: float) -> Present:

@@ -15,7 +15,7 @@ _LONGEST = 107
 
 @contextlib.contextmanager
 def address_of(path: str) -> Iterator[str]:
-    """What to bind or connect to for a path of any length. Raises OSError."""
+    """The address to bind or connect to for a path of any length. Raises OSError."""
     if len(os.fsencode(path)) <= _LONGEST:
         yield path
         return

@@ -87,14 +87,14 @@ def _bind(endpoint: str) -> socket.socket:
 
 
 def _advertised(host: str, ray_address: str | None) -> str:
-    """What other machines connect to: for any address, the one of the way to the cluster."""
+    """The host that other machines connect to; for a wildcard address, that of the route to the cluster."""
     if host not in _ANY:
         return host
     if ray_address is None:
         return "127.0.0.1"
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: it only chooses the interface.
+            # This sends nothing: it only chooses the interface.
             probe.connect(parse_endpoint(ray_address))
         except OSError as error:
             raise ConfigError(f"ray_address={ray_address}: {error.strerror or error}") from error

@@ -39,7 +39,7 @@ class Placer(Protocol):
         """
 
     def situation(self) -> str:
-        """What is free and what there is, in words; empty if unknown."""
+        """Describes the free and the total resources in words; empty if unknown."""
 
     async def close(self) -> None:
         """Gives back all places."""

@@ -46,7 +46,7 @@ class ProcessPlacement:
 
     @staticmethod
     def _kill(process: asyncio.subprocess.Process) -> None:
-        """It may be stopped, or hang."""
+        """The process may be stopped, or hang."""
         if process.returncode is None:
             process.kill()
 
@@ -89,7 +89,7 @@ class ProcessPlacer:
         except OSError as error:
             raise NoPlace(f"an agent's process cannot be started: {error}") from error
         assert process.stdin is not None  # noqa: S101 - asked for above
-        # It may have ended already; uvloop says so by a RuntimeError.
+        # The process may have ended already; uvloop raises a RuntimeError then.
         with contextlib.suppress(OSError, RuntimeError):
             process.stdin.write(invitation.encode() + b"\n")
             process.stdin.close()

@@ -57,9 +57,9 @@ class ActorPlaces:
         self._report = report
         self._lock = threading.Lock()
         self._actors: dict[str, list[Any]] = {}
-        # Those that are being created, and whether they are still needed.
+        # The actors that are being created, and whether they are still needed.
         self._creating: dict[str, bool] = {}
-        # Those without a machine yet: since when, and what they ask for.
+        # The actors without a machine yet: since when, and their options.
         self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="places")
 
@@ -80,7 +80,7 @@ class ActorPlaces:
         self._threads.shutdown(wait=True)
 
     def situation(self) -> tuple[str, str]:
-        """What is free while actors wait for a machine, and what no node could ever have."""
+        """Describes free resources while actors wait for a machine, and demands that no node can meet."""
         with self._lock:
             waiting = list(self._waiting.values())
         if not waiting:
@@ -129,7 +129,7 @@ class ActorPlaces:
             self._until_ended(request, actor, actor.run.remote(invitation))
 
     def _options(self, request: messages.PlaceActors) -> Iterator[dict[str, Any]]:
-        """Those of each actor; of a group, each has a bundle of its own."""
+        """The options of each actor; in a group, each has a bundle of its own."""
         if not request.strategy:
             yield request.options
             return
@@ -156,7 +156,7 @@ class ActorPlaces:
             self._report(messages.ActorsPlaced(request.id))
 
     def _find(self, request: messages.ToHelper) -> tuple[list[Any], str]:
-        """Its actors that Ray knows, and why not those that are missing."""
+        """The actors that Ray knows, and the reason why others are missing."""
         actors, missing = [], ""
         for name in messages.actor_names(request.name, request.ranks):
             try:
@@ -206,7 +206,7 @@ class ActorPlaces:
 
     def _kill(self, request: messages.ToHelper, actors: list[Any]) -> None:
         for actor in actors:
-            # It may have ended.
+            # The actor may have ended.
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
 
@@ -313,7 +313,7 @@ def main() -> None:
     requests = Requests(source)
     try:
         ray = join(address)
-        # It imports Ray.
+        # This module imports Ray.
         from modelserver.ext.cluster.node.ray_actor import AgentActor  # noqa: PLC0415
     except (Unusable, ImportError) as error:
         report(messages.ClusterRefused(str(error)))

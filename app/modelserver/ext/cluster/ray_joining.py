@@ -106,7 +106,7 @@ def explained(error: BaseException, address: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of Ray says, without its pages of hints."""
+    """The message of an error of Ray, without its pages of hints."""
     text = _COLOURS.sub("", str(error))
     if dead := re.search(r"The actor (is dead because .*|never ran.*)", text, re.DOTALL):
         text = dead[1]

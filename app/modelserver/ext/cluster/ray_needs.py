@@ -47,7 +47,7 @@ def impossible(options: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -
 
 
 def situation(free: Mapping[str, float], total: Mapping[str, float]) -> str:
-    """What is free of what there is, as Ray sums it over the nodes."""
+    """Describes the free and total resources, as Ray sums them over the nodes."""
     names = [name for name in total if not name.startswith("node:") and name != "object_store_memory"]
     order = sorted(names, key=lambda name: ({"CPU": 0, "GPU": 1, "memory": 2}.get(name, 3), name))
     sums = ", ".join(f"{_number(name, free.get(name, 0))} of {_amount(name, total[name])}" for name in order)

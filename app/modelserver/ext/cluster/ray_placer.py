@@ -121,7 +121,7 @@ class RayPlacer:
             self._kill(placement)
 
     def situation(self) -> str:
-        """What is free while a place waits for a machine, and what no node can have; why Ray is lost."""
+        """Describes free resources while a place waits for a machine, or why Ray is lost."""
         if self._lost:
             return self._lost
         if all(place.placed for place in self._places.values()):
@@ -139,7 +139,7 @@ class RayPlacer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         await asyncio.wait([self._keeper], timeout=_END_PATIENCE)
-        # It is not cancelled while it starts a helper, which would be left behind.
+        # The keeper is not cancelled while it starts a helper, which would be left behind.
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
         await asyncio.wait([self._keeper])
@@ -265,7 +265,7 @@ class RayPlacer:
     def _look_at(self, state: messages.RayState) -> None:
         if state.lost and not self._lost:
             self._lost = f"Ray cannot be reached: {state.lost}"
-            self._tell(self._lost)
+            self._log_once(self._lost)
             self._give_up_waiting(self._lost)
         elif self._lost and not state.lost:
             _log.info("Ray at %s can be reached again", self._address)
@@ -282,9 +282,9 @@ class RayPlacer:
         if self._closing:
             return
         if had_joined and self._lost:
-            # That Ray is gone has been said; so it ended its driver.
+            # The loss of Ray is logged already; its driver ended with it.
             return
-        self._tell(how)
+        self._log_once(how)
         if not had_joined:
             self._lost = how
         if self._lost:
@@ -300,7 +300,7 @@ class RayPlacer:
             self._kill(placement)
             placement.end(how)
 
-    def _tell(self, how: str) -> None:
+    def _log_once(self, how: str) -> None:
         if how not in self._logged:
             self._logged.add(how)
             _log.error("No machine can be had for workers, and workers that run go on: %s; trying again", how)

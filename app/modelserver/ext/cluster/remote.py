@@ -66,7 +66,7 @@ class AgentConnection(asyncio.Protocol):
         self._beat_timer: asyncio.TimerHandle | None = None
 
     def lose(self, how: str, status: int = 0) -> None:
-        """It has ended, or is out of reach; ``how``: in words that follow "The worker".
+        """The worker has ended, or is out of reach; ``how``: in words that follow "The worker".
 
         ``status``: what clients get if it cannot start anywhere.
         """
@@ -172,7 +172,7 @@ class RemoteWorker(AgentConnection):
         self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         for outcome in (self.present, self.meeting, self.started):
-            # Retrieved, even if nobody waits for it any more.
+            # The exception counts as retrieved, even if nobody waits for it any more.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _read_output(self) -> tuple[LineReader, LineReader]:
@@ -218,7 +218,7 @@ class RemoteWorker(AgentConnection):
         self.send_to_agent(messages.Kill())
         if self.channel is not None:
             self.channel.close()
-        # If it is out of reach, nobody reports its end.
+        # If the agent is out of reach, nobody reports the worker's end.
         self._loop.call_later(_KILL_TIME, self.lose, "was killed by SIGKILL")
 
     async def wait(self) -> str:
@@ -227,7 +227,7 @@ class RemoteWorker(AgentConnection):
         for output in self._outputs:
             output.finish()
         if self.channel is not None:
-            # What it sent before its end may still be read.
+            # Messages that the worker sent before its end may still be read.
             await self.channel.finish(_LAST_WORDS if self.batches_started is not None else 0.0)
         if self.placement is not None:
             self.placement.withdraw()

@@ -46,11 +46,11 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
         by_node.setdefault(present.node, []).append(place)
     order: list[Seat] = []
     for node, members in enumerate(by_node.values()):
-        # By their GPUs, of which the numbers below ten come first.
+        # Members are sorted by their GPUs, of which the numbers below ten come first.
         members.sort(key=lambda place: (len(presents[place].devices), presents[place].devices))
         gpus = [presents[place].devices for place in members]
         devices = list(dict.fromkeys(name for each in gpus for name in each.split(",") if name))
-        # If all were given the same, each takes its own of these.
+        # If all have the same GPUs, each takes its own of these.
         same = len(set(gpus)) == 1
         for local_rank, place in enumerate(members):
             own = gpus[local_rank].split(",")[0]

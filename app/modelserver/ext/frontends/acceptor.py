@@ -87,7 +87,7 @@ class Acceptor:
 
     def _on_waiting(self) -> None:
         fewest = self._counts.fewest()
-        # Again if the others have accepted some meanwhile: on a busy machine they need more time.
+        # It waits again if the others have accepted some meanwhile: on a busy machine they need more time.
         if self.connections > fewest > self._gave_way_to:
             self._gave_way_to = fewest
             self._wait(COURTESY)

@@ -171,7 +171,7 @@ class _Connection(HttpProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
         super().connection_made(transport)
         if self._acceptor.is_closed:
-            # It was accepted just before.
+            # The connection was accepted just before the acceptor was closed.
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

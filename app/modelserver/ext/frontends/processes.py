@@ -51,7 +51,7 @@ class _Seat:
         self.keeper: asyncio.Task[None] | None = None
         self.process: asyncio.subprocess.Process | None = None
         self.end: ServerEnd | None = None
-        # Done as soon as a process was ready here.
+        # This is done as soon as a process was ready in this seat.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, message: Open | Close | Hurry | Tokens | Certified) -> None:
@@ -157,7 +157,7 @@ class Fleet:
         keepers = [seat.keeper for seat in self._seats if seat.keeper is not None]
         for seat in self._seats:
             if seat.process is None and seat.keeper is not None:
-                # It waits before starting the next process.
+                # The keeper waits before it starts the next process.
                 seat.keeper.cancel()
         if keepers:
             _, left = await asyncio.wait(keepers, timeout=grace)
@@ -209,7 +209,7 @@ class Fleet:
             if end.ready.done() and not end.lost.done():
                 self._welcome(seat)
                 await end.lost
-            # It closed its end of the link: it has ended or is about to.
+            # The process closed its end of the link: it has ended or is about to.
             await asyncio.wait([ending], timeout=END_PATIENCE)
         finally:
             end.link.abort()

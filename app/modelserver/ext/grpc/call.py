@@ -29,7 +29,7 @@ _log = logging.getLogger("modelserver.grpc")
 
 
 class CallHandler(Protocol):
-    """What serves the calls of a path."""
+    """Serves the calls of a path."""
 
     streams: bool
     """Whether the client sends several messages."""
@@ -39,7 +39,7 @@ class CallHandler(Protocol):
 
 
 class GrpcPort:
-    """What the calls of a port share.
+    """The state that the calls of a port share.
 
     Args:
         methods: by `service/method`.
@@ -101,16 +101,17 @@ class GrpcCall(Http2Stream):
         self.on_queued: Callable[[Request, Any], None] | None = None
         self.arrived = self._received_at = 0.0
         self.is_cancelled = self.is_unread = False
-        # What came and is not read, how many bytes the intake counts, and how many are not acknowledged.
+        # Received messages that are not read yet, their bytes that the intake counts, and those that are not
+        # acknowledged.
         self._inbox: Inbox | None = None
         self._counted = self._owed = 0
         # The head of the response, until it is sent.
         self._opening = OK_HEAD
-        # Of a stream of messages: set when something has come; whether no more comes; what is wrong with it.
+        # For a stream of messages: _more is set when data has come, _over if no more comes.
         self._more: asyncio.Event | None = None
         self._over = False
         self._wrong: tuple[StatusCode, str] | None = None
-        # Whether the method has begun, and what it runs in until it has done its work.
+        # Whether the method has started, and its task until it is done.
         self._started = False
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -235,7 +236,7 @@ class GrpcCall(Http2Stream):
         """Raises CallRefused."""
         intake, largest = self._port.intake, self._port.largest
         try:
-            # What comes of it is unknown.
+            # The size of the unpacked message is unknown.
             with intake.holding(largest):
                 return await unpacked(message, self.head.encoding, largest)
         except IntakeFull as error:

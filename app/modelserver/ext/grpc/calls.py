@@ -49,7 +49,7 @@ _LATE = 0.002
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What all calls of a server share."""
+    """The state that all calls of a port share."""
 
     metrics: ServerMetrics
     access: AccessLog
@@ -60,7 +60,7 @@ class CallContext:
 def method_handlers(
     name: str, methods: Mapping[str, Method], to_status: ToStatus, around: CallContext
 ) -> dict[str, MethodHandler]:
-    """What serves a service's calls, by path; ``to_status`` maps its errors to statuses.
+    """The handlers of a service's methods, by path; ``to_status`` maps its errors to statuses.
 
     Raises KeyError for other methods than the service has.
     """

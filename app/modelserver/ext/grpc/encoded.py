@@ -21,7 +21,7 @@ _Buffers: TypeAlias = "dict[int, _Buffers]"
 _BUFFERS: dict[str, _Buffers] = {
     # raw_input_contents; of the inputs' contents fp32_contents and fp64_contents.
     "inference.ModelInferRequest": {7: {}, 5: {5: {6: {}, 7: {}}}},
-    # Values of input.
+    # The values of input.
     "org.pytorch.serve.grpc.inference.PredictionsRequest": {3: {2: {}}},
 }
 _MOST_FIELDS = 1024

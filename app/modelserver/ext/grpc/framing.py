@@ -33,10 +33,10 @@ class Inbox:
     def __init__(self, largest: int) -> None:
         self._largest = largest
         self._pieces: deque[bytes] = deque()
-        # Where the first piece goes on.
+        # Offset of the next byte to read from the first piece.
         self._at = 0
         self.held = 0
-        # Of the next message, once its prefix has come.
+        # Flag and length of the next message, once its prefix has come.
         self._flag = 0
         self._length: int | None = None
 

@@ -40,7 +40,7 @@ OK_TRAILERS = field(b"grpc-status", b"0")
 
 @dataclass(frozen=True, slots=True)
 class CallHead:
-    """Of a call. ``path`` is `service/method`, ``timeout`` in seconds; ``wrong`` an HTTP status, or 0."""
+    """The head of a call: ``path`` is `service/method`, ``timeout`` in seconds; ``wrong``: an HTTP status."""
 
     path: str
     metadata: Metadata
@@ -57,7 +57,7 @@ class CallHead:
 
 
 def read_head(fields: Fields) -> CallHead:
-    """What the header fields of a request say."""
+    """Makes a head from the header fields of a request."""
     own: dict[str, str] = {}
     metadata: list[tuple[str, str | bytes]] = []
     for key, text in fields:
@@ -92,7 +92,7 @@ def _binary(value: str) -> bytes:
 
 
 def http_head(status: int) -> bytes:
-    """Of an answer that is not gRPC's; 400 is for a malformed deadline, with the status as by grpc-go."""
+    """The head of a response that is not gRPC's; 400: a malformed deadline, with grpc-go's status for it."""
     head = field(b":status", b"%d" % status)
     if status == HTTPStatus.BAD_REQUEST:
         head += _CONTENT_TYPE + trailers(StatusCode.INTERNAL, "malformed grpc-timeout")

@@ -31,7 +31,7 @@ _Answer = message("grpc.health.v1.HealthCheckResponse")
 
 @dataclass(slots=True)
 class _Watched:
-    """Of a state that some watchers have seen; ``ended``: there is another one, or the server stops."""
+    """A state that some watchers have seen; ``ended``: it has changed, or the server stops."""
 
     watchers: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)

@@ -127,7 +127,7 @@ class InferenceService:
 
 
 def _read(request: AnyMessage, model: ModelVersion) -> Parsed:
-    """As a prediction over REST, so that both can share a batch."""
+    """Parses a request as REST's predictions are, so that both can share a batch."""
     names, sequence_id = model.sequence_headers, request.sequence_id.encode()
     sequence = [(names.id.encode(), sequence_id)] if sequence_id and names is not None else []
     return Parsed([_pack(dict(request.input))], FIELDS, sequence=sequence)

@@ -71,7 +71,7 @@ class ManagementService:
         return self._api.list_by(Parameters(_fields(request)))
 
     async def _register(self, request: AnyMessage, call: GrpcCall) -> Response:
-        # Unlike over REST, the call waits for workers only if request to (reference 20).
+        # Unlike over REST, the call waits for workers only if the client requests it (reference 20).
         parameters = {**_positive_fields(request), "synchronous": request.synchronous}
         return await self._api.register_by(Parameters(parameters, trace_context(call.head.headers)))
 
@@ -96,7 +96,7 @@ def _status(response: Response) -> str:
 
 
 def _positive_fields(request: AnyMessage) -> dict[str, Any]:
-    """The same without negative numbers, which mean the default here."""
+    """The fields without negative numbers, which mean the default here."""
     return {
         name: value for name, value in _fields(request).items() if not isinstance(value, int) or value > 0
     }

@@ -118,11 +118,11 @@ class OpenInferenceService:
         return _ModelReady(ready=self._registry.is_ready(request.name, request.version or None))
 
     async def server_metadata(self, _: AnyMessage, __: GrpcCall) -> AnyMessage:
-        """As over REST; TorchServe only declares it."""
+        """The same metadata as over REST; TorchServe only declares this method."""
         return _Server(name="modelserver", version=__version__, extensions=extensions(self._settings))
 
     async def model_metadata(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
-        """As over REST, with the limits of the model's batches."""
+        """The same metadata as over REST, with the limits of the model's batches."""
         model = self._registry.get(request.name, request.version or None)
         return _Model(
             name=model.name,

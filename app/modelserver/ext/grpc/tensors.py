@@ -169,7 +169,7 @@ def read_request(
         )
     _check_names("input", request.inputs)
     _check_names("output", request.outputs)
-    # Those in shared memory have no raw contents.
+    # Tensors in shared memory are not in raw_input_contents.
     binary = bool(raw or shared)
     return InferRequest(
         inputs=_tensors(request, memory, light=light),
@@ -290,7 +290,7 @@ def response(answering: ResponseParts, outputs: Sequence[OutputTensor]) -> AnyMe
         made = answer.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
         if (part := answering.request.shared(output.name)) is not None:
             part.write(output.pieces, f"output '{output.name}'")
-            # One for each output, in order.
+            # Each output has an entry, in order.
             answer.raw_output_contents.append(b"")
             continue
         if raw:

@@ -43,7 +43,7 @@ class WatchedCall:
         timeout = call.head.timeout
         self.deadline_ms = 0 if timeout is None else int(min(timeout * 1e3, _LONGEST))
         self.code: int | None = None
-        # Of the parts of its answer, once there are some.
+        # The class of the parts of its answer, once there are some.
         self.part_type: type[AnyMessage] | None = None
         self._call = call
         self._message = message
@@ -122,7 +122,7 @@ class WatchedRequest:
         self._watcher.replied(http_status(code), text.encode(), "text/plain", lines)
 
     def queued(self, request: Request, model: Any) -> None:
-        """It is about to be queued."""
+        """The request is about to be queued."""
         self._request = request
         self._watcher.queued(request, model)
 
@@ -177,7 +177,7 @@ class WholeCall:
 
     def finish(self, code: StatusCode, request_id: str) -> None:
         """The call has ended, and is known by this id."""
-        # They refer to each other.
+        # The call and this object refer to each other.
         self._call.on_queued = None
         self._watched.request_id = request_id
         self._watched.code = int(code)
@@ -190,7 +190,7 @@ def content_type_of(message: AnyMessage) -> str:
 
 
 def header_lines(code: StatusCode, request: Request | None) -> bytes:
-    """What REST's header lines say, and the status."""
+    """The header lines that a REST response would have, with the status."""
     lines = f"grpc-status: {int(code)}\r\n"
     if request is not None:
         lines += (

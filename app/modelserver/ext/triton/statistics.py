@@ -1,4 +1,4 @@
-"""What became of a model's requests so far, in the terms of Triton's statistics extension.
+"""Counts and durations of a model's requests, in the terms of Triton's statistics extension.
 
 All of it is derived from what the metrics count anyway, and from sums kept per batch. A request that is
 spread over several batches counts in the queue and in the computation once for each. Durations are in
@@ -23,7 +23,7 @@ _PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_out
 async def list_statistics(
     registry: Registry, name: str = "", version: str | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Those of a version, of all versions of a model, or without a name of all models; one in each turn of
+    """The statistics of a version, of all versions of a model, or of all models; one in each turn of
     the event loop.
 
     Triton's tools look for versions that are whole numbers: one such as 1.0 is listed as 1, unless another

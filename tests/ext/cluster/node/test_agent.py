@@ -72,7 +72,7 @@ class PlayedServer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(None)
 
-    def say(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         self.transport.write(b"".join(encode(message)))
 
     async def next(self, *kinds: type) -> Any:
@@ -104,7 +104,7 @@ class Stage:
         self._monkeypatch.setattr(sys, "executable", str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
         await self.server.next(Present)
-        self.server.say(await self.start(lease))
+        self.server.send(await self.start(lease))
         return task
 
     async def start(self, lease: float = _LEASE) -> Start:
@@ -113,7 +113,7 @@ class Stage:
         model.mkdir(exist_ok=True)
         (model / "h.py").write_text("")
         packed = await Packer().pack(model)
-        self.server.send_archive = lambda offset: self.server.say(
+        self.server.send_archive = lambda offset: self.server.send(
             ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
         )
         load, worker = Load("m", "1", "/m", "h", 1), self.hub.invite(PlayedServer)
@@ -152,7 +152,7 @@ async def test_worker_is_reported_from_start_to_end(stage: Stage) -> None:
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
     started = await stage.server.next(WorkerStarted)
     assert (Path(started.model_dir).parent.name, started.pid > 0) == ("cache", True)
-    stage.server.say(Alive(7))
+    stage.server.send(Alive(7))
     out, errors, ended = await stage.output_until_end()
     assert (out, errors) == (b"out 1\n", b"err\n")
     assert ended == WorkerEnded(3, 0, False)
@@ -177,9 +177,9 @@ async def test_kill_ends_the_worker(stage: Stage) -> None:
     started = await stage.server.next(WorkerStarted)
     # The next of these comes in two seconds.
     assert isinstance(await stage.server.next(Condition), Condition)
-    stage.server.say(Recall(1))
+    stage.server.send(Recall(1))
     assert await stage.server.next(Recalled) == Recalled(0, 1)
-    stage.server.say(Kill())
+    stage.server.send(Kill())
     assert await stage.server.next(WorkerEnded) == WorkerEnded(-9, 0, False)
     await gone(started.pid)
     await task
@@ -212,7 +212,7 @@ async def test_worker_that_cannot_be_started_is_refused(stage: Stage) -> None:
     stage._monkeypatch.setattr(sys, "executable", "/nowhere/python")
     task = asyncio.create_task(Agent(stage.invitation, "n1").run())
     await stage.server.next(Present)
-    stage.server.say(await stage.start())
+    stage.server.send(await stage.start())
     assert "/nowhere/python" in (await stage.server.next(StartRefused)).reason
     await asyncio.wait_for(task, 5)
 
@@ -243,7 +243,7 @@ class FakeTime:
     """The clock of an agent, which only its sleeping moves on; ``events`` are what happens meanwhile."""
 
     def __init__(self, agent: Agent, events: dict[float, Callable[[], None]]) -> None:
-        self.now = agent._heard
+        self.now = agent._received_at
         self.began = self.now
         self._events = sorted(events.items())
 
@@ -278,7 +278,7 @@ async def test_lease_ends_after_silence_of_server(
         agent._started.set_result(await stage.start(lease))
 
     def hear() -> None:
-        agent._heard = clock.now
+        agent._received_at = clock.now
 
     def skip() -> None:
         clock.now += stop
@@ -329,7 +329,7 @@ async def test_flood_of_output_is_slowed(
     monkeypatch.setattr(agent_module, "_LAST_WORDS", 0.0)
     task = await stage.run(f"head -c 10000000 /dev/zero; touch {tmp_path}/printed")
     output = await stage.server.next(WorkerOutput)
-    stage.server.say(Kill())
+    stage.server.send(Kill())
     more, _, ended = await stage.output_until_end()
     await task
 
@@ -377,7 +377,7 @@ async def test_sigterm_ends_everything_in_order(
     """An agent that is asked to go ends its worker and that one's descendants, and says so."""
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
-    stage.server.say(await stage.start())
+    stage.server.send(await stage.start())
     started = await stage.server.next(WorkerStarted)
     descendant = int((await stage.server.next(WorkerOutput)).data)
     child.send_signal(signal.SIGTERM)
@@ -394,7 +394,7 @@ async def test_next_agent_ends_what_a_killed_one_left(
     """What its worker has left behind is ended by the next agent of this machine."""
     child = process("setsid sleep 60 & echo $!; sleep 60")
     await stage.server.next(Present)
-    stage.server.say(await stage.start())
+    stage.server.send(await stage.start())
     await stage.server.next(WorkerStarted)
     descendant = int((await stage.server.next(WorkerOutput)).data)
     child.kill()

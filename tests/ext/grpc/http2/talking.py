@@ -102,31 +102,31 @@ class Client:
         made = self.streams[number] = Noted(connection, number)
         return made
 
-    def say(self, *sent: bytes) -> None:
+    def send(self, *sent: bytes) -> None:
         """Sends bytes at once."""
         self.connection.data_received(b"".join(sent))
 
     def greet(self, **settings: int) -> Client:
         """Sends the preface and settings, of which ``s4`` is number 4, and skips the server's."""
         data = b"".join(setting(int(name[1:]), value) for name, value in settings.items())
-        self.say(PREFACE, frame(SETTINGS, 0, 0, data))
-        self.hear()
+        self.send(PREFACE, frame(SETTINGS, 0, 0, data))
+        self.receive()
         return self
 
     def head(self, stream: int, flags: int = WHOLE, fields: Any = POST) -> bytes:
         """A HEADERS frame."""
         return frame(HEADERS, flags, stream, self.encoder.encode(fields))
 
-    def hear(self) -> list[Frame]:
+    def receive(self) -> list[Frame]:
         """The frames that have come since."""
         self.connection._flush()
         new = self.transport.written[self._read :]
         self._read += len(new)
         return list(frames_of(new))
 
-    def body(self, heard: list[Frame], stream: int = 1) -> bytes:
+    def body(self, received: list[Frame], stream: int = 1) -> bytes:
         """What DATA frames of a stream have."""
-        return b"".join(each.payload for each in heard if each.kind == DATA and each.stream == stream)
+        return b"".join(each.payload for each in received if each.kind == DATA and each.stream == stream)
 
     def fields(self, block: bytes) -> list[tuple[str, str]]:
         """What a header block says."""
@@ -134,7 +134,7 @@ class Client:
 
     def ending(self) -> int | None:
         """The code of the GOAWAY frame with which the connection has ended."""
-        results = [each for each in self.hear() if each.kind == GOAWAY]
+        results = [each for each in self.receive() if each.kind == GOAWAY]
         if not results or not self.transport.closed:
             return None
         return int.from_bytes(results[-1].payload[4:8], "big")

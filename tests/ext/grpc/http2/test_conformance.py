@@ -345,7 +345,7 @@ def talk(client: Client, steps: Steps) -> None:
     """Goes through the steps, as far as the connection lives."""
     for step in steps:
         if step is not None:
-            client.say(step)
+            client.send(step)
         else:
             client.streams[1].send(b"\x88", REPLY, b"\x88")
 
@@ -357,8 +357,8 @@ async def test_connection_ends(client: Client, name: str) -> None:
     talk(client, steps)
 
     assert client.ending() == code
-    client.say(PING_ME)
-    assert client.hear() == []
+    client.send(PING_ME)
+    assert client.receive() == []
 
 
 @pytest.mark.parametrize("name", ENDS_STREAM)
@@ -366,10 +366,10 @@ async def test_stream_ends(client: Client, name: str) -> None:
     """Errors of one stream end that one, and the others go on."""
     steps, code = ENDS_STREAM[name]
     talk(client, [*steps, head(stream=3), PING_ME])
-    heard = client.hear()
+    received = client.receive()
 
-    assert (RESET, 0, 1, number(code)) in heard
-    assert PONG in heard
+    assert (RESET, 0, 1, number(code)) in received
+    assert PONG in received
     assert client.streams[1].calls[-1] == "gone"
     assert list(client.connection.streams) == [3]
 
@@ -377,9 +377,9 @@ async def test_stream_ends(client: Client, name: str) -> None:
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_malformed_request_is_reset(client: Client, name: str) -> None:
     """A malformed request is no request, and others are served."""
-    client.say(MALFORMED[name], PING_ME, head(stream=3))
+    client.send(MALFORMED[name], PING_ME, head(stream=3))
 
-    assert client.hear() == [(RESET, 0, 1, number(Code.PROTOCOL_ERROR)), PONG]
+    assert client.receive() == [(RESET, 0, 1, number(Code.PROTOCOL_ERROR)), PONG]
     assert list(client.streams) == [3]
 
 
@@ -390,7 +390,7 @@ async def test_request_is_served(client: Client, name: str) -> None:
 
     calls = client.streams[1].calls
     assert calls[0][2] or calls[-1] == "whole"
-    assert PONG in client.hear()
+    assert PONG in client.receive()
 
 
 @pytest.mark.parametrize("name", IGNORED)
@@ -398,7 +398,7 @@ async def test_frame_changes_nothing(client: Client, name: str) -> None:
     """The connection goes on."""
     talk(client, [*IGNORED[name], PING_ME, head(stream=3)])
 
-    assert PONG in client.hear()
+    assert PONG in client.receive()
     assert 3 in client.streams
 
 
@@ -408,13 +408,13 @@ async def test_answer_fits_windows(client: Client, name: str) -> None:
     steps, sizes = ANSWERS[name]
     talk(client, steps)
 
-    assert [len(each.payload) for each in client.hear() if each.kind == DATA] == sizes
+    assert [len(each.payload) for each in client.receive() if each.kind == DATA] == sizes
 
 
 async def test_wrong_preface_ends_connection() -> None:
     """3.4: what is no client of HTTP/2 is cut off."""
     client = Client()
-    client.say(b"INVALID CONNECTION PREFACE\r\n\r\n")
+    client.send(b"INVALID CONNECTION PREFACE\r\n\r\n")
 
     assert client.ending() == Code.PROTOCOL_ERROR
 
@@ -422,7 +422,7 @@ async def test_wrong_preface_ends_connection() -> None:
 async def test_too_many_streams_are_refused() -> None:
     """5.1.2: a stream above the limit is refused, and its data are skipped."""
     client = Client(streams=2).greet(s4=0)
-    client.say(*(head(WHOLE | END, stream=each) for each in (1, 3)), head(stream=5))
-    client.say(frame(DATA, END, 5, b"test"), PING_ME)
+    client.send(*(head(WHOLE | END, stream=each) for each in (1, 3)), head(stream=5))
+    client.send(frame(DATA, END, 5, b"test"), PING_ME)
 
-    assert client.hear() == [(RESET, 0, 5, number(Code.REFUSED_STREAM)), PONG]
+    assert client.receive() == [(RESET, 0, 5, number(Code.REFUSED_STREAM)), PONG]

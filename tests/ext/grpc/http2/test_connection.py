@@ -41,12 +41,12 @@ async def client() -> Client:
 async def test_greeting_has_the_servers_limits() -> None:
     """The server says its limits at once, and acknowledges the client's."""
     client = Client(streams=7, window=1 << 20, connection_window=1 << 24, frame=1 << 18, fields=1 << 16)
-    first, more = client.hear()
+    first, more = client.receive()
     assert (first.kind, more.kind, more.payload) == (SETTINGS, WINDOW, number((1 << 24) - 65_535))
     assert first.payload == setting(3, 7) + setting(4, 1 << 20) + setting(5, 1 << 18) + setting(6, 1 << 16)
 
-    client.say(PREFACE, frame(SETTINGS, 0, 0))
-    assert client.hear() == [(SETTINGS, 1, 0, b"")]
+    client.send(PREFACE, frame(SETTINGS, 0, 0))
+    assert client.receive() == [(SETTINGS, 1, 0, b"")]
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -61,14 +61,14 @@ async def test_request_may_come_in_pieces_of_any_size(size: int) -> None:
         + frame(DATA, END, 1, b"c")
     )
     for at in range(0, len(data), size):
-        client.say(data[at : at + size])
+        client.send(data[at : at + size])
     stream = client.streams[1]
 
     assert stream.calls == [("begun", START, False), "whole"]
     assert stream.body == b"abc"
-    client.hear()
+    client.receive()
     stream.send(b"\x88", b"answer", b"\x88")
-    assert client.hear() == [
+    assert client.receive() == [
         (HEADERS, WHOLE, 1, b"\x88"),
         (DATA, 0, 1, b"answer"),
         (HEADERS, WHOLE | END, 1, b"\x88"),
@@ -79,27 +79,27 @@ async def test_request_may_come_in_pieces_of_any_size(size: int) -> None:
 async def test_padding_counts_and_is_given_back(client: Client) -> None:
     """Padding uses up the window like a body, and is acknowledged without anybody's doing."""
     client = Client(window=1000).greet()
-    client.say(client.head(1), frame(DATA, PADDED, 1, b"\xff" + b"a" * 300 + bytes(255)))
+    client.send(client.head(1), frame(DATA, PADDED, 1, b"\xff" + b"a" * 300 + bytes(255)))
 
-    assert [each for each in client.hear() if each.stream == 1] == [(WINDOW, 0, 1, number(556))]
+    assert [each for each in client.receive() if each.stream == 1] == [(WINDOW, 0, 1, number(556))]
 
 
 async def test_answers_wait_for_windows() -> None:
     """No more is sent than the client takes of a stream; the rest follows as soon as it does."""
     client = Client().greet(s4=10)
-    client.say(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
+    client.send(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
     client.streams[1].send(b"\x88", b"a" * 25, b"\x88")
-    assert client.body(client.hear()) == b"a" * 10
+    assert client.body(client.receive()) == b"a" * 10
 
-    client.say(frame(WINDOW, 0, 1, number(5)))
-    assert client.body(client.hear()) == b"a" * 5
-    client.say(frame(SETTINGS, 0, 0, setting(4, 12)))
-    assert client.body(client.hear()) == b"a" * 2
-    client.say(frame(SETTINGS, 0, 0, setting(4, 2)))
-    client.say(frame(WINDOW, 0, 1, number(10)))
-    assert client.hear()[-1].kind == SETTINGS
-    client.say(frame(WINDOW, 0, 1, number(100)))
-    rest = client.hear()
+    client.send(frame(WINDOW, 0, 1, number(5)))
+    assert client.body(client.receive()) == b"a" * 5
+    client.send(frame(SETTINGS, 0, 0, setting(4, 12)))
+    assert client.body(client.receive()) == b"a" * 2
+    client.send(frame(SETTINGS, 0, 0, setting(4, 2)))
+    client.send(frame(WINDOW, 0, 1, number(10)))
+    assert client.receive()[-1].kind == SETTINGS
+    client.send(frame(WINDOW, 0, 1, number(100)))
+    rest = client.receive()
     assert client.body(rest) == b"a" * 8
     assert rest[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
 
@@ -107,104 +107,104 @@ async def test_answers_wait_for_windows() -> None:
 async def test_new_windows_are_acknowledged_first() -> None:
     """Until then a client takes no more than before: the library of gRPC ends streams that send it."""
     client = Client().greet(s4=10)
-    client.say(client.head(1, WHOLE | END))
+    client.send(client.head(1, WHOLE | END))
     client.streams[1].send(b"\x88", b"a" * 25)
-    client.hear()
-    client.say(frame(SETTINGS, 0, 0, setting(4, 20)))
+    client.receive()
+    client.send(frame(SETTINGS, 0, 0, setting(4, 20)))
 
-    assert client.hear() == [(SETTINGS, 1, 0, b""), (DATA, 0, 1, b"a" * 10)]
+    assert client.receive() == [(SETTINGS, 1, 0, b""), (DATA, 0, 1, b"a" * 10)]
 
 
 async def test_streams_share_the_window_of_the_connection() -> None:
     """Streams share what the client takes over all, a frame in turn, and trailers need none of it."""
     client = Client().greet(s4=1 << 20)
-    client.say(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
+    client.send(*(client.head(each, WHOLE | END) for each in (1, 3, 5)))
     client.connection.pause_writing()
     for each in (1, 3):
         client.streams[each].send(b"\x88", bytes(70_000), b"\x88")
     client.connection.resume_writing()
     client.streams[5].send(b"", b"", b"\x88")
-    heard = client.hear()
+    received = client.receive()
 
-    sent = [len(client.body(heard, each)) for each in (1, 3)]
+    sent = [len(client.body(received, each)) for each in (1, 3)]
     assert sum(sent) == 65_535
     assert max(sent) - min(sent) <= 2 * 16_384
-    assert (HEADERS, WHOLE | END, 5, b"\x88") in heard
-    client.say(frame(WINDOW, 0, 0, number(1 << 20)))
-    heard = client.hear()
-    assert [sent[at] + len(client.body(heard, each)) for at, each in enumerate((1, 3))] == [70_000, 70_000]
+    assert (HEADERS, WHOLE | END, 5, b"\x88") in received
+    client.send(frame(WINDOW, 0, 0, number(1 << 20)))
+    received = client.receive()
+    assert [sent[at] + len(client.body(received, each)) for at, each in enumerate((1, 3))] == [70_000, 70_000]
 
 
 async def test_frames_are_as_large_as_the_client_takes() -> None:
     """Frames have 16 KiB, or as much as the client says."""
     client = Client().greet(s4=1 << 20)
-    client.say(client.head(1, WHOLE | END))
+    client.send(client.head(1, WHOLE | END))
     client.streams[1].send(b"", bytes(40_000))
-    assert [len(each.payload) for each in client.hear()] == [16_384, 16_384, 7232]
+    assert [len(each.payload) for each in client.receive()] == [16_384, 16_384, 7232]
 
-    client.say(frame(SETTINGS, 0, 0, setting(5, 20_000)))
+    client.send(frame(SETTINGS, 0, 0, setting(5, 20_000)))
     client.streams[1].send(b"", bytes(25_000))
-    assert [len(each.payload) for each in client.hear() if each.kind == DATA] == [20_000, 5000]
+    assert [len(each.payload) for each in client.receive() if each.kind == DATA] == [20_000, 5000]
 
 
 async def test_large_answers_go_out_bit_by_bit() -> None:
     """A large answer is not copied at once, but as far as the transport takes it."""
     client = Client().greet(s4=1 << 27)
-    client.say(client.head(1, WHOLE | END), frame(WINDOW, 0, 0, number(1 << 27)))
-    client.hear()
+    client.send(client.head(1, WHOLE | END), frame(WINDOW, 0, 0, number(1 << 27)))
+    client.receive()
     client.streams[1].send(b"", bytes(10 << 20), b"\x88")
-    first = client.body(client.hear())
+    first = client.body(client.receive())
     assert 0 < len(first) <= 600 << 10
     client.connection.pause_writing()
     assert not client.transport.reading
     await asyncio.sleep(0)
-    assert client.hear() == []
+    assert client.receive() == []
     client.connection.resume_writing()
     assert client.transport.reading
     for _ in range(40):
         await asyncio.sleep(0)
-    assert len(first) + len(client.body(client.hear())) == 10 << 20
+    assert len(first) + len(client.body(client.receive())) == 10 << 20
 
 
 async def test_windows_are_opened_as_bodies_are_taken() -> None:
     """A client may send as much again once half of its window was taken; what is not taken keeps it shut."""
     client = Client(window=1000, connection_window=100_000).greet()
-    client.say(client.head(1), frame(DATA, 0, 1, bytes(499)))
-    assert client.hear() == []
-    client.say(frame(DATA, 0, 1, bytes(1)))
-    assert client.hear() == [(WINDOW, 0, 1, number(500))]
+    client.send(client.head(1), frame(DATA, 0, 1, bytes(499)))
+    assert client.receive() == []
+    client.send(frame(DATA, 0, 1, bytes(1)))
+    assert client.receive() == [(WINDOW, 0, 1, number(500))]
     client.streams[1].takes = False
-    client.say(frame(DATA, 0, 1, bytes(1000)))
-    assert client.hear() == []
-    client.say(frame(DATA, 0, 1, b"x"))
-    assert client.hear() == [(RESET, 0, 1, number(Code.FLOW_CONTROL_ERROR))]
+    client.send(frame(DATA, 0, 1, bytes(1000)))
+    assert client.receive() == []
+    client.send(frame(DATA, 0, 1, b"x"))
+    assert client.receive() == [(RESET, 0, 1, number(Code.FLOW_CONTROL_ERROR))]
     assert client.streams[1].calls[-1] == "gone"
 
 
 async def test_a_connection_has_a_window_too() -> None:
     """It opens whatever becomes of the streams, as streams bound what is kept; exceeding it is an error."""
     client = Client(window=100_000, connection_window=65_535).greet()
-    client.say(client.head(1))
+    client.send(client.head(1))
     client.streams[1].send(b"\x88", b"", b"\x88")
-    client.hear()
-    client.say(frame(DATA, 0, 1, bytes(40_000)))
-    assert client.hear() == [(WINDOW, 0, 0, number(40_000))]
+    client.receive()
+    client.send(frame(DATA, 0, 1, bytes(40_000)))
+    assert client.receive() == [(WINDOW, 0, 0, number(40_000))]
     # As much as is allowed at once, then a byte more.
     client = Client(window=1 << 20, connection_window=100_000, frame=1 << 20).greet()
-    client.say(client.head(1))
-    client.say(frame(DATA, 0, 1, bytes(100_001)))
+    client.send(client.head(1))
+    client.send(frame(DATA, 0, 1, bytes(100_001)))
     assert client.ending() == Code.FLOW_CONTROL_ERROR
 
 
 async def test_early_answer_ends_the_request(client: Client) -> None:
     """A request that is answered before it is whole need not go on; what still comes is skipped."""
-    client.say(client.head(1), frame(DATA, 0, 1, b"a"))
+    client.send(client.head(1), frame(DATA, 0, 1, b"a"))
     client.streams[1].send(b"\x88", b"", b"\x88")
-    assert [each.kind for each in client.hear()] == [HEADERS, HEADERS, RESET]
+    assert [each.kind for each in client.receive()] == [HEADERS, HEADERS, RESET]
 
-    client.say(frame(DATA, END, 1, b"a"), frame(WINDOW, 0, 1, number(1)), frame(RESET, 0, 1, number(0)))
-    client.say(frame(PING, 0, 0, b"12345678"))
-    assert client.hear() == [(PING, 1, 0, b"12345678")]
+    client.send(frame(DATA, END, 1, b"a"), frame(WINDOW, 0, 1, number(1)), frame(RESET, 0, 1, number(0)))
+    client.send(frame(PING, 0, 0, b"12345678"))
+    assert client.receive() == [(PING, 1, 0, b"12345678")]
 
 
 def cut_off(client: Client, stream: int) -> bytes:
@@ -242,11 +242,11 @@ async def test_flood_ends_the_connection(client: Client, kind: str) -> None:
     """Who sends only frames that make work, or gives up all that it asks for, is cut off (CVE-2023-44487,
     CVE-2019-9512 to 9518).
     """
-    client.say(client.head(1))
+    client.send(client.head(1))
     for each in range(MOST_WASTE + 1):
         if client.transport.closed:
             break
-        client.say(ATTACKS[kind](client, each))
+        client.send(ATTACKS[kind](client, each))
 
     assert client.ending() == Code.ENHANCE_YOUR_CALM
     assert client.connection.streams == {1: client.streams[1]}
@@ -255,10 +255,10 @@ async def test_flood_ends_the_connection(client: Client, kind: str) -> None:
 async def test_busy_clients_are_no_attack(client: Client) -> None:
     """Clients that open windows and send pings for each of very many answers are served."""
     for each in range(1, MOST_WASTE, 2):
-        client.say(client.head(each, WHOLE | END), frame(PING, 0, 0, bytes(8)))
+        client.send(client.head(each, WHOLE | END), frame(PING, 0, 0, bytes(8)))
         client.streams.pop(each).send(b"\x88", b"abc", b"\x88")
-        client.say(frame(WINDOW, 0, 0, number(3)), frame(WINDOW, 0, each, number(3)))
-        client.hear()
+        client.send(frame(WINDOW, 0, 0, number(3)), frame(WINDOW, 0, each, number(3)))
+        client.receive()
 
     assert not client.transport.closed
 
@@ -266,10 +266,10 @@ async def test_busy_clients_are_no_attack(client: Client) -> None:
 async def test_late_uploads_are_no_attack(client: Client) -> None:
     """Large DATA frames that were on the way when their streams ended are skipped."""
     for each in range(1, 400, 2):
-        client.say(client.head(each))
+        client.send(client.head(each))
         client.streams[each].send(b"\x88", b"", b"\x88")
-        client.say(*[frame(DATA, 0, each, bytes(2000))] * 60, frame(DATA, END, each, b"a"))
-        client.hear()
+        client.send(*[frame(DATA, 0, each, bytes(2000))] * 60, frame(DATA, END, each, b"a"))
+        client.receive()
 
     assert not client.transport.closed
     assert client.connection._closed == {}
@@ -279,21 +279,21 @@ async def test_few_ended_streams_are_remembered() -> None:
     """As many as a client may have open: frames of no others can be on the way."""
     client = Client(streams=3).greet()
     for each in range(1, 11, 2):
-        client.say(client.head(each))
+        client.send(client.head(each))
         client.streams[each].send(b"\x88", b"", b"\x88")
-    client.say(frame(DATA, 0, 5, b"a"))
+    client.send(frame(DATA, 0, 5, b"a"))
     assert not client.transport.closed
-    client.say(frame(DATA, 0, 3, b"a"))
+    client.send(frame(DATA, 0, 3, b"a"))
     assert client.ending() == Code.STREAM_CLOSED
 
 
 async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
     """Clients that open windows for each frame of a large answer are served."""
     size, count = 16 << 10, MOST_WASTE // 2 + 10
-    client.say(client.head(1, WHOLE | END))
+    client.send(client.head(1, WHOLE | END))
     client.streams[1].send(b"\x88", bytes(size * count), b"\x88")
     for _ in range(count):
-        client.say(frame(WINDOW, 0, 0, number(size)), frame(WINDOW, 0, 1, number(size)))
+        client.send(frame(WINDOW, 0, 0, number(size)), frame(WINDOW, 0, 1, number(size)))
         client.connection._flush()
         client.transport.written = b""
 
@@ -303,7 +303,7 @@ async def test_clients_of_large_answers_are_no_attack(client: Client) -> None:
 async def test_rare_frames_are_no_attack(client: Client) -> None:
     """Only what comes between two checks is counted."""
     for _ in range(3):
-        client.say(frame(PING, 0, 0, bytes(8)) * (MOST_WASTE - 100))
+        client.send(frame(PING, 0, 0, bytes(8)) * (MOST_WASTE - 100))
         client.listener.check()
 
     assert not client.transport.closed
@@ -316,7 +316,7 @@ async def test_head_that_is_too_long_is_not_decoded() -> None:
     coded = b"\x18\xc6\x31\x8c\x63" * 300
     block = b"\0\1x\xff" + bytes((len(coded) - 127 & 127 | 128, len(coded) - 127 >> 7)) + coded
     client.connection._decoder.decode = None  # type: ignore[assignment]
-    client.say(frame(HEADERS, WHOLE, 1, block))
+    client.send(frame(HEADERS, WHOLE, 1, block))
 
     assert client.ending() == Code.ENHANCE_YOUR_CALM
 
@@ -328,12 +328,12 @@ async def test_many_frames_in_one_piece_are_read_in_turns(
     nothing more is read.
     """
     count = 60
-    client.say(client.head(1))
+    client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
-    client.say(frame(DATA, 0, 1, b"a") * count)
+    client.send(frame(DATA, 0, 1, b"a") * count)
     assert len(client.streams[1].body) < count
     assert not client.transport.reading
-    client.say(frame(DATA, END, 1, b"b"))
+    client.send(frame(DATA, END, 1, b"b"))
     turns = 0
     while not client.streams[1].body.endswith(b"b"):
         turns += 1
@@ -348,9 +348,9 @@ async def test_what_waits_for_its_turn_may_break_the_rules(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends then, and nothing more is read from it."""
-    client.say(client.head(1))
+    client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
-    client.say(frame(DATA, 0, 1, b"a") * 3 + frame(DATA, 0, 0, b"x") + frame(DATA, 0, 1, b"a") * 3)
+    client.send(frame(DATA, 0, 1, b"a") * 3 + frame(DATA, 0, 0, b"x") + frame(DATA, 0, 1, b"a") * 3)
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -361,7 +361,7 @@ async def test_what_waits_for_its_turn_may_break_the_rules(
 
 async def test_many_new_streams_wait_for_a_turn(client: Client) -> None:
     """Wait for a turn however short the time was."""
-    client.say(b"".join(client.head(number) for number in range(1, 401, 2)))
+    client.send(b"".join(client.head(number) for number in range(1, 401, 2)))
     started = len(client.streams)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -373,9 +373,9 @@ async def test_many_new_streams_wait_for_a_turn(client: Client) -> None:
 
 async def test_frames_wait_while_nothing_is_taken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for its turn waits for the client too."""
-    client.say(client.head(1))
+    client.send(client.head(1))
     monkeypatch.setattr(connection, "_TURN", 0.0)
-    client.say(frame(DATA, 0, 1, b"a") * 60)
+    client.send(frame(DATA, 0, 1, b"a") * 60)
     client.connection.pause_writing()
     seen = client.streams[1].body
     for _ in range(5):
@@ -397,7 +397,7 @@ async def test_frames_wait_while_nothing_is_taken(client: Client, monkeypatch: p
 async def test_http_1_gets_400(data: bytes) -> None:
     """Who speaks HTTP/1.1 to this port is told in that."""
     client = Client()
-    client.say(data)
+    client.send(data)
 
     _, _, body = client.transport.written.partition(b"HTTP/1.1 400 Bad Request\r\n")
     assert b"This port is for gRPC" in body
@@ -419,7 +419,7 @@ async def test_silent_client_is_cut_off(data: bytes) -> None:
     """A connection that does not begin, or stops within a frame, ends after the time to receive."""
     client = Client(receive_timeout=10)
     if data:
-        client.say(data)
+        client.send(data)
     at(client, 9)
     assert not client.transport.closed
     at(client, 11)
@@ -437,15 +437,15 @@ async def test_silence_between_frames_is_no_end() -> None:
 async def test_answer_that_is_not_taken_ends() -> None:
     """An answer of which a client takes nothing for the time to send ends, whatever its other streams do."""
     client = Client(send_timeout=10).greet(s4=5)
-    client.say(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
+    client.send(client.head(1, WHOLE | END), client.head(3, WHOLE | END))
     client.streams[1].send(b"", bytes(100))
     client.streams[3].send(b"", bytes(5))
     at(client, 9)
-    client.hear()
+    client.receive()
     assert client.streams[1].calls[-1] != "gone"
     at(client, 11)
 
-    assert client.hear() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
+    assert client.receive() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
     assert client.streams[1].calls[-2:] == ["stalled", "gone"]
     assert not client.transport.closed
     await client.streams[1].room()  # nothing is waited for any more
@@ -480,7 +480,7 @@ async def test_what_a_connection_holds() -> None:
 
 async def test_connection_whose_farewell_is_not_read_ends(client: Client) -> None:
     """A connection that is over, but not gone, is ended after the time to send."""
-    client.say(frame(PING, 0, 1, bytes(8)))
+    client.send(frame(PING, 0, 1, bytes(8)))
     assert client.transport.closed
     assert not client.transport.aborted
     at(client, 61)
@@ -504,16 +504,16 @@ async def turns() -> None:
 @pytest.mark.usefixtures("at_once")
 async def test_draining_connection_ends_with_its_last_stream(client: Client) -> None:
     """A connection that drains takes streams until the client knows, and ends with the last."""
-    client.say(client.head(1, WHOLE | END))
+    client.send(client.head(1, WHOLE | END))
     client.listener.refuse()
     assert client.streams[1].calls[-1] == "closing"
-    assert client.hear() == [(GOAWAY, 0, 0, number((1 << 31) - 1) + number(0))]
-    client.say(client.head(3, WHOLE | END))
+    assert client.receive() == [(GOAWAY, 0, 0, number((1 << 31) - 1) + number(0))]
+    client.send(client.head(3, WHOLE | END))
     assert 3 in client.streams
     await turns()
-    assert client.hear() == [(GOAWAY, 0, 0, number(3) + number(0))]
-    client.say(client.head(5, WHOLE | END))
-    assert client.hear() == [(RESET, 0, 5, number(Code.REFUSED_STREAM))]
+    assert client.receive() == [(GOAWAY, 0, 0, number(3) + number(0))]
+    client.send(client.head(5, WHOLE | END))
+    assert client.receive() == [(RESET, 0, 5, number(Code.REFUSED_STREAM))]
     for each in (1, 3):
         client.streams[each].send(b"\x88", b"x", b"\x88")
     await turns()
@@ -539,7 +539,7 @@ async def test_new_connection_to_a_stopping_server_ends() -> None:
 @pytest.mark.usefixtures("at_once")
 async def test_connection_ends_after_the_clients_farewell(client: Client) -> None:
     """Its connection ends once its streams have."""
-    client.say(client.head(1, WHOLE | END), frame(GOAWAY, 0, 0, number(0) + number(0)))
+    client.send(client.head(1, WHOLE | END), frame(GOAWAY, 0, 0, number(0) + number(0)))
     await turns()
     assert not client.transport.closed
     client.streams[1].send(b"\x88", b"", b"\x88")
@@ -553,9 +553,9 @@ async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.Mo
     protocol = connection.Http2Connection
     monkeypatch.setattr(protocol, "_later", lambda _, seconds, act: later.update({seconds: act}))
     client = Client(age=60, age_grace=10).greet()
-    client.say(client.head(1, WHOLE | END))
+    client.send(client.head(1, WHOLE | END))
     later[60]()
-    assert [each.kind for each in client.hear()] == [GOAWAY]
+    assert [each.kind for each in client.receive()] == [GOAWAY]
     assert not client.transport.closed
     later[70]()
 
@@ -564,7 +564,7 @@ async def test_old_connection_drains_and_ends_after_grace(monkeypatch: pytest.Mo
 
 async def test_lost_connection_ends_its_streams(client: Client) -> None:
     """All streams are told, who waits for room goes on, and nothing is kept."""
-    client.say(client.head(1), client.head(3, WHOLE | END))
+    client.send(client.head(1), client.head(3, WHOLE | END))
     client.streams[3].send(b"", bytes(100_000))
     waiting = asyncio.ensure_future(client.streams[3].room())
     await asyncio.sleep(0)

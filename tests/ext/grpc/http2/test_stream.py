@@ -25,7 +25,7 @@ from modelserver.ext.grpc.http2.frames import Code
 async def client() -> Client:
     """It takes ten bytes of each stream, and asks on the first."""
     made = Client(send_timeout=10).greet(s4=10)
-    made.say(made.head(1, WHOLE | END))
+    made.send(made.head(1, WHOLE | END))
     return made
 
 
@@ -46,22 +46,22 @@ async def test_pieces_are_sent_in_order(client: Client, stream: Noted) -> None:
     stream.send(b"\x88", b"one")
     stream.send(b"", b"two, three")
     stream.send(b"", b"four", b"\x88")
-    client.say(frame(WINDOW, 0, 1, number(100)))
-    heard = client.hear()
+    client.send(frame(WINDOW, 0, 1, number(100)))
+    received = client.receive()
 
-    assert [each.kind for each in heard if each.kind != DATA] == [HEADERS, HEADERS]
-    assert heard[0].kind == HEADERS
-    assert heard[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
-    assert client.body(heard) == b"onetwo, threefour"
+    assert [each.kind for each in received if each.kind != DATA] == [HEADERS, HEADERS]
+    assert received[0].kind == HEADERS
+    assert received[-1] == (HEADERS, WHOLE | END, 1, b"\x88")
+    assert client.body(received) == b"onetwo, threefour"
 
 
 async def test_nothing_is_sent_after_the_end(client: Client, stream: Noted) -> None:
     """It is not sent."""
     stream.send(b"\x88", b"", b"\x88")
-    client.hear()
+    client.receive()
     stream.send(b"\x88", b"more", b"\x88")
 
-    assert client.hear() == []
+    assert client.receive() == []
 
 
 async def test_stream_has_room_once_all_is_sent(client: Client, stream: Noted) -> None:
@@ -71,9 +71,9 @@ async def test_stream_has_room_once_all_is_sent(client: Client, stream: Noted) -
     stream.send(b"", b"12345")
     waiting = asyncio.create_task(stream.room())
     assert not await is_done(waiting)
-    client.say(frame(WINDOW, 0, 1, number(4)))
+    client.send(frame(WINDOW, 0, 1, number(4)))
     assert not await is_done(waiting)
-    client.say(frame(WINDOW, 0, 1, number(1)))
+    client.send(frame(WINDOW, 0, 1, number(1)))
 
     assert await is_done(waiting)
     assert stream.unsent == 0
@@ -85,9 +85,9 @@ async def test_nobody_waits_for_room_in_vain(client: Client, stream: Noted, how:
     stream.send(b"\x88", bytes(100), b"\x88")
     waiting = asyncio.create_task(stream.room())
     assert not await is_done(waiting)
-    client.hear()
+    client.receive()
     if how == "the client gives up":
-        client.say(frame(RESET, 0, 1, number(8)))
+        client.send(frame(RESET, 0, 1, number(8)))
     elif how == "the server fails":
         stream.fail(Code.INTERNAL_ERROR)
     else:
@@ -96,19 +96,19 @@ async def test_nobody_waits_for_room_in_vain(client: Client, stream: Noted, how:
     assert await is_done(waiting)
     assert stream.calls[-1] == "gone"
     assert (stream.ended, stream.unsent, stream.is_ready) == (True, 0, False)
-    assert client.hear() == ([(RESET, 0, 1, number(2))] if how == "the server fails" else [])
+    assert client.receive() == ([(RESET, 0, 1, number(2))] if how == "the server fails" else [])
 
 
 async def test_a_stream_fails_once(client: Client, stream: Noted) -> None:
     """Of several resets one is sent, and none after an answer."""
     stream.fail(Code.CANCEL)
     stream.fail(Code.INTERNAL_ERROR)
-    assert client.hear() == [(RESET, 0, 1, number(8))]
-    client.say(client.head(3, WHOLE | END))
+    assert client.receive() == [(RESET, 0, 1, number(8))]
+    client.send(client.head(3, WHOLE | END))
     client.streams[3].send(b"", b"", b"\x88")
     client.streams[3].fail(Code.CANCEL)
 
-    assert [each.kind for each in client.hear()] == [HEADERS]
+    assert [each.kind for each in client.receive()] == [HEADERS]
 
 
 async def test_stream_without_progress_ends(client: Client, stream: Noted) -> None:
@@ -119,7 +119,7 @@ async def test_stream_without_progress_ends(client: Client, stream: Noted) -> No
     stream.check(now + 9)
     assert "gone" not in stream.calls
     stream._moved = now
-    client.say(frame(WINDOW, 0, 1, number(1)))
+    client.send(frame(WINDOW, 0, 1, number(1)))
     stream.check(now + 11)
 
     assert stream.calls[-2:] == ["stalled", "gone"]
@@ -140,13 +140,13 @@ async def test_sent_bytes_get_time_to_be_read(client: Client, stream: Noted) -> 
 
 async def test_progress_gives_the_client_its_time_anew(client: Client, stream: Noted) -> None:
     """A client has its time anew when it has taken a tenth of what waited, and 4 KiB at least."""
-    client.say(client.head(3, WHOLE | END))
+    client.send(client.head(3, WHOLE | END))
     for each, size, share in ((stream, 50_000, 5000), (client.streams[3], 5000, 4096)):
         each.send(b"\x88", bytes(size))
         now = each._moved = client.connection.now() - 1000
-        client.say(frame(WINDOW, 0, each.id, number(share - 11)))
+        client.send(frame(WINDOW, 0, each.id, number(share - 11)))
         assert each._moved == now
-        client.say(frame(WINDOW, 0, each.id, number(1)))
+        client.send(frame(WINDOW, 0, each.id, number(1)))
         assert each._moved > now
 
 
@@ -159,9 +159,9 @@ async def test_what_a_stream_holds(client: Client, stream: Noted) -> None:
     stream.send(b"", b"12345678")
     stream.hold(100)
     assert held == {stream: 108}
-    client.say(frame(WINDOW, 0, 1, number(2)))
+    client.send(frame(WINDOW, 0, 1, number(2)))
     assert held == {stream: 108}
-    client.say(frame(WINDOW, 0, 1, number(1)))
+    client.send(frame(WINDOW, 0, 1, number(1)))
     assert held == {stream: 100}
     assert stream.waited() == 0
     stream.send(b"", b"", b"\x88")
@@ -175,11 +175,11 @@ async def test_a_stream_is_cut(client: Client, stream: Noted) -> None:
     held: dict[object, int] = {}
     client.connection.count = held.__setitem__
     stream.send(b"\x88", bytes(100), b"\x88")
-    client.hear()
+    client.receive()
     stream._moved -= 7
     assert stream.waited() >= 7
     stream.cut()
 
-    assert client.hear() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
+    assert client.receive() == [(RESET, 0, 1, number(Code.ENHANCE_YOUR_CALM))]
     assert stream.calls[-2:] == ["stalled", "gone"]
     assert held == {stream: 0}

@@ -1,7 +1,7 @@
-"""The agent of one worker on a node: fetches what it needs, starts it, and tells the server how it is.
+"""The agent of one worker on a node: fetches what it needs, starts it, and reports its condition.
 
-The agent connects to the server and does what the server says (see :mod:`modelserver.ext.cluster.messages`).
-Its life hangs on that connection: once nothing was heard of the server for the time of the lease, or the
+The agent connects to the server and does what that requests (see :mod:`modelserver.ext.cluster.messages`).
+Its life depends on that connection: once nothing has come from the server for the time of the lease, or the
 connection is lost, it ends the worker, and itself. The worker has a connection of its own, so that no answer
 passes here.
 """
@@ -54,7 +54,7 @@ _OUTPUT, _OUTPUT_RATE = 1 << 16, 8 << 20
 _PIECE = 1 << 18
 # Seconds for the last output of an ended worker.
 _LAST_WORDS = 1.0
-# Seconds of silence that an agent accepts before it was told what to start, and how often it looks.
+# Seconds of silence that an agent accepts before its start request, and between two checks of that.
 _LEASE, _LOOK = 30.0, 0.25
 
 
@@ -74,7 +74,7 @@ class Agent:
         self._memory: Arena | None = None
         self._mark = new_mark()
         self._outgoing: asyncio.StreamWriter
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._is_killed = False
 
     async def run(self) -> None:
@@ -83,9 +83,9 @@ class Agent:
         If this is cancelled, the worker is ended.
         """
         incoming, self._outgoing = await dial_streams(self._invitation)
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         devices = os.environ.get(VISIBLE, "")
-        self._say(messages.Present(__version__, messages.PYTHON, self._node, socket.gethostname(), devices))
+        self._send(messages.Present(__version__, messages.PYTHON, self._node, socket.gethostname(), devices))
         listening = self._loop.create_task(self._listen(incoming))
         working = self._loop.create_task(self._work())
         try:
@@ -102,33 +102,33 @@ class Agent:
         listening.cancel()
         if not working.cancelled() and (error := working.exception()) is not None:
             _log.error("%s", error)
-            self._say(_refusal(error))
+            self._send(_refusal(error))
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._outgoing.drain(), _LAST_WORDS)
         self._outgoing.close()
 
-    def _say(self, message: messages.FromAgent) -> None:
+    def _send(self, message: messages.FromAgent) -> None:
         if not self._outgoing.is_closing():
             self._outgoing.writelines(encode(message))
 
     # -- the server
 
     async def _listen(self, incoming: asyncio.StreamReader) -> None:
-        """Does what the server says until the connection or the lease ends."""
+        """Does what the server requests until the connection or the lease ends."""
         lease = self._loop.create_task(self._keep_lease())
         try:
             while data := await incoming.read(1 << 18):
-                self._heard = time.monotonic()
+                self._received_at = time.monotonic()
                 for message, _ in self._reader.feed(data):
-                    self._obey(message)
+                    self._handle(message)
         except (OSError, ProtocolError) as error:
             _log.error("The connection to the server is lost: %s", error)
         finally:
             lease.cancel()
 
-    def _obey(self, message: messages.ToAgent) -> None:
+    def _handle(self, message: messages.ToAgent) -> None:
         if isinstance(message, messages.Alive):
-            self._say(messages.Heard(message.number))
+            self._send(messages.Heard(message.number))
         elif isinstance(message, messages.Recall):
             self._recall(message.below)
         elif isinstance(message, messages.Start):
@@ -137,7 +137,7 @@ class Agent:
         elif isinstance(message, messages.ArchiveTicket):
             self._tickets.put_nowait(message.invitation)
         elif isinstance(message, messages.Meet):
-            self._say(self._meeting(message))
+            self._send(self._meeting(message))
         else:
             assert isinstance(message, messages.Kill)  # noqa: S101 - the last of the union
             self._kill()
@@ -157,22 +157,22 @@ class Agent:
             before = time.monotonic()
             await asyncio.sleep(_LOOK)
             now = time.monotonic()
-            # If this process, or the whole machine, was stopped, the server's words may wait to be read.
-            self._heard = min(now, self._heard + max(0.0, now - before - _LOOK))
-            silence = now - self._heard
+            # If this process, or the whole machine, was stopped, messages of the server may wait to be read.
+            self._received_at = min(now, self._received_at + max(0.0, now - before - _LOOK))
+            silence = now - self._received_at
         _log.error("Nothing was heard of the server for %.1f s: the worker is ended", silence)
         self._outgoing.transport.abort()
 
     def _recall(self, below: int) -> None:
         if self._memory is not None:
             with contextlib.suppress(OSError):
-                self._say(Recalled(recall(self._memory.descriptor, below), below))
+                self._send(Recalled(recall(self._memory.descriptor, below), below))
 
     # -- the worker
 
     async def _work(self) -> None:
         start = await self._started
-        # What workers of agents that were killed have left behind.
+        # Ends processes that workers of killed agents have left behind.
         await asyncio.to_thread(end_orphans)
         async with contextlib.AsyncExitStack() as held:
             model_dir = await self._fetch(start, held)
@@ -183,7 +183,7 @@ class Agent:
         self, start: messages.Start, model_dir: Path, python: str, variables: dict[str, str]
     ) -> None:
         self._memory = create()
-        # Where another process of this user finds it.
+        # The path by which another process of this user opens the memory.
         memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
         out, errors = os.pipe(), os.pipe()
         process = self._process = await self._spawn(start.worker, python, variables, (out[1], errors[1]))
@@ -192,7 +192,7 @@ class Agent:
             for descriptor, is_error in ((out[0], False), (errors[0], True))
         ]
         reporting = self._loop.create_task(self._report(start.load.gpu_id, variables.get(VISIBLE)))
-        self._say(messages.WorkerStarted(process.pid, str(model_dir), memory))
+        self._send(messages.WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
         code = await process.wait()
@@ -201,19 +201,19 @@ class Agent:
         await asyncio.wait(forwarding, timeout=_LAST_WORDS)
         for task in (*forwarding, reporting):
             task.cancel()
-        self._say(messages.WorkerEnded(code, self._started_batches(), for_memory))
+        self._send(messages.WorkerEnded(code, self._started_batches(), for_memory))
 
     async def _fetch(self, start: messages.Start, held: contextlib.AsyncExitStack) -> Path:
         """The directory with the model's files, until ``held`` is closed."""
         files = await ArchiveCache.of_node(os.environ).hold(
-            start.digest, start.size, self._receive, self._tell
+            start.digest, start.size, self._receive, self._report_progress
         )
         held.push_async_callback(files.release)
         return files.path
 
     async def _receive(self, offset: int) -> AsyncIterator[bytes]:
         """The bytes of the model's files from there, on a connection of their own: heartbeats go on."""
-        self._say(messages.WantArchive(offset))
+        self._send(messages.WantArchive(offset))
         reader, writer = await dial_streams(await self._tickets.get())
         with contextlib.closing(writer):
             while piece := await reader.read(_PIECE):
@@ -233,12 +233,12 @@ class Agent:
         requirements = PackageRequest(
             load.model_name, load.model_version, model_dir, start.requirements or None, start.use_venv
         )
-        packages = await node.packages(requirements, folder, self._tell)
+        packages = await node.packages(requirements, folder, self._report_progress)
         held.push_async_callback(asyncio.to_thread, packages.release)
         return packages.python or sys.executable, node.variables(os.environ, packages)
 
-    def _tell(self, step: str, source: str = "") -> None:
-        self._say(messages.StartProgress(step, source))
+    def _report_progress(self, step: str, source: str = "") -> None:
+        self._send(messages.StartProgress(step, source))
 
     async def _spawn(
         self, invitation: Invitation, python: str, variables: dict[str, str], outputs: tuple[int, int]
@@ -278,7 +278,7 @@ class Agent:
         transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         with contextlib.closing(transport), contextlib.suppress(OSError):
             while data := await reader.read(_OUTPUT):
-                self._say(messages.WorkerOutput(is_error, data))
+                self._send(messages.WorkerOutput(is_error, data))
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
@@ -289,7 +289,7 @@ class Agent:
             resident = await asyncio.to_thread(worker_memory, process.pid)
             if gpu_id is not None:
                 await gpus.renew()
-            self._say(messages.Condition(resident, gpus.usage(gpu_id)))
+            self._send(messages.Condition(resident, gpus.usage(gpu_id)))
             await asyncio.sleep(_REPORT)
 
     def _kill(self) -> None:

@@ -100,7 +100,7 @@ def _check(confirmation: bytes, expected: bytes) -> None:
 
 
 async def dial_streams(invitation: Invitation) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As :func:`dial`, as streams of the running loop, always through the network."""
+    """Dials like :func:`dial`, always through the network; returns streams of the running loop."""
     for pause in PAUSES:
         try:
             return await _dial_streams(invitation)

@@ -60,7 +60,7 @@ class NodeEnvironment:
         return provided or WorkerEnvironment(sys.executable)
 
     def variables(self, node: Mapping[str, str], packages: WorkerEnvironment) -> dict[str, str]:
-        """Those that the worker's process starts with, of the node's."""
+        """The variables that the worker's process starts with."""
         own = {**self.own, **packages.variables}
         return worker_variables(node, self._hidden, own, max(1, self.threads))
 

@@ -41,7 +41,7 @@ def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | Non
 
 
 def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
-    """What :func:`hand_over` sent."""
+    """Receives the invitation and memory that :func:`hand_over` sends."""
     data, memory = receive_with(agent, _MAX_INVITATION)
     return Invitation.parse(data.decode()), memory
 

@@ -46,7 +46,7 @@ _HTTP1_RESPONSE = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection
 
 @dataclass(slots=True)
 class Http2Listener:
-    """What the connections of a port share.
+    """The state that the connections of a port share.
 
     ``make`` makes the stream of a request, ``read`` what the stream gets of its header fields. ``count`` is
     called with a connection or stream and the bytes of answers that it holds; it may :meth:`cut` others.
@@ -294,7 +294,7 @@ class Http2Connection(FrameProtocol):
         limits = self.limits
         self.peer = _address(transport.get_extra_info("peername"))
         own: socket.socket = transport.get_extra_info("socket")
-        # Clients that are gone without a word are noticed.
+        # The kernel notices clients that vanish without closing the connection.
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         values = (
             (SettingId.MAX_CONCURRENT_STREAMS, limits.streams),
@@ -500,11 +500,11 @@ class Http2Connection(FrameProtocol):
             self._wasted()
             return
         self._wasted(_SETTINGS)
-        # The last value of each counts.
+        # If a setting comes twice, its last value counts.
         for name, value in dict(SETTING.iter_unpack(payload)).items():
             self._set(name, value)
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        # Only now: until then clients take no more than before.
+        # Streams send after the acknowledgement: until then clients take no more than before.
         for stream in list(self.streams.values()):
             self.wait(stream)
 
@@ -605,7 +605,7 @@ def _address(name: tuple[str, int] | None) -> str:
         return ""
     host, port = name[:2]
     if "." in host:
-        # IPv4 that comes to an IPv6 socket.
+        # A client with IPv4 has such an address at an IPv6 socket.
         host = host.removeprefix("::ffff:")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

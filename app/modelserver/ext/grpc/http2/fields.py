@@ -46,7 +46,7 @@ class FieldDecoder:
         self._known: dict[bytes, Any] = {}
 
     def decode(self, block: bytes) -> Any:
-        """What was read of the fields of a whole block. Raises Http2Error."""
+        """Returns what ``read`` makes of the fields of a whole block. Raises Http2Error."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -86,7 +86,7 @@ _MALFORMED, _TRAILERS = HeaderBlock(), HeaderBlock(is_trailers=True)
 
 
 def read_block(fields: Fields, read: Callable[[Fields], Any]) -> HeaderBlock:
-    """What the fields of a block are; ``read`` makes the head of a request from them."""
+    """Classifies the fields of a block; ``read`` makes the head of a request from them."""
     pseudo: dict[bytes, bytes] = {}
     length: int | None = None
     is_pseudo = True

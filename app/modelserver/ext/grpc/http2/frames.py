@@ -27,7 +27,7 @@ LARGEST_FRAME = (1 << 24) - 1
 
 
 class SettingId(IntEnum):
-    """What a SETTINGS frame may set."""
+    """The settings of a SETTINGS frame."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2

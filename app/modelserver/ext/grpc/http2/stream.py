@@ -23,7 +23,7 @@ _SHARE, _LEAST = 10, 4096
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Of a connection. Sizes in bytes, times in seconds.
+    """The limits of a connection. Sizes are in bytes, times in seconds.
 
     ``age``: it takes no new streams from then on, and ends with its last one, ``age_grace`` later at most.
     """
@@ -40,7 +40,7 @@ class Http2Limits:
 
 
 class StreamCarrier(Protocol):
-    """What a stream needs of its connection.
+    """The part of a connection that its streams use.
 
     ``peer`` is the client's address: `127.0.0.1:5000`. ``window`` is how many bytes the client takes over all
     streams, ``peer_window`` over a new one. ``count`` gets the bytes that a stream holds.
@@ -101,11 +101,11 @@ class Http2Stream:
         self.connection = connection
         self.id = number
         self.window = connection.peer_window
-        # Bytes that the client may still send, and that we have taken since we last said so.
+        # receives: bytes that the client may still send; _credit: bytes taken since the last WINDOW_UPDATE.
         self.receives = connection.limits.window
         self._credit = 0
-        # What waits: pieces of the body, then the trailers; when the client last made progress, how much was
-        # sent in all, and how much will have been sent when it makes progress again.
+        # Unsent pieces of the body, then the trailers; when the client last made progress, how much was sent
+        # in all, and how much will have been sent when the client makes progress again.
         self._queue: deque[memoryview] = deque()
         self._trailers: bytes | None = None
         self._moved = 0.0
@@ -183,7 +183,7 @@ class Http2Stream:
             self.hold(0)
         self.connection.forget(self)
         last = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers)
-        # A client that still sends need not go on.
+        # A client that still sends its request can stop.
         return last if self.whole else last + frames.reset(self.id, Code.NO_ERROR)
 
     @property
