@@ -356,7 +356,7 @@ async def test_killed_worker_out_of_reach_counts_as_killed(
     """Where nobody can report its end, it counts as killed after a while."""
     monkeypatch.setattr(remote_module, "_KILL_TIME", 0.1)
     worker, agent, _ = await stage.started()
-    monkeypatch.setattr(agent, "say", lambda message: None)
+    monkeypatch.setattr(agent, "send", lambda message: None)
     worker.kill()
     assert await asyncio.wait_for(worker.wait(), 5) == "was killed by SIGKILL"
     assert worker.batches_started is None
