@@ -105,14 +105,14 @@ async def test_worker_is_told(prepare: Any, store: Path) -> None:
     assert spec.threads >= 1
 
 
-async def test_handler_of_the_registration(prepare: Any, store: Path) -> None:
+async def test_registration_names_the_handler(prepare: Any, store: Path) -> None:
     """A handler given at registration beats the manifest's."""
     model = await prepare(parameters={"handler": "other:run"})
 
     assert model.pool.crew.spec.load.handler == "other:run"
 
 
-async def test_no_handler(prepare: Any, store: Path) -> None:
+async def test_archive_without_handler_is_refused(prepare: Any, store: Path) -> None:
     """Without a handler anywhere a registration is refused; ``default_service_handler`` is one."""
     write(store / "bare", handler=None)
     (store / "empty").mkdir()
@@ -124,7 +124,7 @@ async def test_no_handler(prepare: Any, store: Path) -> None:
     assert (await prepare("bare", default_service_handler="d.py:f")).pool.crew.spec.load.handler == "d.py:f"
 
 
-async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path) -> None:
+async def test_default_handler_may_be_outside_of_the_archive(prepare: Any, store: Path) -> None:
     """The operator's ``default_service_handler`` may be any file; what a client names may not."""
     write(store / "bare", handler=None)
     path = "/opt/sagemaker/handler_service.py:handle"
@@ -135,14 +135,14 @@ async def test_default_handler_outside_of_the_archive(prepare: Any, store: Path)
 
 
 @pytest.mark.parametrize("handler", ["os:system", "../own.py:handle"])
-async def test_dangerous_handler(prepare: Any, handler: str) -> None:
+async def test_dangerous_handler_is_refused(prepare: Any, handler: str) -> None:
     """A handler never names a path outside its archive, nor a module of Python itself (F59)."""
     with pytest.raises(BadRequest):
         await prepare(parameters={"handler": handler})
 
 
 @pytest.mark.parametrize("where", ["manifest", "registration"])
-async def test_cpp_runtime(prepare: Any, store: Path, where: str) -> None:
+async def test_cpp_runtime_is_refused(prepare: Any, store: Path, where: str) -> None:
     """TorchServe's C++ runtime is refused (reference 21)."""
     write(store / "cpp", runtime="LSP")
     with pytest.raises(InvalidModel, match="LSP"):
@@ -159,12 +159,14 @@ async def test_cpp_runtime(prepare: Any, store: Path, where: str) -> None:
         ({}, {"m": {"1.0": ModelDefaults(batch_size=3)}}, "python"),
     ],
 )
-async def test_runtime_by_rank(prepare: Any, parameters: dict[str, Any], models: Any, expected: str) -> None:
+async def test_runtime_is_chosen_by_rank(
+    prepare: Any, parameters: dict[str, Any], models: Any, expected: str
+) -> None:
     """The registration, ``models=``, the manifest (reference 3.4)."""
     assert (await prepare("m", parameters=parameters, models=models)).runtime == expected
 
 
-async def test_model_config(prepare: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_model_config_is_read(prepare: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The archive's model-config.yaml has its say; what is not understood is logged."""
     write(store / "tuned", "batchSize: 7\nresponseTimeout: 9\nminWorkers: two\n")
     with caplog.at_level(logging.WARNING):
@@ -191,14 +193,14 @@ async def test_batch_beyond_measure(prepare: Any) -> None:
         await prepare(parameters={"batch_size": 99999999})
 
 
-async def test_too_many_parallel_devices(prepare: Any, store: Path) -> None:
+async def test_too_many_parallel_devices_are_refused(prepare: Any, store: Path) -> None:
     """A model that needs more GPUs than there are is refused in TorchServe's words."""
     write(store / "wide", "parallelType: pp\nparallelLevel: 4\n")
     with pytest.raises(InternalError, match=r"^No enough gpu devices for model:wide parallelLevel:4$"):
         await prepare("wide", gpus=2)
 
 
-async def test_devices(prepare: Any, store: Path) -> None:
+async def test_workers_get_the_devices_of_their_model(prepare: Any, store: Path) -> None:
     """A model takes its turn among all GPUs, those it names, or none (reference 18.3)."""
     write(store / "named", "deviceIds: [1, 0]\n")
     write(store / "cpu", "deviceType: cpu\n")
@@ -255,7 +257,7 @@ async def test_gpus_that_came_after_the_start_are_used(prepare: Any, monkeypatch
         ("parallelType: tp\nparallelLevel: 2\ndeviceType: cpu", 2, True, {}),
     ],
 )
-async def test_workers_that_span_devices(
+async def test_workers_may_span_devices(
     prepare: Any,
     store: Path,
     config: str,
@@ -273,7 +275,7 @@ async def test_workers_that_span_devices(
     assert [pool.crew.devices.assign() for _ in range(3)] == [firsts[i % len(firsts)] for i in range(3)]
 
 
-async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
+async def test_ranks_compute_on_the_cpu_without_gpus(prepare: Any, store: Path) -> None:
     """They compute on the CPU, as with TorchServe; each loads the model."""
     write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
     usual, wide = (await prepare("m")).pool.crew.spec, (await prepare("wide")).pool.crew.spec
@@ -290,7 +292,7 @@ async def test_ranks_without_gpus(prepare: Any, store: Path) -> None:
         ("parallelType: custom\nparallelLevel: 2\ndeviceType: gpu", 0, 2, "spread"),
     ],
 )
-async def test_ranks_on_other_machines(
+async def test_ranks_run_on_other_machines(
     prepare: Any, store: Path, config: str, processes: int, gpus: int, placement: str
 ) -> None:
     """The server's own GPUs do not count; ranks stay together unless the model says otherwise."""
@@ -344,7 +346,7 @@ async def test_requirements_are_not_installed_unasked(
     assert model.pool.crew.spec.extra_environment == {}
 
 
-async def test_a_virtual_environment(
+async def test_model_gets_a_virtual_environment(
     prepare: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``useVenv`` gives the workers a Python of their own, also where nothing may be installed; it stays as

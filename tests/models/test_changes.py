@@ -19,7 +19,7 @@ def test_only_what_is_named_changes() -> None:
     assert (before.max_batch_delay, after.batch_size) == (100, 4)
 
 
-def test_all_of_them() -> None:
+def test_all_options_are_changed() -> None:
     """Batch size, delay, policy and response timeout; the change says what it is."""
     change = Change.of(batch_size=8, max_batch_delay=0, batch_policy="Greedy", response_timeout=3)
     after = change.applied_to(ModelOptions())
@@ -32,7 +32,7 @@ def test_all_of_them() -> None:
 @pytest.mark.parametrize(
     "source", [{}, {"batch_size": None}, {"batch_size": -1, "response_timeout": -1}, {"batch_policy": ""}]
 )
-def test_nothing(source: dict[str, Any]) -> None:
+def test_change_without_options_is_empty(source: dict[str, Any]) -> None:
     """TorchServe's marks for "not given" are no change."""
     assert not Change.of(**source)
 
@@ -41,7 +41,7 @@ def test_nothing(source: dict[str, Any]) -> None:
     "source",
     [{"batch_size": -2}, {"max_batch_delay": -5}, {"response_timeout": 0}, {"batch_policy": "often"}],
 )
-def test_out_of_range(source: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(source: dict[str, Any]) -> None:
     """Values are checked as those of a registration."""
     with pytest.raises(BadRequest, match=next(iter(source))):
         Change.of(**source)

@@ -59,7 +59,7 @@ async def test_everything_comes_back(new_registry: Callable[..., Registry], stor
     assert after.get("c").options.split_instances == "false"
 
 
-async def test_missing_archive(
+async def test_missing_archive_is_reported(
     new_registry: Callable[..., Registry], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model whose archive is gone is listed as failed with the reason, and the others serve (F55)."""
@@ -79,7 +79,7 @@ async def test_missing_archive(
     assert not isinstance(registry.get("b"), FailedVersion)
 
 
-async def test_broken_archive(new_registry: Callable[..., Registry], store: Path) -> None:
+async def test_broken_archive_is_reported(new_registry: Callable[..., Registry], store: Path) -> None:
     """The reason of a failed version is what a registration would be answered."""
     (store / "bad.mar").write_bytes(b"no archive")
     registry = await restore(new_registry(), saved(bad={"1.0": entry("bad.mar")}))
@@ -89,7 +89,7 @@ async def test_broken_archive(new_registry: Callable[..., Registry], store: Path
     assert getattr(registry.get("bad"), "failure", "") == refused.value.message
 
 
-async def test_other_version_in_the_archive(
+async def test_other_version_in_the_archive_is_served(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An archive that was built anew with another version is served under that, with a warning."""
@@ -100,7 +100,9 @@ async def test_other_version_in_the_archive(
     assert "a 1.0 could not be restored as a now has version 1.1" in caplog.text
 
 
-async def test_both_versions_from_one_file(new_registry: Callable[..., Registry], store: Path) -> None:
+async def test_two_versions_of_one_file_become_one(
+    new_registry: Callable[..., Registry], store: Path
+) -> None:
     """Two versions that were in one file, one after the other: the one that is there now is served."""
     write_model(store, "a", "a", "1.1")
     items = saved(a={"1.0": entry("a", default=False), "1.1": entry("a")})
@@ -110,7 +112,7 @@ async def test_both_versions_from_one_file(new_registry: Callable[..., Registry]
     assert registry.get("a").version == "1.1"
 
 
-async def test_settings_and_snapshot(
+async def test_settings_load_beside_the_snapshot(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the settings name is loaded beside what is restored, and nothing twice (design, section 9)."""
@@ -149,7 +151,7 @@ async def test_changes_are_told(new_registry: Callable[..., Registry]) -> None:
     assert seen == [{"a": ["1.0"]}] * 3 + [{}]
 
 
-async def test_a_folder_outside_of_the_store(
+async def test_folder_outside_of_the_store_is_restored(
     new_registry: Callable[..., Registry], store: Path, tmp_path: Path
 ) -> None:
     """What the operator named outside of the store is restored from there; a client's url is not
@@ -392,7 +394,7 @@ def model(name: str, *loads: BaseException | None, expected: int | None = None) 
     return SimpleNamespace(name=name, pool=pool)
 
 
-async def test_ready_models(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ready_models_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     """A line each, with the time since the start, to the operator and to the log."""
     output: list[str] = []
     caplog.set_level("INFO")

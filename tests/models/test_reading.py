@@ -49,9 +49,7 @@ def test_a_configuration_that_cannot_be_read_is_a_problem(folder: Path, tmp_path
     assert contents.config.problem
 
 
-async def test_no_helper_for_a_script_of_the_operators(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_operators_script_needs_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small script named at the start is read in the server, which takes no process; another is not."""
 
     async def refuse(*_: object) -> None:
@@ -79,7 +77,7 @@ async def test_no_helper_for_a_script_of_the_operators(
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-async def test_pickles(trusted: bool, tmp_path: Path) -> None:
+async def test_pickles_are_read_if_trusted(trusted: bool, tmp_path: Path) -> None:
     """A setting decides whether they are served, for the operator's own file and that of a registration."""
     (tmp_path / "iris.joblib").write_bytes(pickle.dumps({}))
     located = Located(

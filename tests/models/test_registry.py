@@ -58,7 +58,7 @@ async def test_name_that_no_path_can_ask_for_is_refused(
     assert registry.names() == []
 
 
-async def test_too_many_workers(registry: Registry, builder: VersionBuilder) -> None:
+async def test_too_many_workers_are_refused(registry: Registry, builder: VersionBuilder) -> None:
     """More workers than anybody could mean are refused, at registration and when a model is scaled."""
     with pytest.raises(BadRequest, match="a model may have 1024"):
         await register(registry, "m.mar", workers=1025)
@@ -70,7 +70,7 @@ async def test_too_many_workers(registry: Registry, builder: VersionBuilder) -> 
     assert model.pool.workers == []
 
 
-async def test_conflict(registry: Registry, builder: VersionBuilder) -> None:
+async def test_registered_version_conflicts(registry: Registry, builder: VersionBuilder) -> None:
     """The same version twice is refused, and what was unpacked for it removed (F53)."""
     await register(registry, "m.mar")
     with pytest.raises(Conflict, match=r"^Model version 1\.0 is already registered for model m$"):
@@ -79,7 +79,7 @@ async def test_conflict(registry: Registry, builder: VersionBuilder) -> None:
     assert [archive.removed for archive in builder.archives] == [False, True]
 
 
-async def test_simultaneous_conflict(registry: Registry, builder: VersionBuilder) -> None:
+async def test_simultaneous_registrations_conflict(registry: Registry, builder: VersionBuilder) -> None:
     """Of two simultaneous registrations of one version one wins (F51)."""
     builder.gate.clear()
     both = [asyncio.create_task(register(registry, "m.mar")) for _ in range(2)]
@@ -119,7 +119,9 @@ async def test_failure_is_rolled_back(registry: Registry, builder: VersionBuilde
     assert [version.version for version in registry.versions("m")] == ["1.0"]
 
 
-async def test_failure_of_a_scaling(registry: Registry, builder: VersionBuilder) -> None:
+async def test_failed_scaling_leaves_the_model_registered(
+    registry: Registry, builder: VersionBuilder
+) -> None:
     """A scaling whose workers fail leaves the model registered; a version that was not named is null."""
     model = await register(registry, "m.mar")
     started = await registry.scale("m", None, 1, 1)
@@ -145,7 +147,7 @@ async def test_set_default(registry: Registry) -> None:
         await registry.set_default("none", "1.0")
 
 
-async def test_unregister(registry: Registry, builder: VersionBuilder) -> None:
+async def test_unregistering_removes_the_version(registry: Registry, builder: VersionBuilder) -> None:
     """Other versions go before the default one; with the last the name is gone."""
     await register(registry, "m-1.0.mar")
     await register(registry, "m-2.0.mar")

@@ -109,7 +109,9 @@ def test_a_batcher_stays_one() -> None:
         ((2, 4), {"max_workers": 1}, (1, 1)),
     ],
 )
-def test_workers(now: tuple[int, int], named: dict[str, int], expected: tuple[int, int]) -> None:
+def test_number_of_workers_stays_unless_named(
+    now: tuple[int, int], named: dict[str, int], expected: tuple[int, int]
+) -> None:
     """As many as there should be, unless they are named."""
     after = taken_over(running(workers=now), Registration(url="new.mar", **cast("Any", named)))
 
@@ -127,7 +129,7 @@ def test_workers(now: tuple[int, int], named: dict[str, int], expected: tuple[in
         (0, 600, 100, 0, True),
     ],
 )
-def test_memory(
+def test_replacement_needs_memory_for_both(
     workers: int, need: int, used: int, available: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker counts what one uses now and what its archive grew by, or without any what its files need."""
@@ -142,7 +144,7 @@ def test_memory(
         check_room(before, after)
 
 
-def test_room_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_machines_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers on other machines take none here, and what has their pids here counts for nothing."""
     monkeypatch.setattr(replacing_module, "available_memory", lambda: 1000 * MIB)
     monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: 2000 * MIB)
@@ -321,7 +323,7 @@ async def test_the_end_breaks_replacements_off(registry: Registry, builder: Vers
     assert replacement(builder).archive.removed
 
 
-async def test_a_replacement_by_another_version(registry: Registry) -> None:
+async def test_another_version_replaces_one(registry: Registry) -> None:
     """One that is registered beside it cannot take its place."""
     before = await register(registry, "m-1.0.mar")
     await register(registry, "m-2.0.mar")

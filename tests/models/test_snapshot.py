@@ -57,7 +57,7 @@ def restored(*models: Any) -> list[Registration]:
     return [saved.registration for saved in parse_snapshot(json.dumps(document(*models))).models]
 
 
-def test_document() -> None:
+def test_document_has_the_fields_of_torchserve() -> None:
     """The state has TorchServe's fields, and counts versions."""
     written = document(version(), version("two.mar", version="2.0", batch_size=8, parallel_level=2))
 
@@ -90,7 +90,7 @@ def test_the_traffic_is_with_the_default_version() -> None:
     assert [each.traffic for each in saved] == [state, None]
 
 
-def test_snapshot_of_torchserve() -> None:
+def test_snapshot_of_torchserve_is_read() -> None:
     """A state that TorchServe wrote is understood; timeouts that it lacks are 120 s."""
     (saved,) = parse_snapshot(TORCHSERVE).models
 

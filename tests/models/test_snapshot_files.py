@@ -128,7 +128,7 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert names[-1] == "20260504120000176-snapshot.cfg"
 
 
-def test_broken_at_every_byte(tmp_path: Path) -> None:
+def test_file_broken_at_any_byte_is_skipped(tmp_path: Path) -> None:
     """A newest file that is cut or changed at any byte is passed over for the one before, or still means the
     same (F54).
     """
@@ -173,7 +173,7 @@ def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, m
     assert len(os.listdir(tmp_path / "config")) == 1
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file_is_skipped(tmp_path: Path) -> None:
     """A folder with a snapshot's name, or a file of another form, is passed over."""
     snapshots = folder(tmp_path)
     write(snapshots, "good")
@@ -183,7 +183,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
     assert models(snapshots) == ["good"]
 
 
-def test_file_of_torchserve() -> None:
+def test_file_of_torchserve_is_read() -> None:
     """A file as TorchServe 0.12 writes it is read, whatever else stands in it."""
     state = (
         r'{\n  "name"\: "20261121080646318-shutdown.cfg",\n  "modelCount"\: 1,\n  "created"\: 1795248406318,'
@@ -199,7 +199,7 @@ def test_file_of_torchserve() -> None:
     assert (echo.registration.batch_size, echo.registration.max_batch_delay) == (3, 70)
 
 
-def test_without_checksum() -> None:
+def test_file_without_checksum_is_read() -> None:
     """TorchServe's files have none; they are read if their state can be."""
     content = file_content({}, state("a"))
 

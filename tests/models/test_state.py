@@ -49,7 +49,7 @@ async def test_changes_at_the_same_time_share_a_file() -> None:
     assert folder.written == [("snapshot", 0)] * 2
 
 
-async def test_kinds() -> None:
+async def test_each_kind_is_written() -> None:
     """The files of start and shutdown are written in any case."""
     folder = Folder()
     state_keeper = keeper(folder)
@@ -59,7 +59,7 @@ async def test_kinds() -> None:
     assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
 
 
-async def test_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_disk_keeps_the_last_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     """A state that cannot be written is told in the log, and the next one is tried again (F56)."""
     folder = Folder()
     folder.full = True

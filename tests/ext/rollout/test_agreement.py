@@ -29,7 +29,7 @@ def nested(depth: int, value: Any) -> Any:
         ([{}, []], [{}, []], []),
     ],
 )
-def test_pairs(one: Any, other: Any, expected: list[Any]) -> None:
+def test_values_are_paired_by_place(one: Any, other: Any, expected: list[Any]) -> None:
     """Values by their places, and what differs in form as a whole."""
     assert [(place(path), *values) for path, *values in pairs(one, other)] == expected
 
@@ -42,7 +42,7 @@ def test_the_order_of_keys_may_count() -> None:
     assert len(list(pairs(one, dict(one), ordered=True))) == 2
 
 
-def test_any_depth() -> None:
+def test_documents_of_any_depth_are_compared() -> None:
     """What is deeper than Python can recurse is walked through, and told in short."""
     one, other = nested(50_000, 1), nested(50_000, 2)
 
@@ -72,12 +72,12 @@ def test_any_depth() -> None:
         ([], [], False),
     ],
 )
-def test_values(one: Any, other: Any, same: bool) -> None:
+def test_values_agree_within_the_tolerance(one: Any, other: Any, same: bool) -> None:
     """Numbers within the tolerance; lists and objects are pairs only if they differ."""
     assert agree(one, other, Tolerance()) is same
 
 
-def test_whole_numbers_without_a_relative_tolerance() -> None:
+def test_whole_numbers_differ_without_a_relative_tolerance() -> None:
     """They are compared as such, not as floats."""
     assert not agree(2**60, 2**60 + 1, Tolerance(0.0, 0.5))
     assert agree(2**60, 2**60 + 1, Tolerance(0.0, 1))

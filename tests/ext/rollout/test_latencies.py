@@ -41,6 +41,6 @@ def test_extreme_latencies_are_counted() -> None:
     assert latencies.above(60) == 1
 
 
-def test_milliseconds() -> None:
+def test_milliseconds_have_three_digits() -> None:
     """With three digits after the point."""
     assert (milliseconds(0.0123456), milliseconds(None)) == (12.346, None)

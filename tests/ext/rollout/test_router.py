@@ -237,7 +237,7 @@ def routed(registry: Registry) -> Registry:
     return registry
 
 
-async def test_the_traffic_of_a_snapshot(
+async def test_snapshot_decides_the_traffic(
     new_registry: Callable[..., Registry], store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It holds, and not what the files say; one that the versions cannot carry out is left out."""
