@@ -76,8 +76,7 @@ class VersionBuilder:
 
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. Without ``spawner`` each worker is a new Python process. ``cluster`` is set
-    where there are other machines for workers, ``affinities`` by extensions. ``grace``: seconds that a
-    removed version has to answer waiting requests.
+    where there are other machines for workers, ``affinities`` by extensions.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class VersionBuilder:
         spawner: Forker | None = None,
     ) -> None:
         self._settings = settings
-        self.grace = settings.unregister_model_timeout
         self._sequence_headers = SequenceHeaders(
             settings.ts_header_key_sequence_id,
             settings.ts_header_key_sequence_start,
@@ -144,6 +142,11 @@ class VersionBuilder:
             return await self._reader.open(located, self._workdir, trusted=trusted)
         finally:
             located.release()
+
+    @property
+    def grace(self) -> float:
+        """Seconds that a removed version has to answer waiting requests."""
+        return self._settings.unregister_model_timeout
 
     def close(self) -> None:
         """Ends the helper processes; no more archives can be opened."""
