@@ -32,18 +32,7 @@ if TYPE_CHECKING:
 
     Outcome = tuple[bool, dict[str, object]]
 
-PROBES = (
-    "versions",
-    "fork",
-    "landing",
-    "resampling",
-    "nvjpeg",
-    "graphs",
-    "failed_capture",
-    "poisoned",
-    "out_of_memory",
-    "compiled_requests",
-)
+PROBES = "versions fork landing resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"
 PASS, FAIL, BROKE, LATE, REHEARSED = "PASS", "FAIL", "BROKE", "LATE", "REHEARSED"
 RESULT = "RESULT "  # begins the line of a step's process that has its outcome
 
@@ -170,7 +159,7 @@ def resnet(options: argparse.Namespace, *flags: str) -> Outcome:
 
 
 STEPS: dict[str, Step] = {
-    **{f"probe-{name}": Step(partial(probe, name=name), 5.0) for name in PROBES},
+    **{f"probe-{name}": Step(partial(probe, name=name), 5.0) for name in PROBES.split()},
     "resnet-tf32": Step(resnet),
     "resnet-fp32": Step(lambda options: resnet(options, "--precision", "fp32")),
     "resnet-bf16": Step(lambda options: resnet(options, "--precision", "bf16", "--cuda-graphs")),

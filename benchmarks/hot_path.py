@@ -53,7 +53,7 @@ from modelserver.surface.watching import joined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.ext.recording.recorder import Recording
+    from modelserver.ext.recording.recorder import LiveRecording
     from modelserver.surface.watching import Watch
 
 BODY = b"x" * 64
@@ -264,7 +264,7 @@ class Server:
         return sum(transport.writes for transport in self._transports)
 
 
-async def _take(recording: Recording) -> None:
+async def _take(recording: LiveRecording) -> None:
     """The client that records."""
     async for _ in recording.frames():
         pass

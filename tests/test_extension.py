@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.extension import Host, Row, close_extensions, open_extensions
+from modelserver.extension import Host, ExtensionRow, close_extensions, open_extensions
 from modelserver.surface.watching import Watcher
 
 ANY: Any = None
@@ -45,9 +45,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return events
 
 
-def row(name: str) -> Row:
+def row(name: str) -> ExtensionRow:
     """An extension that is on with a setting of its name."""
-    return Row(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
+    return ExtensionRow(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
 
 
 async def test_extensions_are_closed_in_reverse_order(events: list[tuple[str, str]]) -> None:

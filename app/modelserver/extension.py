@@ -79,7 +79,7 @@ class Rpc(Protocol):
         """
 
 
-class Row(NamedTuple):
+class ExtensionRow(NamedTuple):
     """A row of the table of extensions."""
 
     module: str
@@ -205,7 +205,7 @@ class Host:
         return joined(watch for watch, whole in self.watches if (whole_calls if whole else requests))
 
 
-async def open_extensions(table: Mapping[str, Row], host: Host) -> list[Extension]:
+async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:
     """Opens those that are on, in the order of the table. Raises ConfigError after closing the others."""
     # The health check of containers imports this module, and shall take little time.
     from asyncio import to_thread  # noqa: PLC0415

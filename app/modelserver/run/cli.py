@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.errors import ConfigError
-from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
+from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, SettingKind
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings
 from modelserver.models.settings.sources import named_config_file
@@ -114,7 +114,7 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of KServe's agent for its batcher and its payload logger (kserve reference 1.7 and 10)."""
     group = parser.add_argument_group("flags of KServe's agent")
     for key in agent_keys():
-        switch = {"nargs": "?", "const": "true"} if key.kind is Kind.BOOLEAN else {}
+        switch = {"nargs": "?", "const": "true"} if key.kind is SettingKind.BOOLEAN else {}
         group.add_argument(str(key.flag), dest=key.name, metavar="VALUE", help=key.summary, **switch)  # type: ignore[arg-type]  # the keywords of switches
 
 

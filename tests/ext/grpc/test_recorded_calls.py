@@ -13,7 +13,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
-from modelserver.ext.recording.recorder import Recorder, Recording, RecordingOptions
+from modelserver.ext.recording.recorder import Recorder, LiveRecording, RecordingOptions
 from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
@@ -34,7 +34,7 @@ def begin(recorder: Recorder, method: str = "Predictions", model: str = "m", **c
     return WatchedRequest(recorder.watch, PATH + method, request, FakeCall(**call), prediction_status)
 
 
-async def taken(recording: Recording) -> list[Any]:
+async def taken(recording: LiveRecording) -> list[Any]:
     """All that was recorded, but for begin and end."""
     recording.finish("over")
     frames = Frames()

@@ -21,7 +21,7 @@ import joblib
 import pytest
 import torch
 
-from modelserver.models.archives.model_kinds import Kind, Seen, advice, look
+from modelserver.models.archives.model_kinds import ModelKind, Seen, advice, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,33 +79,33 @@ def safetensors(*names: str) -> bytes:
 @pytest.mark.parametrize(
     ("content", "seen"),
     [
-        (lambda: saved(NETWORK), Seen(Kind.MODULE, "torch.nn.modules.container.Sequential")),
+        (lambda: saved(NETWORK), Seen(ModelKind.MODULE, "torch.nn.modules.container.Sequential")),
         (
             lambda: saved(NETWORK, _use_new_zipfile_serialization=False),
-            Seen(Kind.MODULE, "torch.nn.modules.container.Sequential"),
+            Seen(ModelKind.MODULE, "torch.nn.modules.container.Sequential"),
         ),
-        (lambda: saved(NETWORK.state_dict()), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
-        (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(Kind.WEIGHTS, "0.weight, 0.bias")),
-        (scripted, Seen(Kind.TORCHSCRIPT)),
-        pytest.param(exported, Seen(Kind.EXPORTED), marks=pytest.mark.slow),  # torch.export takes seconds
-        (lambda: dumped(linear_model()), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: pickle.dumps(linear_model(), protocol=2), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: zlib.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: gzip.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: bz2.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: lzma.compress(dumped(linear_model())), Seen(Kind.PICKLE, LINEAR)),
-        (lambda: pickle.dumps({"a": 1}), Seen(Kind.PICKLE)),
-        (lambda: zipped(schema_json="{}"), Seen(Kind.SKOPS)),
-        (lambda: zipped(other_json="{}"), Seen(Kind.UNKNOWN)),
-        (lambda: b'{"learner":{}}', Seen(Kind.XGBOOST_JSON)),
-        (lambda: b"{L\0\0\0\0\0\0\0\7learner{", Seen(Kind.XGBOOST_UBJSON)),
-        (lambda: safetensors("a.weight", "a.bias", "b"), Seen(Kind.SAFETENSORS, "a.weight, a.bias, …")),
-        (lambda: b"GGUF\3\0\0\0", Seen(Kind.GGUF)),
-        (lambda: b"", Seen(Kind.UNKNOWN)),
-        (lambda: b"PK\3\4 and no more", Seen(Kind.UNKNOWN)),
-        (lambda: b"\x78\x9c and no more", Seen(Kind.UNKNOWN)),
-        (lambda: bytes(8) + b"{", Seen(Kind.UNKNOWN)),
-        (lambda: b"\x80\4\x95 and no more", Seen(Kind.PICKLE)),
+        (lambda: saved(NETWORK.state_dict()), Seen(ModelKind.WEIGHTS, "0.weight, 0.bias")),
+        (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(ModelKind.WEIGHTS, "0.weight, 0.bias")),
+        (scripted, Seen(ModelKind.TORCHSCRIPT)),
+        pytest.param(exported, Seen(ModelKind.EXPORTED), marks=pytest.mark.slow),  # torch.export takes seconds
+        (lambda: dumped(linear_model()), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: pickle.dumps(linear_model(), protocol=2), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: zlib.compress(dumped(linear_model())), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: gzip.compress(dumped(linear_model())), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: bz2.compress(dumped(linear_model())), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: lzma.compress(dumped(linear_model())), Seen(ModelKind.PICKLE, LINEAR)),
+        (lambda: pickle.dumps({"a": 1}), Seen(ModelKind.PICKLE)),
+        (lambda: zipped(schema_json="{}"), Seen(ModelKind.SKOPS)),
+        (lambda: zipped(other_json="{}"), Seen(ModelKind.UNKNOWN)),
+        (lambda: b'{"learner":{}}', Seen(ModelKind.XGBOOST_JSON)),
+        (lambda: b"{L\0\0\0\0\0\0\0\7learner{", Seen(ModelKind.XGBOOST_UBJSON)),
+        (lambda: safetensors("a.weight", "a.bias", "b"), Seen(ModelKind.SAFETENSORS, "a.weight, a.bias, …")),
+        (lambda: b"GGUF\3\0\0\0", Seen(ModelKind.GGUF)),
+        (lambda: b"", Seen(ModelKind.UNKNOWN)),
+        (lambda: b"PK\3\4 and no more", Seen(ModelKind.UNKNOWN)),
+        (lambda: b"\x78\x9c and no more", Seen(ModelKind.UNKNOWN)),
+        (lambda: bytes(8) + b"{", Seen(ModelKind.UNKNOWN)),
+        (lambda: b"\x80\4\x95 and no more", Seen(ModelKind.PICKLE)),
     ],
 )
 def test_format_is_known_by_content(content: Callable[[], bytes], seen: Seen, tmp_path: Path) -> None:
@@ -183,12 +183,12 @@ def test_the_lines_for_weights_serve_them(file: str, tmp_path: Path, monkeypatch
 
 def test_what_else_helps() -> None:
     """A pickle needs trust, and why is said; llama.cpp's weights its library; other formats are served."""
-    pickled = advice(Path("iris.joblib"), Seen(Kind.PICKLE, LINEAR))
-    llama = advice(Path("m.gguf"), Seen(Kind.GGUF))
+    pickled = advice(Path("iris.joblib"), Seen(ModelKind.PICKLE, LINEAR))
+    llama = advice(Path("m.gguf"), Seen(ModelKind.GGUF))
 
     assert f"a pickle ({LINEAR}), which can run any code when it is loaded" in pickled
     assert "\nmodelserver serve iris.joblib --trust\n" in pickled
     assert "skops.io.dump(model, 'iris.skops')" in pickled
     assert "self.llama = llama_cpp.Llama('m.gguf')" in code_of(llama)
     compile(code_of(llama), "handler.py", "exec")
-    assert advice(Path("m.skops"), Seen(Kind.SKOPS)) == ""
+    assert advice(Path("m.skops"), Seen(ModelKind.SKOPS)) == ""

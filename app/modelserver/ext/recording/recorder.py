@@ -51,6 +51,7 @@ _PAUSE: Final = 0.2
 _MOST_NAMES: Final = 1000
 
 _encode = msgspec.msgpack.Encoder().encode
+_random = Random().random  # noqa: S311 - for samples, no secret
 # Seconds without a frame after which an empty one shows whether the client is still there.
 _SIGN_OF_LIFE: Final = 0.3
 # Seconds that a recording waits for the answers to requests it has begun.
@@ -95,16 +96,16 @@ class Recorder:
     def __init__(
         self, clock: Callable[[], int] = time.perf_counter_ns, outgoing: Outgoing | None = None
     ) -> None:
-        self.now: Recording | None = None
+        self.now: LiveRecording | None = None
         self._clock = clock
         self._outgoing = outgoing or Outgoing(SHARE * MOST_BYTES)
         self._closed = False
 
-    def start(self, options: RecordingOptions) -> Recording:
+    def start(self, options: RecordingOptions) -> LiveRecording:
         """Starts to record. Raises Conflict if somebody else records."""
         if self.now is not None or self._closed:
             raise Conflict("Another client is recording; its recording must end first.")
-        self.now = Recording(options, self._clock, self._forget, self._outgoing)
+        self.now = LiveRecording(options, self._clock, self._forget, self._outgoing)
         return self.now
 
     def watch(self, watched: Watched) -> Recorded | None:
@@ -123,7 +124,7 @@ class Recorder:
             self.now.finish("the server stopped", wait=False)
 
 
-class Recording:
+class LiveRecording:
     """What one client records; ``headers`` says which headers of a request."""
 
     def __init__(
@@ -140,7 +141,6 @@ class Recording:
         self._outgoing = outgoing
         self._most = min(MOST_BYTES, outgoing.limit // SHARE)
         self.headers = RecordedHeaders({*HEADERS, *options.headers})
-        self._chance = Random()  # noqa: S311 - a sample, no secret
         self._pieces = [_Piece()]
         self._calls = self._bytes = 0
         self._queued = 0
@@ -157,7 +157,7 @@ class Recording:
         options = self._options
         if self._reason or (options.models and model not in options.models):
             return False
-        if options.sample < 1 and self._chance.random() >= options.sample:
+        if options.sample < 1 and _random() >= options.sample:
             return False
         self._pending += 1
         self._taken += 1
@@ -288,7 +288,7 @@ class _Piece:
         self.size = 0
 
 
-class Parts:
+class RecordedParts:
     """The parts of a response: they stay here until its end, unless they become too large.
 
     Their bytes count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and
@@ -297,7 +297,7 @@ class Parts:
 
     __slots__ = ("_parts", "_recording", "count", "is_lost", "sent")
 
-    def __init__(self, recording: Recording | None = None) -> None:
+    def __init__(self, recording: LiveRecording | None = None) -> None:
         self._recording = recording
         # Not a list: small parts would take many times their size.
         self._parts: bytearray | None = bytearray()
@@ -347,7 +347,7 @@ class Recorded(Watcher):
         "_watched",
     )
 
-    def __init__(self, watched: Watched, recording: Recording) -> None:
+    def __init__(self, watched: Watched, recording: LiveRecording) -> None:
         self._watched = watched
         self._recording = recording
         self._at = recording.clock()
@@ -356,7 +356,7 @@ class Recorded(Watcher):
         # Empty where neither path nor, so far, anything else names one.
         self._model = watched.target.route.model
         self._number = 0
-        self._parts: Parts | None = None
+        self._parts: RecordedParts | None = None
 
     def queued(self, request: Any, model: Any) -> None:
         self._number = self._recording.queued()
@@ -376,7 +376,7 @@ class Recorded(Watcher):
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
         self._status, self._type, self._lines = status, content_type, lines
-        self._parts = Parts(self._recording)
+        self._parts = RecordedParts(self._recording)
 
     def part(self, part: bytes) -> None:
         if self._parts is not None:

@@ -10,7 +10,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
-from modelserver.ext.recording.recorder import Recording, RecordingOptions
+from modelserver.ext.recording.recorder import LiveRecording, RecordingOptions
 from modelserver.surface.api.application import BINARY
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status, optional
@@ -72,7 +72,7 @@ class RecordingResponse(StreamingResponse):
 
     media_type = "application/octet-stream"
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: LiveRecording) -> None:
         super().__init__(recording.frames())
         self._recording = recording
 

@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(
 )
 
 
-class Kind(Enum):
+class ModelKind(Enum):
     """``UNKNOWN`` is what only its suffix tells."""
 
     UNKNOWN = ""
@@ -54,7 +54,7 @@ class Kind(Enum):
 class Seen:
     """``of`` is the class of a pickled object, or a few names of weights."""
 
-    kind: Kind
+    kind: ModelKind
     of: str = ""
 
 
@@ -63,22 +63,22 @@ def look(path: Path) -> Seen:
     with path.open("rb") as file:
         start = file.read(_READ)
     if start[:4] == b"GGUF":
-        return Seen(Kind.GGUF)
+        return Seen(ModelKind.GGUF)
     if start[:4] == b"PK\3\4":
         return _in_archive(path)
     if (header := _safetensors(start)) is not None:
-        return Seen(Kind.SAFETENSORS, _few(header))
+        return Seen(ModelKind.SAFETENSORS, _few(header))
     if start[:1] == b"{" and b'"learner"' in start:
-        return Seen(Kind.XGBOOST_JSON)
+        return Seen(ModelKind.XGBOOST_JSON)
     if start[:2] == b"{L" and b"learner" in start:
-        return Seen(Kind.XGBOOST_UBJSON)
+        return Seen(ModelKind.XGBOOST_UBJSON)
     for magic, unpack in _PACKED.items():
         if start.startswith(magic):
             try:
                 start = unpack(start)
             except (zlib.error, OSError, lzma.LZMAError):
-                return Seen(Kind.UNKNOWN)
-    return _in_pickle(start) if start[:1] == b"\x80" else Seen(Kind.UNKNOWN)
+                return Seen(ModelKind.UNKNOWN)
+    return _in_pickle(start) if start[:1] == b"\x80" else Seen(ModelKind.UNKNOWN)
 
 
 # As joblib packs pickles; by the first bytes, from the first bytes.
@@ -96,17 +96,17 @@ def _in_archive(path: Path) -> Seen:
             names = {name.partition("/")[2]: name for name in archive.namelist()}
             inside = {*names, *archive.namelist()}
             if "schema.json" in inside:
-                return Seen(Kind.SKOPS)
+                return Seen(ModelKind.SKOPS)
             if "constants.pkl" in inside and "data.pkl" in inside:
-                return Seen(Kind.TORCHSCRIPT)
+                return Seen(ModelKind.TORCHSCRIPT)
             if not inside.isdisjoint(("archive_format", "serialized_exported_program.json")):
-                return Seen(Kind.EXPORTED)
+                return Seen(ModelKind.EXPORTED)
             if "data.pkl" in names:
                 with archive.open(names["data.pkl"]) as pickled:
                     return _in_pickle(pickled.read(_READ))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error):
         pass
-    return Seen(Kind.UNKNOWN)
+    return Seen(ModelKind.UNKNOWN)
 
 
 def _in_pickle(content: bytes) -> Seen:
@@ -114,10 +114,10 @@ def _in_pickle(content: bytes) -> Seen:
     references = [name for name, is_reference in parts if is_reference]
     made = [name for name in references if not _PLAIN.fullmatch(name)]
     if not any(name.startswith("torch.") for name in references):
-        return Seen(Kind.PICKLE, made[0] if made else "")
+        return Seen(ModelKind.PICKLE, made[0] if made else "")
     if made:
-        return Seen(Kind.MODULE, made[0])
-    return Seen(Kind.WEIGHTS, _few(text for text, _ in parts if _NAME.fullmatch(text)))
+        return Seen(ModelKind.MODULE, made[0])
+    return Seen(ModelKind.WEIGHTS, _few(text for text, _ in parts if _NAME.fullmatch(text)))
 
 
 def _read_pickle(stream: io.BytesIO) -> Iterator[tuple[str, bool]]:
@@ -215,18 +215,18 @@ def advice(path: Path, seen: Seen) -> str:
     """What to do with a file that is not served as it is; empty for one that is."""
     name, of = path.name, f" ({seen.of})" if seen.of else ""
     match seen.kind:
-        case Kind.MODULE:
+        case ModelKind.MODULE:
             return _EXPORT.format(file=name, a=f"{seen.kind.value}{of}", exported=f"{path.stem}.pt2")
-        case Kind.PICKLE:
+        case ModelKind.PICKLE:
             return _PICKLED.format(file=name, a=of, skops=f"{path.stem}.skops")
-        case Kind.WEIGHTS:
+        case ModelKind.WEIGHTS:
             code = _NETWORK.format(imports="", load=f"torch.load({name!r}, weights_only=True)")
-        case Kind.SAFETENSORS:
+        case ModelKind.SAFETENSORS:
             code = _NETWORK.format(
                 imports="from safetensors.torch import load_file  # pip install safetensors\n",
                 load=f"load_file({name!r})",
             )
-        case Kind.GGUF:
+        case ModelKind.GGUF:
             return _WITH_A_HANDLER.format(file=name, what=seen.kind.value, code=_LLAMA.format(file=name))
         case _:
             return ""

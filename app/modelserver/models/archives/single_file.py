@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from modelserver.errors import InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH
-from modelserver.models.archives.model_kinds import Kind, Seen, advice, look
+from modelserver.models.archives.model_kinds import ModelKind, Seen, advice, look
 from modelserver.models.archives.store import SUFFIXES
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ class SingleFile:
     def _format_of(self, path: Path) -> str:
         """The suffix of a model file's format, by its content. Raises InvalidModel."""
         suffix, content = _MODELS[path.suffix.lower()], look(path)
-        if suffix == Kind.PICKLE.value and content.kind in (Kind.UNKNOWN, Kind.MODULE, Kind.WEIGHTS):
-            content = Seen(Kind.PICKLE, content.of)
-        if content.kind is Kind.PICKLE and self.trusts_pickles:
-            return Kind.PICKLE.value
+        if suffix == ModelKind.PICKLE.value and content.kind in (ModelKind.UNKNOWN, ModelKind.MODULE, ModelKind.WEIGHTS):
+            content = Seen(ModelKind.PICKLE, content.of)
+        if content.kind is ModelKind.PICKLE and self.trusts_pickles:
+            return ModelKind.PICKLE.value
         if problem := advice(path, content):
             raise InvalidModel(problem)
         suffix = content.kind.value or suffix
