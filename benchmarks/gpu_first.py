@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     Outcome = tuple[bool, dict[str, object]]
 
-PROBES = "versions fork landing resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"
+PROBES = (
+    "versions fork landing resampling nvjpeg graphs failed_capture poisoned out_of_memory compiled_requests"
+)
 PASS, FAIL, BROKE, LATE, REHEARSED = "PASS", "FAIL", "BROKE", "LATE", "REHEARSED"
 RESULT = "RESULT "  # begins the line of a step's process that has its outcome
 

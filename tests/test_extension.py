@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.extension import Host, ExtensionRow, close_extensions, open_extensions
+from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
 from modelserver.surface.watching import Watcher
 
 ANY: Any = None

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
-    "cluster": ExtensionRow("modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"),
+    "cluster": ExtensionRow(
+        "modelserver.ext.cluster.extension", lambda settings: settings.worker_launcher != "local"
+    ),
     "stores": ExtensionRow("modelserver.ext.stores.extension", lambda _: True),
     "sequences": ExtensionRow("modelserver.ext.sequences.extension", lambda _: True),
     "grpc": ExtensionRow("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
@@ -21,10 +23,16 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None
     ),
-    "recording": ExtensionRow("modelserver.ext.recording.extension", lambda settings: settings.allow_recording),
+    "recording": ExtensionRow(
+        "modelserver.ext.recording.extension", lambda settings: settings.allow_recording
+    ),
     "workflows": ExtensionRow("modelserver.ext.workflows.extension", lambda _: True),
     "rollout": ExtensionRow("modelserver.ext.rollout.extension", lambda _: True),
-    "triton": ExtensionRow("modelserver.ext.triton.extension", lambda settings: settings.ts_open_inference_protocol),
+    "triton": ExtensionRow(
+        "modelserver.ext.triton.extension", lambda settings: settings.ts_open_inference_protocol
+    ),
     "console": ExtensionRow("modelserver.ext.console.extension", lambda settings: settings.has_console),
-    "frontends": ExtensionRow("modelserver.ext.frontends.extension", lambda settings: settings.front_ends > 1),
+    "frontends": ExtensionRow(
+        "modelserver.ext.frontends.extension", lambda settings: settings.front_ends > 1
+    ),
 }

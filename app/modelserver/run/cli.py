@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from modelserver import __version__
 from modelserver.errors import ConfigError
-from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, SettingKind
+from modelserver.models.settings.key import BATCHER, OWN, PAYLOADS, TORCHSERVE, Key, Kind
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings
 from modelserver.models.settings.sources import named_config_file
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from modelserver.engine.telemetry.logs import Logs
-    from modelserver.extension import Row
+    from modelserver.extension import ExtensionRow
     from modelserver.models.settings.settings import Settings
 
 STOP_TIMEOUT = 60.0
@@ -49,7 +49,7 @@ _WITHOUT_MEANING = {
 }
 
 
-def main(arguments: Sequence[str], extensions: Mapping[str, Row]) -> int:
+def main(arguments: Sequence[str], extensions: Mapping[str, ExtensionRow]) -> int:
     """Runs the command of the server, which may have these extensions; returns its exit status."""
     options = build_parser().parse_args(arguments)
     if options.version:
@@ -114,7 +114,7 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of KServe's agent for its batcher and its payload logger (kserve reference 1.7 and 10)."""
     group = parser.add_argument_group("flags of KServe's agent")
     for key in agent_keys():
-        switch = {"nargs": "?", "const": "true"} if key.kind is SettingKind.BOOLEAN else {}
+        switch = {"nargs": "?", "const": "true"} if key.kind is Kind.BOOLEAN else {}
         group.add_argument(str(key.flag), dest=key.name, metavar="VALUE", help=key.summary, **switch)  # type: ignore[arg-type]  # the keywords of switches
 
 
@@ -123,7 +123,9 @@ def agent_keys() -> list[Key]:
     return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
 
 
-def start(options: argparse.Namespace, arguments: Sequence[str], extensions: Mapping[str, Row]) -> int:
+def start(
+    options: argparse.Namespace, arguments: Sequence[str], extensions: Mapping[str, ExtensionRow]
+) -> int:
     """Starts the server, in this process with ``--foreground``, otherwise detached."""
     try:
         loaded = check(options)
@@ -190,7 +192,7 @@ def serve(
     options: argparse.Namespace,
     loaded: LoadedSettings,
     readiness: Readiness,
-    extensions: Mapping[str, Row],
+    extensions: Mapping[str, ExtensionRow],
 ) -> int:
     """Runs the server in this process until it is stopped."""
     # Imported here so that other commands start fast, and without garbage collection, which would take a

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from modelserver.extension import Row
+    from modelserver.extension import ExtensionRow
     from modelserver.models.options.resolve import Registration
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.load import LoadedSettings
@@ -121,7 +121,7 @@ class Server:
         beside: Callable[[Registry], Coroutine[Any, Any, None]] | None = None,
         spawner: Spawner | None = None,
         apps_late: bool = False,
-        extensions: Mapping[str, Row] = MappingProxyType({}),
+        extensions: Mapping[str, ExtensionRow] = MappingProxyType({}),
     ) -> None:
         self._loaded = loaded
         self._settings = settings = loaded.settings

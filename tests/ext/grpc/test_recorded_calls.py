@@ -13,7 +13,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.ext.recording.entries import Call, Frames, Lost, code_of, unpack
-from modelserver.ext.recording.recorder import Recorder, LiveRecording, RecordingOptions
+from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
 from modelserver.surface.watching import message_framed
 
 PATH = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"

@@ -85,9 +85,14 @@ def safetensors(*names: str) -> bytes:
             Seen(ModelKind.MODULE, "torch.nn.modules.container.Sequential"),
         ),
         (lambda: saved(NETWORK.state_dict()), Seen(ModelKind.WEIGHTS, "0.weight, 0.bias")),
-        (lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}), Seen(ModelKind.WEIGHTS, "0.weight, 0.bias")),
+        (
+            lambda: saved({"model": NETWORK.state_dict(), "epoch": 1}),
+            Seen(ModelKind.WEIGHTS, "0.weight, 0.bias"),
+        ),
         (scripted, Seen(ModelKind.TORCHSCRIPT)),
-        pytest.param(exported, Seen(ModelKind.EXPORTED), marks=pytest.mark.slow),  # torch.export takes seconds
+        pytest.param(
+            exported, Seen(ModelKind.EXPORTED), marks=pytest.mark.slow
+        ),  # torch.export takes seconds
         (lambda: dumped(linear_model()), Seen(ModelKind.PICKLE, LINEAR)),
         (lambda: pickle.dumps(linear_model(), protocol=2), Seen(ModelKind.PICKLE, LINEAR)),
         (lambda: zlib.compress(dumped(linear_model())), Seen(ModelKind.PICKLE, LINEAR)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from modelserver.models.settings.key import LIMITS, SettingKind, keys_of, setting
+from modelserver.models.settings.key import LIMITS, Kind, keys_of, setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ class Sample:
     name: str | None = setting(None, LIMITS, "Name.")
     word: str = setting("hidden", LIMITS, "Word.", secret=True)
     side: Literal["left", "right"] | None = setting(None, LIMITS, "Side.")
-    folder: Path | None = setting(None, LIMITS, "Folder.", kind=SettingKind.DIRECTORY)
+    folder: Path | None = setting(None, LIMITS, "Folder.", kind=Kind.DIRECTORY)
     other: int = 3
 
 
@@ -49,14 +49,14 @@ def test_annotations_say_what_values_are() -> None:
     kinds = {name: row.kind for name, row in rows.items()}
 
     assert kinds == {
-        "size": SettingKind.INTEGER,
-        "pause": SettingKind.NUMBER,
-        "share": SettingKind.NUMBER,
-        "noted": SettingKind.BOOLEAN,
-        "name": SettingKind.TEXT,
-        "word": SettingKind.TEXT,
-        "side": SettingKind.CHOICE,
-        "folder": SettingKind.DIRECTORY,
+        "size": Kind.INTEGER,
+        "pause": Kind.NUMBER,
+        "share": Kind.NUMBER,
+        "noted": Kind.BOOLEAN,
+        "name": Kind.TEXT,
+        "word": Kind.TEXT,
+        "side": Kind.CHOICE,
+        "folder": Kind.DIRECTORY,
     }
     assert rows["side"].choices == ("left", "right")
 

@@ -93,7 +93,11 @@ class SingleFile:
     def _format_of(self, path: Path) -> str:
         """The suffix of a model file's format, by its content. Raises InvalidModel."""
         suffix, content = _MODELS[path.suffix.lower()], look(path)
-        if suffix == ModelKind.PICKLE.value and content.kind in (ModelKind.UNKNOWN, ModelKind.MODULE, ModelKind.WEIGHTS):
+        if suffix == ModelKind.PICKLE.value and content.kind in (
+            ModelKind.UNKNOWN,
+            ModelKind.MODULE,
+            ModelKind.WEIGHTS,
+        ):
             content = Seen(ModelKind.PICKLE, content.of)
         if content.kind is ModelKind.PICKLE and self.trusts_pickles:
             return ModelKind.PICKLE.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from modelserver.models.settings.key import CLUSTER, SettingKind, setting
+from modelserver.models.settings.key import CLUSTER, Kind, setting
 from modelserver.models.settings.serving import ServingSettings
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ClusterSettings(ServingSettings):
         None,
         CLUSTER,
         "The Python with the cluster's Ray, and modelserver, on this machine; by default the server's own.",
-        kind=SettingKind.FILE,
+        kind=Kind.FILE,
     )
     worker_address: str = setting(
         "127.0.0.1:0",
@@ -40,7 +40,7 @@ class ClusterSettings(ServingSettings):
         None,
         CLUSTER,
         "What a worker needs there if its model does not say: `resources` of model-config.yaml as JSON.",
-        kind=SettingKind.JSON,
+        kind=Kind.JSON,
     )
     snapshot_folder: Path | None = setting(
         None, CLUSTER, "The folder of snapshots; by default `config` in the folder of logs."

@@ -19,7 +19,7 @@ _P = ParamSpec("_P")
 LARGEST = 2**31 - 1
 
 
-class SettingKind(Enum):
+class Kind(Enum):
     """How the text of a value is parsed; the enum's value describes it."""
 
     BOOLEAN = "true or false"
@@ -53,7 +53,7 @@ class Key:
 
     group: str
     summary: str
-    kind: SettingKind = SettingKind.TEXT
+    kind: Kind = Kind.TEXT
     category: Category = "C"
     variable: str | None = ""
     flag: str | None = None
@@ -78,7 +78,7 @@ class Key:
     @property
     def allowed(self) -> str:
         """The allowed values, in words that fit before ``is needed``."""
-        if self.kind is SettingKind.CHOICE:
+        if self.kind is Kind.CHOICE:
             return f"one of {', '.join(self.choices)}"
         if self.minimum is not None and self.maximum is not None:
             return f"{self.kind.value} from {self.minimum} to {self.maximum}"
@@ -148,18 +148,18 @@ def keys_of(kind: type) -> dict[str, Key]:
 
 # By annotation; for others the row gives the kind.
 _KINDS = {
-    "bool": SettingKind.BOOLEAN,
-    "int": SettingKind.INTEGER,
-    "float": SettingKind.NUMBER,
-    "Path": SettingKind.PATH,
-    "Address": SettingKind.ADDRESS,
-    "re.Pattern[str]": SettingKind.REGEX,
-    "Literal['auto'] | int": SettingKind.COUNT,
+    "bool": Kind.BOOLEAN,
+    "int": Kind.INTEGER,
+    "float": Kind.NUMBER,
+    "Path": Kind.PATH,
+    "Address": Kind.ADDRESS,
+    "re.Pattern[str]": Kind.REGEX,
+    "Literal['auto'] | int": Kind.COUNT,
 }
 
 
 def _completed(row: Key, name: str, annotation: Any) -> Key:
     text = str(annotation).removesuffix(" | None")
     if text.startswith("Literal[") and text.endswith("]"):
-        return replace(row, name=name, kind=SettingKind.CHOICE, choices=literal_eval(f"({text[8:-1]},)"))
-    return replace(row, name=name, kind=_KINDS.get(text, row.kind) if row.kind is SettingKind.TEXT else row.kind)
+        return replace(row, name=name, kind=Kind.CHOICE, choices=literal_eval(f"({text[8:-1]},)"))
+    return replace(row, name=name, kind=_KINDS.get(text, row.kind) if row.kind is Kind.TEXT else row.kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import check
-from modelserver.models.settings.key import BATCHER, TLS, TORCHSERVE, Key, SettingKind, property_text
+from modelserver.models.settings.key import BATCHER, TLS, TORCHSERVE, Key, Kind, property_text
 from modelserver.models.settings.keys import KEYS
 from modelserver.models.settings.remarks import remark_on_variables, remarks
 from modelserver.models.settings.serving import ANY_URL
@@ -100,7 +100,7 @@ def _value(key: Key, item: SettingText, cwd: Path) -> object:
     try:
         return convert(key, item.text, cwd)
     except ValueError as error:
-        if item.is_flag and key.kind in (SettingKind.DIRECTORY, SettingKind.STORE):
+        if item.is_flag and key.kind in (Kind.DIRECTORY, Kind.STORE):
             raise ConfigError(f"{key.flag} directory not found: {_one_line(item.text)}") from None
         reason = _one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
         raise ConfigError(f"Invalid configuration: {key.name}={_masked(key, item.text)}: {reason}") from None

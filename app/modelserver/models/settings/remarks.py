@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from modelserver.models.settings.key import BATCHER, SettingKind
+from modelserver.models.settings.key import BATCHER, Kind
 from modelserver.models.settings.keys import KEYS, NOT_YET
 from modelserver.models.settings.model_defaults import ignored_values
 from modelserver.models.settings.sources import is_true
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from modelserver.models.settings.sources import SettingText
 
-_SWITCHES = (SettingKind.BOOLEAN, SettingKind.CHOICE)
+_SWITCHES = (Kind.BOOLEAN, Kind.CHOICE)
 
 
 def remarks(
@@ -35,7 +35,7 @@ def remarks(
         if name in unusable:
             yield f"{unusable[name]}; it is ignored, {name} has no effect here"
             continue
-        if key.kind is SettingKind.BOOLEAN and text.strip().lower() not in {"true", "false", ""}:
+        if key.kind is Kind.BOOLEAN and text.strip().lower() not in {"true", "false", ""}:
             yield f"{name}={text} counts as false: only the word true is true"
         if name == "models":
             yield from ignored_values(text.strip() or "{}")

@@ -15,7 +15,7 @@ from modelserver.models.settings.key import (
     LIMITS,
     MODELS,
     REQUESTS,
-    SettingKind,
+    Kind,
     setting,
 )
 
@@ -52,7 +52,7 @@ class ServingSettings:
         None,
         MODELS,
         "The folder of archives that models are loaded from; it may be in an object store.",
-        kind=SettingKind.STORE,
+        kind=Kind.STORE,
         flag="--model-store",
     )
     workflow_store: Path | None = setting(
@@ -74,24 +74,24 @@ class ServingSettings:
         (),
         MODELS,
         "What to load at startup: archives, name=archive pairs, or all of the model store.",
-        kind=SettingKind.LOAD_LIST,
+        kind=Kind.LOAD_LIST,
         flag="--models",
     )
     models: ModelTable = setting(
         {},
         MODELS,
         "Fallbacks per model and version: minWorkers, maxWorkers, batchSize, maxBatchDelay, timeouts.",
-        kind=SettingKind.MODELS,
+        kind=Kind.MODELS,
         variable=None,
     )
     model_snapshot: str | None = setting(
-        None, MODELS, "The state to restore, as written by a snapshot.", kind=SettingKind.JSON, variable=None
+        None, MODELS, "The state to restore, as written by a snapshot.", kind=Kind.JSON, variable=None
     )
     allowed_urls: tuple[re.Pattern[str], ...] = setting(
         ANY_URL,
         MODELS,
         "URLs that models may be loaded from; private targets only if this key is set.",
-        kind=SettingKind.URL_PATTERNS,
+        kind=Kind.URL_PATTERNS,
     )
     use_env_allowed_urls: bool = setting(
         False, MODELS, "Let TS_ALLOWED_URLS set allowed_urls too.", variable=None

@@ -20,7 +20,7 @@ from modelserver.models.settings.key import (
     PAYLOADS,
     TLS,
     TORCHSERVE,
-    SettingKind,
+    Kind,
     setting,
 )
 
@@ -204,7 +204,7 @@ class Settings(ClusterSettings):
         None,
         PAYLOADS,
         "Certificate authorities (PEM) for an https sink; by default the system's.",
-        kind=SettingKind.FILE,
+        kind=Kind.FILE,
         variable="MODELSERVER_LOGGER_CA_CERT_FILE",
         flag="--logger-ca-cert-file",
     )
@@ -239,13 +239,16 @@ class Settings(ClusterSettings):
     )
 
     private_key_file: Path | None = setting(
-        None, TLS, "The private key of https addresses (PEM).", kind=SettingKind.FILE
+        None, TLS, "The private key of https addresses (PEM).", kind=Kind.FILE
     )
     certificate_file: Path | None = setting(
-        None, TLS, "The certificate chain of https addresses (PEM).", kind=SettingKind.FILE
+        None, TLS, "The certificate chain of https addresses (PEM).", kind=Kind.FILE
     )
     keystore: Path | None = setting(
-        None, TLS, "A PKCS12 file with key and certificate, instead of the two PEM files.", kind=SettingKind.FILE
+        None,
+        TLS,
+        "A PKCS12 file with key and certificate, instead of the two PEM files.",
+        kind=Kind.FILE,
     )
     keystore_pass: str = setting("changeit", TLS, "The password of the keystore.", secret=True)
     keystore_type: str = setting("PKCS12", TLS, "The format of the keystore: only PKCS12 is supported.")
@@ -253,7 +256,7 @@ class Settings(ClusterSettings):
         None,
         TLS,
         "Certificate authorities (PEM): clients of https addresses must present a certificate from one.",
-        kind=SettingKind.FILE,
+        kind=Kind.FILE,
     )
 
     enable_grpc_api: bool = setting(True, GRPC, "Serve gRPC; false: do not bind its two ports.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from modelserver.models.settings.address import Address
-from modelserver.models.settings.key import Key, SettingKind
+from modelserver.models.settings.key import Key, Kind
 from modelserver.models.settings.model_defaults import parse_models
 
 if TYPE_CHECKING:
@@ -149,22 +149,22 @@ def _compiled(key: Key, pattern: str, flags: int = 0) -> re.Pattern[str]:
         raise ValueError(f"{_needed(key)} ({error})") from None
 
 
-_EMPTY_IS_A_VALUE = (SettingKind.LOAD_LIST, SettingKind.MODELS, SettingKind.URL_PATTERNS)
-_CONVERTERS: dict[SettingKind, Callable[[Key, str, Path], object]] = {
-    SettingKind.BOOLEAN: lambda _, text, __: text.lower() == "true",
-    SettingKind.INTEGER: _integer,
-    SettingKind.NUMBER: _number,
-    SettingKind.TEXT: lambda _, text, __: text,
-    SettingKind.CHOICE: _choice,
-    SettingKind.COUNT: lambda key, text, cwd: "auto" if text.lower() == "auto" else _integer(key, text, cwd),
-    SettingKind.ADDRESS: _address,
-    SettingKind.PATH: lambda _, text, cwd: cwd / text,
-    SettingKind.FILE: lambda key, text, cwd: _existing(key, cwd / text, os.path.isfile),
-    SettingKind.DIRECTORY: lambda key, text, cwd: _existing(key, cwd / text, os.path.isdir),
-    SettingKind.STORE: _store,
-    SettingKind.REGEX: lambda key, text, _: _compiled(key, text),
-    SettingKind.URL_PATTERNS: _url_patterns,
-    SettingKind.LOAD_LIST: _load_list,
-    SettingKind.JSON: _json,
-    SettingKind.MODELS: _models,
+_EMPTY_IS_A_VALUE = (Kind.LOAD_LIST, Kind.MODELS, Kind.URL_PATTERNS)
+_CONVERTERS: dict[Kind, Callable[[Key, str, Path], object]] = {
+    Kind.BOOLEAN: lambda _, text, __: text.lower() == "true",
+    Kind.INTEGER: _integer,
+    Kind.NUMBER: _number,
+    Kind.TEXT: lambda _, text, __: text,
+    Kind.CHOICE: _choice,
+    Kind.COUNT: lambda key, text, cwd: "auto" if text.lower() == "auto" else _integer(key, text, cwd),
+    Kind.ADDRESS: _address,
+    Kind.PATH: lambda _, text, cwd: cwd / text,
+    Kind.FILE: lambda key, text, cwd: _existing(key, cwd / text, os.path.isfile),
+    Kind.DIRECTORY: lambda key, text, cwd: _existing(key, cwd / text, os.path.isdir),
+    Kind.STORE: _store,
+    Kind.REGEX: lambda key, text, _: _compiled(key, text),
+    Kind.URL_PATTERNS: _url_patterns,
+    Kind.LOAD_LIST: _load_list,
+    Kind.JSON: _json,
+    Kind.MODELS: _models,
 }
