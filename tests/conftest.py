@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib.util
+import logging
 import os
 import signal
 import venv
@@ -139,6 +140,16 @@ def interruptible_children() -> None:
     """What a shell runs in the background ignores SIGINT, and so would the commands that tests interrupt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def restored_log() -> Iterator[None]:
+    """The server's logger is as it was before the test: others read what it logs."""
+    logger = logging.getLogger("modelserver")
+    before = logger.level, logger.propagate, logger.disabled
+    yield
+    level, logger.propagate, logger.disabled = before
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -114,14 +114,14 @@ def google(name: str = "models") -> Iterator[GoogleBucket]:
 
 
 class Hub:
-    """A hub with one repository: what huggingface_hub asks of it. ``told`` are the tokens that came."""
+    """A hub with one repository: what huggingface_hub asks of it. ``tokens`` are those that clients sent."""
 
     repository = "owner/tiny"
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.digests: dict[str, str] = {}
-        self.told: set[str] = set()
+        self.tokens: set[str] = set()
         self.url = ""
 
     @property
@@ -179,7 +179,7 @@ class Container:
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
-        self.told: set[str] = set()
+        self.tokens: set[str] = set()
         self.url = ""
 
     @property
@@ -204,10 +204,10 @@ class Container:
             return 404, b"", {"x-ms-error-code": "BlobNotFound"}
         if headers.get("If-Match") not in (None, etag := f'"{zlib.crc32(content)}"'):
             return 412, b"", {"x-ms-error-code": "ConditionNotMet"}
-        told = {"ETag": etag, "Last-Modified": _LONG_AGO, "x-ms-blob-type": "BlockBlob"}
+        headers = {"ETag": etag, "Last-Modified": _LONG_AGO, "x-ms-blob-type": "BlockBlob"}
         if not headers.get("x-ms-range"):
-            told["Content-MD5"] = _md5(content)
-        return 200, content, told
+            headers["Content-MD5"] = _md5(content)
+        return 200, content, headers
 
     def _list(self, prefix: str, delimiter: str | None) -> bytes:
         entries: dict[str, str] = {}
@@ -253,7 +253,7 @@ def _listening(
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            made.told.add(self.headers.get("Authorization", ""))
+            made.tokens.add(self.headers.get("Authorization", ""))
             url = urlsplit(self.path)
             status, body, headers = answer(unquote(url.path), dict(parse_qsl(url.query)), self.headers)
             span = self.headers.get("Range") or self.headers.get("x-ms-range") or ""

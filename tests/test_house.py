@@ -263,7 +263,6 @@ def test_handler_methods_are_described(name: str) -> None:
 
 # Sizes
 
-_MOST_LINES = 50
 _SMALL = 60
 
 
@@ -274,23 +273,6 @@ def lines_by_file() -> dict[str, int]:
         for package, root in _PACKAGES.items()
         for path in (root / package).rglob("*.py")
     }
-
-
-def test_functions_are_short() -> None:
-    """A function has at most 50 lines; those that are longer today do not grow."""
-    longest = {
-        "app/modelserver/engine/pools/worker.py _live": 53,
-        "app/modelserver/ext/triton/statistics.py statistics_of": 52,
-    }
-    lengths = {
-        f"{path.relative_to(_ROOT).as_posix()} {function.name}": function.end_lineno - function.lineno + 1
-        for package, root in _PACKAGES.items()
-        for path in (root / package).rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.end_lineno is not None
-    }
-
-    assert {name: lines for name, lines in lengths.items() if lines > longest.get(name, _MOST_LINES)} == {}
 
 
 def test_modules_have_their_tests() -> None:

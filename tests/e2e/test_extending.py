@@ -20,7 +20,7 @@ ROW = BLOCKS["docs/extending.md: The row: python 1"].text
 COMMAND = f"""
 import os, sys
 from modelserver.ext import EXTENSIONS
-from modelserver.extension import Row
+from modelserver.extension import ExtensionRow
 from modelserver.run import cli
 table = {{{ROW.replace("modelserver.ext.batch_sizes", "batch_sizes")}}}
 sys.exit(cli.main(sys.argv[1:], {{**EXTENSIONS, **table}}))

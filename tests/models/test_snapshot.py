@@ -107,7 +107,7 @@ def test_snapshot_of_torchserve_is_read() -> None:
     )
 
 
-def test_what_was_registered_is_kept() -> None:
+def test_what_was_registered_is_written() -> None:
     """Handler override, policy, numbers of workers and a split that was asked for come back."""
     registration = Registration(url="noop.mar", handler="mine.py:f", split_instances="true")
     (back,) = restored(
@@ -125,15 +125,15 @@ def test_what_was_registered_is_kept() -> None:
     assert (back.batch_size, back.max_batch_delay, back.min_workers, back.max_workers) == (8, 50, 2, 3)
 
 
-@pytest.mark.parametrize(("source", "is_kept"), [(REGISTER, True), (SNAPSHOT, True), (YAML, False)])
-def test_own_options_are_kept_if_they_were_registered(source: str, is_kept: bool) -> None:
+@pytest.mark.parametrize(("source", "is_written"), [(REGISTER, True), (SNAPSHOT, True), (YAML, False)])
+def test_own_options_are_written_if_they_were_registered(source: str, is_written: bool) -> None:
     """What the archive says is not written down: it may change there."""
     own = {"autoscale": False, "autoscale_up_pause": 600, "max_worker_memory": 1 << 33}
     model = version()
     model.options = model.options.changed(own, source)
     (back,) = restored(model)
 
-    assert {name: getattr(back, name) for name in own} == (own if is_kept else dict.fromkeys(own))
+    assert {name: getattr(back, name) for name in own} == (own if is_written else dict.fromkeys(own))
 
 
 def test_words_of_kserve_are_kept() -> None:

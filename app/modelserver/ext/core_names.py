@@ -76,7 +76,7 @@ NAMES: Final[Mapping[str, str]] = {
         "ResourceNotFound ServiceUnavailable StartFailed WorkerDied WorkflowFailed "
         "WorkflowNotFound"
     ),
-    "extension": "Endpoints Host Row Rpc",
+    "extension": "Endpoints Host ExtensionRow Rpc",
     "models.archives.incoming": "AS_USUAL Transfer failed",
     "models.archives.sources": "Located locate",
     "models.archives.store": "SUFFIXES",

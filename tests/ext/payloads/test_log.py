@@ -198,12 +198,12 @@ async def test_events_are_sent_over_https(tmp_path: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(chain, key)
     with sink_server(tls) as sink:
-        for given, outcome in (
+        for values, outcome in (
             ({"payload_log_ca_file": authority.file}, "sent"),
             ({"payload_log_skip_verify": True}, "sent"),
             ({}, "failed"),
         ):
-            log = PayloadLog.of(Settings(payload_log_url=sink.url, **given))
+            log = PayloadLog.of(Settings(payload_log_url=sink.url, **values))
             assert log is not None
             log.start()
             log.put(event())

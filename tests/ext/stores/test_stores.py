@@ -152,7 +152,7 @@ def test_files_of_a_hub_are_read(repository: Hub) -> None:
     assert sorted(opened("hf://owner/tiny").names()) == [("config", True), ("x.mar", False)]
     (small,) = opened("hf://owner/tiny/config").items()
     assert (small.name, small.checksum) == ("a.json", ("git", hashlib.sha1(b"blob 2\0{}").hexdigest()))
-    assert f"Bearer {SECRETS[2]}" in repository.told
+    assert f"Bearer {SECRETS[2]}" in repository.tokens
     repository.files["x.mar"] = b"other"
     with pytest.raises(Changed):
         store.read(item, 0, 5)

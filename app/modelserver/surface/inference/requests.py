@@ -10,10 +10,10 @@ from modelserver.engine.batching.queue import ImmediateKey
 from modelserver.engine.batching.request import Request, SequencedRequest
 from modelserver.engine.wire.messages import Row
 from modelserver.surface.inference.sequences import (
-    given_id,
+    headers_by_name,
     pack_headers,
     read_sequence,
-    said_in,
+    sequence_id_of,
     unpack_headers,
 )
 
@@ -76,7 +76,7 @@ def home_of_sequence(
     names = model.sequence_headers
     if names is None:
         return model
-    sequence_id = given_id(said_in(unpack_headers(headers_of(parsed, packed))), names)
+    sequence_id = sequence_id_of(headers_by_name(unpack_headers(headers_of(parsed, packed))), names)
     return traffic.home(sequence_id, model) if sequence_id else model
 
 

@@ -31,12 +31,12 @@ pack_headers = msgspec.msgpack.Encoder().encode
 def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, bytes]:
     """The mark in the headers (msgpack of [[name, value], ...]), and the headers for the handler."""
     headers = unpack_headers(packed)
-    said = said_in(headers)
-    starts = _is_true(said.get(names.start.lower().encode()))
-    ends = _is_true(said.get(names.end.lower().encode()))
-    given = given_id(said, names)
-    if given:
-        return SequenceMark(given, starts, ends), packed
+    by_name = headers_by_name(headers)
+    starts = _is_true(by_name.get(names.start.lower().encode()))
+    ends = _is_true(by_name.get(names.end.lower().encode()))
+    named = sequence_id_of(by_name, names)
+    if named:
+        return SequenceMark(named, starts, ends), packed
     # Not the cheaper ids of requests, which can be guessed from one another.
     sequence_id = f"ts-seq-{uuid.uuid4()}"
     own = {names.id.encode(): sequence_id.encode(), names.start.encode(): b"true"}
@@ -45,14 +45,14 @@ def read_sequence(packed: bytes, names: SequenceHeaders) -> tuple[SequenceMark, 
     return SequenceMark(sequence_id, True, ends), pack_headers([*seen, *own.items()])
 
 
-def said_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """The headers by their names in lower case."""
     return {name.lower(): value.strip() for name, value in headers}
 
 
-def given_id(said: Mapping[bytes, bytes], names: SequenceHeaders) -> str:
+def sequence_id_of(by_name: Mapping[bytes, bytes], names: SequenceHeaders) -> str:
     """The id of the sequence that the client names; empty if it names none."""
-    return said.get(names.id.lower().encode(), b"").decode("latin-1")
+    return by_name.get(names.id.lower().encode(), b"").decode("latin-1")
 
 
 def sequence_headers(
@@ -61,11 +61,11 @@ def sequence_headers(
     """The sequence headers of an answer, without those among the handler's ``own``."""
     if not isinstance(request, SequencedRequest):
         return []
-    told = {names.id: request.mark.id}
+    headers = {names.id: request.mark.id}
     if request.is_first:
-        told[names.start] = "true"
-    said = {name.lower() for name, _ in own}
-    return [(name, value) for name, value in told.items() if name.lower() not in said]
+        headers[names.start] = "true"
+    own_names = {name.lower() for name, _ in own}
+    return [(name, value) for name, value in headers.items() if name.lower() not in own_names]
 
 
 def _is_true(value: bytes | None) -> bool:

@@ -1,0 +1,263 @@
+"""The limits of the house: lines by room, sizes of classes and functions, and words that names do not have.
+
+A limit that is not reached yet has a table of exceptions; these only get fewer and lower.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROOT: Final = Path(__file__).parents[1]
+_CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
+
+# Lines of code: without blank lines, comments and docstrings. The core's goal is 20,000, that of all 46,000.
+_MOST_CORE: Final = 25_000
+_MOST_OF_AN_EXTENSION: Final = 3_000
+_MOST_IN_ALL: Final = 54_600
+_MOST_OF_BENCHMARKS: Final = 5_020
+# All lines of tests; the goal is 80,000.
+_MOST_OF_TESTS: Final = 110_900
+
+_MOST_METHODS: Final = 15
+_MOST_ATTRIBUTES: Final = 20
+_MOST_ARGUMENTS: Final = 10
+_MOST_LINES: Final = 50
+
+# Participles that say nothing of what the thing is.
+_WORDS: Final = frozenset(
+    {
+        "asked",
+        "begun",
+        "found",
+        "given",
+        "kept",
+        "said",
+        "shown",
+        "theirs",
+        "told",
+        "wanted",
+    }
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def parsed(folder: str) -> dict[Path, ast.Module]:
+    """The files below a folder of the project, by their paths in it."""
+    return {
+        path.relative_to(_ROOT): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((_ROOT / folder).rglob("*.py"))
+    }
+
+
+def product() -> dict[Path, ast.Module]:
+    """The files of both packages."""
+    return parsed("app") | parsed("handlers")
+
+
+def docstring_of(node: ast.AST) -> ast.Expr | None:
+    """The docstring of a module, class or function, if it has one."""
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) and body else None
+    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return first if is_text and isinstance(first.value.value, str) else None
+
+
+def code_lines(path: Path, tree: ast.Module) -> int:
+    """The lines of a file that have code."""
+    text = (_ROOT / path).read_text(encoding="utf-8")
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.string.strip() and token.type != tokenize.COMMENT:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        docstring = docstring_of(node)
+        if docstring is not None:
+            lines -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def lines_by_room() -> Counter[str]:
+    """The lines of code of each room, of each extension (``ext/NAME``), and of the handlers."""
+    counts: Counter[str] = Counter()
+    for path, tree in product().items():
+        room, *rest = path.with_suffix("").parts[2:] if path.parts[0] == "app" else ("handlers",)
+        counts[f"ext/{rest[0]}" if room == "ext" else room] += code_lines(path, tree)
+    return counts
+
+
+def public_methods(node: ast.ClassDef) -> int:
+    """How many methods and properties others may use."""
+    return len({each.name for each in node.body if isinstance(each, Function) and each.name[0] != "_"})
+
+
+def attributes(node: ast.ClassDef) -> int:
+    """How many attributes its methods set."""
+    return len(
+        {
+            each.attr
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and isinstance(each.value, ast.Name)
+            and each.value.id == "self"
+        }
+    )
+
+
+def arguments(node: ast.ClassDef) -> int:
+    """How many its constructor has."""
+    makers = [each for each in node.body if isinstance(each, Function) and each.name == "__init__"]
+    return max((len(each.args.args) + len(each.args.kwonlyargs) - 1 for each in makers), default=0)
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """The names that a file gives to variables, attributes, parameters, functions and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, Function | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+# Lines
+
+
+def test_each_room_keeps_its_budget() -> None:
+    """What does not fit takes something away first."""
+    counts = lines_by_room()
+    extensions = {room: lines for room, lines in counts.items() if room.startswith("ext/")}
+
+    assert sum(counts[room] for room in _CORE) <= _MOST_CORE
+    assert {room: lines for room, lines in extensions.items() if lines > _MOST_OF_AN_EXTENSION} == {}
+    assert counts.total() <= _MOST_IN_ALL
+
+
+def test_benchmarks_keep_their_budget() -> None:
+    """They reproduce the published figures, and nothing else."""
+    assert sum(code_lines(path, tree) for path, tree in parsed("benchmarks").items()) <= _MOST_OF_BENCHMARKS
+
+
+def test_tests_keep_their_budget() -> None:
+    """A new test that does not fit replaces others."""
+    lines = sum(len((_ROOT / path).read_text(encoding="utf-8").splitlines()) for path in parsed("tests"))
+
+    assert lines <= _MOST_OF_TESTS
+
+
+# Sizes
+
+# Public methods and attributes of classes above the limits.
+_LARGER_CLASSES: Final[dict[str, tuple[int, int]]] = {
+    "app/modelserver/extension.py Host": (16, 0),
+    # TorchServe's.
+    "handlers/modelserver_handlers/context.py Context": (18, 14),
+}
+
+
+def test_classes_are_small() -> None:
+    """At most 15 public methods and 20 attributes; those that have more today get no more."""
+    larger = {}
+    for path, tree in product().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                size = (public_methods(node), attributes(node))
+                if size[0] > _MOST_METHODS or size[1] > _MOST_ATTRIBUTES:
+                    larger[f"{path.as_posix()} {node.name}"] = size
+
+    assert larger == _LARGER_CLASSES
+
+
+def test_constructors_have_few_arguments() -> None:
+    """At most 10."""
+    classes = [
+        (path, node)
+        for path, tree in product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+    assert [f"{path} {node.name}" for path, node in classes if arguments(node) > _MOST_ARGUMENTS] == []
+
+
+def test_functions_are_short() -> None:
+    """At most 50 lines, the docstring not counted."""
+    longer = {}
+    for path, tree in product().items():
+        for node in ast.walk(tree):
+            if isinstance(node, Function) and node.end_lineno is not None:
+                docstring = docstring_of(node)
+                described = 0
+                if docstring is not None and docstring.end_lineno is not None:
+                    described = docstring.end_lineno - docstring.lineno + 1
+                lines = node.end_lineno - node.lineno + 1 - described
+                if lines > _MOST_LINES:
+                    longer[f"{path.as_posix()} {node.name}"] = lines
+
+    assert longer == {}
+
+
+# Words
+
+# Class names that several modules have, each for its own thing.
+_SHARED_NAMES: Final = {
+    "Answer": "of a worker; what tests of users get",
+    "Extension": "the class that opens an extension, one in each",
+    "LastError": "counted; in the documents of the API",
+    "Loaded": "a message of workers; in the documents of the API",
+    "Manifest": "of archives; as TorchServe's package has it",
+    "Promotion": "a plan; in the documents of the API",
+    "Replacement": "of a version; in the documents of the API",
+    "Shadowing": "a plan; in the documents of the API",
+}
+# Fields of the API, and HTTP's and gRPC's own words.
+_OTHERS_NAMES: Final = {"asked", "wanted", "not_found"}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """A public name is that of one class, unless it is listed with the reason."""
+    modules: dict[str, list[str]] = defaultdict(list)
+    for path, tree in product().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules[node.name].append(path.as_posix())
+
+    assert {
+        name: where for name, where in modules.items() if len(where) > 1 and name not in _SHARED_NAMES
+    } == {}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("app", "handlers", "benchmarks", "examples"),
+        *(f"tests/{room}" for room in ("engine", "ext", "handlers", "models", "run", "surface", "tools")),
+    ],
+)
+def test_names_are_nouns_and_verbs(folder: str) -> None:
+    """None has a participle that says nothing of what the thing is."""
+    wrong = {
+        f"{path.as_posix()} {name}"
+        for path, tree in parsed(folder).items()
+        for name in names(tree)
+        if name.lower().strip("_") not in _OTHERS_NAMES and not name.startswith("test_")
+        if _WORDS.intersection(name.lower().strip("_").split("_"))
+    }
+
+    assert sorted(wrong) == []
