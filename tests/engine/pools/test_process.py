@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.engine.pools.conftest import Conversation
-from tests.waiting import is_alive, until
+from tests.waiting import gone, is_alive, until
 
 from modelserver.engine.pools.memory_kills import NOTICED, MemoryKills
 from modelserver.engine.pools.process import describe_exit
@@ -181,7 +181,8 @@ async def test_what_a_handler_left_ends_with_its_worker(
 
     assert (parent == os.getpid()) is not forked
     assert how in {"was killed by SIGKILL", "exited with status 3"}
-    assert not is_alive(int(talk.process.last_output()))
+    # A killed process is there until the system has ended it.
+    await gone(int(talk.process.last_output()))
 
 
 async def test_what_is_not_the_workers_lives_on(tmp_path: Path) -> None:
