@@ -202,7 +202,7 @@ async def test_descendants_end_with_the_worker(stage: Stage) -> None:
     task = await stage.run("setsid sleep 61 & setsid sh -c 'sleep 62; :' & echo $!; sleep 0.2")
     out, _, ended = await stage.output_until_end()
     assert ended.code == 0
-    assert not is_alive(int(out))
+    await gone(int(out))
     await task
 
 
@@ -406,5 +406,5 @@ async def test_next_agent_ends_what_a_killed_one_left(
     task = await stage.run("true")
     # Before its own worker starts.
     await stage.server.next(WorkerStarted)
-    assert not is_alive(descendant)
+    await gone(descendant)
     await task
