@@ -36,7 +36,7 @@ CHECKS = (
 )
 # All values that a schema names, and many examples, take minutes.
 LONG = bool(os.environ.get("MODELSERVER_LONG_TESTS"))
-EXAMPLES = 20 if LONG else 5
+EXAMPLES = 20 if LONG else 8
 PHASES = "examples,coverage,fuzzing" if LONG else "examples,fuzzing"
 # The name that the documents' examples ask for.
 MODEL = "resnet-152"

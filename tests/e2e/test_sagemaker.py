@@ -153,9 +153,6 @@ def toolkit_packages():
 
 
 @pytest.mark.slow  # fetches the toolkit, and imports it
-@pytest.mark.skipif(
-    not os.environ.get("MODELSERVER_LONG_TESTS"), reason="needs PyPI: only with MODELSERVER_LONG_TESTS=1"
-)
 @pytest.mark.timeout(400)
 def test_the_toolkit_itself(tmp_path, started):
     """PyPI's sagemaker-pytorch-inference, unmodified, starts the server, finds its process, and its handler

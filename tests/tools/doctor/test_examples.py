@@ -56,7 +56,7 @@ _PICTURES = read_samples([_EXAMPLES / "mnist" / "digit-2.png", _EXAMPLES / "dete
 # The detector is packed without its weights: each worker makes some.
 _WARNINGS = {"resnet152": {"bad-row-retried", "empty-body"}, "detector": {"workers-differ"}}
 # The others take minutes: only with MODELSERVER_LONG_TESTS=1.
-_ALWAYS = {"mnist", "rollouts"}
+_ALWAYS = {"mnist", "rollouts", "streaming", "tabular"}
 # Two hundred calls take long, so that memory is watched in one of them.
 _WATCHED = {"rollouts"}
 _NUMBERS = [InputRow("a", b"[1.0, 2.0]", JSON), InputRow("b", b"[0.5, -1.0]", JSON)]
