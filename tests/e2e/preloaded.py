@@ -44,6 +44,7 @@ _IMPORTED = (
         "modelserver.ext.recording.routes",
         "modelserver.ext.rollout.routes",
         "modelserver.ext.triton.routes",
+        "modelserver.ext.triton.rpcs",
         "modelserver.ext.workflows.routes",
     ),
     *("modelserver.ext.workflows.run", "pynvml", "pydantic.v1"),

@@ -33,8 +33,8 @@ HURRIED = f"""
 import sys
 if {{"modelserver", "modelserver.ext.frontends"}} & set(sys.orig_argv):
     from modelserver.surface.http import connection
-    patient = connection.Listener.__init__
-    connection.Listener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
+    patient = connection.HttpListener.__init__
+    connection.HttpListener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
     connection.check_regularly.__defaults__ = (0.5,)
 """
 SIZE = 6_000_000  # bytes; more than the system holds for a connection
