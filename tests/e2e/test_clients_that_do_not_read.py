@@ -33,8 +33,9 @@ HURRIED = f"""
 import sys
 if {{"modelserver", "modelserver.ext.frontends"}} & set(sys.orig_argv):
     from modelserver.surface.http import connection
-    patient = connection.HttpListener.__init__
-    connection.HttpListener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
+    listener = connection.HttpListener
+    patient = listener.__init__
+    listener.__init__ = lambda *args, **more: patient(*args, send_timeout={SEND_TIMEOUT}, **more)
     connection.check_regularly.__defaults__ = (0.5,)
 """
 SIZE = 6_000_000  # bytes; more than the system holds for a connection
