@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
-from modelserver.engine.wire.greeting import Invitation
+from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,

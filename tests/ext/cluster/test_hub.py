@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.waiting import until
 
-from modelserver.engine.wire.greeting import CHALLENGE, CONFIRMATION, RESPONSE, invite, respond
 from modelserver.ext.cluster import hub as hub_module
+from modelserver.ext.cluster.greeting import CHALLENGE, CONFIRMATION, RESPONSE, invite, respond
 from modelserver.ext.cluster.hub import Hub, first_certificate
 from modelserver.ext.cluster.node.dial import dial_streams
 from modelserver.surface.tls.throwaway import make_certificate

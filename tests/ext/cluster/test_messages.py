@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.greeting import invite
 from modelserver.engine.wire.messages import Load, Recalled
+from modelserver.ext.cluster.greeting import invite
 from modelserver.ext.cluster.messages import (
     MAX_MESSAGE,
     Alive,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelserver.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive, find_archive, read_archive
+from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.models.archives.urls import UrlPolicy
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 from starlette.responses import Response
 from tests.documents import exactly, schema_of
 
-from modelserver.errors import ModelServerError, WorkflowNotFound
+from modelserver.errors import ModelServerError
+from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.ext.workflows.specification import NodeOptions, NodeSpec
 from modelserver.models.version import SavedWorkflow

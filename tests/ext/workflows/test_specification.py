@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelserver.errors import InvalidDag, InvalidWorkflow
+from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
 from modelserver.ext.workflows.specification import (
     MAX_NODES,
     NodeOptions,

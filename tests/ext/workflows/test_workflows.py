@@ -11,9 +11,10 @@ import pytest
 from tests.models import doubles
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.errors import Conflict, InvalidModel, InvalidWorkflow, WorkflowFailed, WorkflowNotFound
+from modelserver.errors import Conflict, InvalidModel
 from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.workflows.archive import ArchiveContents
+from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.specification import parse_specification
 from modelserver.ext.workflows.workflows import Workflows
 from modelserver.models.options.resolve import Registration

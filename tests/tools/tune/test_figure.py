@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.simulation.figures import percentile
+from modelserver.ext.console.simulation.figures import percentile
 from modelserver.tools.tune.figure import LoadRun, TimedAnswer, batch_costs, fit_line, summed_up
 
 

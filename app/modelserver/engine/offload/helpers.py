@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 
-from modelserver import errors
 from modelserver.engine.offload.calls import (
     CallEnded,
     HelperClosed,
@@ -101,7 +100,7 @@ class Helpers:
         if ended.error == MemoryError.__name__:
             self._end()
             raise self._refusal("Reading it needs more memory than is allowed.")
-        kind = getattr(errors, ended.error, None)
+        kind = _error_of(ended.error, ModelServerError)
         if kind is None:
             _log.error("Failure in a helper process:\n%s", ended.text)
             raise InternalError()
@@ -156,6 +155,14 @@ class Helpers:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _error_of(name: str, base: type[ModelServerError]) -> type[ModelServerError] | None:
+    """The error of this name; extensions have some of their own."""
+    if base.__name__ == name:
+        return base
+    kinds = (_error_of(name, kind) for kind in base.__subclasses__())
+    return next(filter(None, kinds), None)
 
 
 class _Helper:

@@ -1,7 +1,7 @@
 """The workers' address: agents and workers of other machines connect to it, each with a ticket for one use.
 
 Nothing that an unknown peer sends is decoded: it has the greeting's fixed number of bytes and a few seconds
-to prove that it has a ticket (see :mod:`modelserver.engine.wire.greeting`), and only so many may try at once.
+to prove that it has a ticket (see :mod:`modelserver.ext.cluster.greeting`), and only so many may try at once.
 When there are more, the oldest of the address with the most has to go, so that whoever has a ticket can get
 in.
 """
@@ -16,7 +16,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from modelserver.engine.wire.greeting import (
+from modelserver.ext.cluster.greeting import (
     RESPONSE,
     GreetingError,
     Invitation,

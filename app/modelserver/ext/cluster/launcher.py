@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from modelserver.engine.pools.spec import OnLost, OnMessage, Process, Ranks, WorkerSpec
-    from modelserver.engine.wire.greeting import Invitation
     from modelserver.engine.wire.messages import ToServer
+    from modelserver.ext.cluster.greeting import Invitation
     from modelserver.ext.cluster.hub import Hub
     from modelserver.ext.cluster.messages import Present
     from modelserver.ext.cluster.packing import Packed

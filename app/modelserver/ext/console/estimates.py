@@ -15,12 +15,12 @@ from msgspec import Meta
 
 from modelserver.engine.batching.policies import make_policy
 from modelserver.engine.offload.helpers import Helpers
-from modelserver.engine.simulation.costs import Cost, fit
-from modelserver.engine.simulation.engine import SimulatedServer, Simulation
-from modelserver.engine.simulation.figures import summarize
 from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval  # noqa: TC001 - read at run time
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
+from modelserver.ext.console.simulation.costs import Cost, fit
+from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
+from modelserver.ext.console.simulation.figures import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

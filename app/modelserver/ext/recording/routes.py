@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response, StreamingResponse
 
@@ -13,7 +13,7 @@ from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.recording.recorder import LiveRecording, RecordingOptions
 from modelserver.surface.api.application import BINARY
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import Status, optional
+from modelserver.surface.api.models import Status
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -28,11 +28,13 @@ PATH = "/recording"
 class RecordQuery(BaseModel):
     """What is recorded, and how long."""
 
-    model: Annotated[str, optional("A model or workflow to record; may be repeated. By default all.")]
-    header: Annotated[str, optional("A request header to record, too; may be repeated.")]
-    sample: Annotated[float, optional("The share of requests to record.")]
-    seconds: Annotated[float, optional("When to end.")]
-    requests: Annotated[int, optional("After how many requests to end.")]
+    model: Annotated[
+        str, Field(None, description="A model or workflow to record; may be repeated. By default all.")
+    ]
+    header: Annotated[str, Field(None, description="A request header to record, too; may be repeated.")]
+    sample: Annotated[float, Field(None, description="The share of requests to record.")]
+    seconds: Annotated[float, Field(None, description="When to end.")]
+    requests: Annotated[int, Field(None, description="After how many requests to end.")]
 
 
 def add_recording(app: Application, registry: Registry, recorder: Recorder) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import Required, TypedDict
 from modelserver.ext.rollout.latencies import milliseconds
 from modelserver.ext.rollout.router import traffic_of
 from modelserver.surface.api.application import JsonBody
-from modelserver.surface.api.models import Count, Percent, Promotion, Share, about
+from modelserver.surface.api.models import Promotion  # noqa: TC001 - pydantic reads annotations at run time
 from modelserver.surface.api.parameters import read_json
 from modelserver.surface.http.answers import JSON, pretty
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
 
+_Count = Annotated[int, Field(ge=0)]
+_Percent = Annotated[float, Field(ge=0, le=100)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+
 
 class Shadowing(TypedDict, total=False):
     """A version that gets copies."""
 
-    percent: Required[Annotated[Percent, about("Of the requests that other versions answer.")]]
+    percent: Required[Annotated[_Percent, Field(description="Of the requests that other versions answer.")]]
     compare: Annotated[Literal["exact", "numeric", "top1"], Field(json_schema_extra={"default": "exact"})]
     tolerance: Annotated[float, Field(ge=0, description="With numeric; by default 0.00001.")]
 
@@ -38,24 +42,26 @@ class Promoting(TypedDict, total=False):
     after: Annotated[
         int, Field(ge=1, description="Answers before a step.", json_schema_extra={"default": 10000})
     ]
-    agreement: Annotated[Share, about("The least share of compared answers that agree.")]
-    p99_ratio: Annotated[float, about("The most that its 99th percentile may be of the other's.")]
-    errors: Annotated[Share, about("The largest share of its answers that may have failed.")]
-    steps: Annotated[list[Percent], about("The weights; by default 1, 5, 25, 50, 100.")]
-    version: Annotated[str, about("The version; needed only if there are several beside the base.")]
+    agreement: Annotated[_Share, Field(description="The least share of compared answers that agree.")]
+    p99_ratio: Annotated[float, Field(description="The most that its 99th percentile may be of the other's.")]
+    errors: Annotated[_Share, Field(description="The largest share of its answers that may have failed.")]
+    steps: Annotated[list[_Percent], Field(description="The weights; by default 1, 5, 25, 50, 100.")]
+    version: Annotated[
+        str, Field(description="The version; needed only if there are several beside the base.")
+    ]
     dry_run: Annotated[
         bool, Field(description="Only say what would be done.", json_schema_extra={"default": False})
     ]
 
 
 _Weights = Annotated[
-    dict[str, Percent],
-    about("Percent of the requests that name no version, by version; together 100."),
+    dict[str, _Percent],
+    Field(description="Percent of the requests that name no version, by version; together 100."),
 ]
-_Sticky = Annotated[str, about("A header: requests with the same value go to the same version.")]
+_Sticky = Annotated[str, Field(description="A header: requests with the same value go to the same version.")]
 _Shadows = Annotated[
     dict[str, Shadowing],
-    about("Versions that get copies of requests, whose answers are compared."),
+    Field(description="Versions that get copies of requests, whose answers are compared."),
 ]
 
 
@@ -72,13 +78,18 @@ class Traffic(TypedDict, total=False):
     """What was asked for, and what holds now."""
 
     modelName: Required[str]
-    default: Required[Annotated[str, about("The default version, which gets everything without weights.")]]
+    default: Required[
+        Annotated[str, Field(description="The default version, which gets everything without weights.")]
+    ]
     weights: _Weights
     sticky: _Sticky
     shadow: _Shadows
     promote: Promoting
     effective: Required[
-        Annotated[dict[str, Percent], about("What each version gets now: nothing without a ready worker.")]
+        Annotated[
+            dict[str, _Percent],
+            Field(description="What each version gets now: nothing without a ready worker."),
+        ]
     ]
     promotion: Promotion
 
@@ -115,7 +126,7 @@ class DifferenceDescription(TypedDict, total=False):
     requestId: str
     reason: str
     status: Both[int]
-    latency: Annotated[Both[float], about("Milliseconds.")]
+    latency: Annotated[Both[float], Field(description="Milliseconds.")]
     batchId: Both[str]
     batchSize: Both[int]
     bodies: Bodies
@@ -124,23 +135,23 @@ class DifferenceDescription(TypedDict, total=False):
 class ShadowDescription(TypedDict, total=False):
     """How the answers of a shadow compare."""
 
-    percent: Percent
+    percent: _Percent
     compare: str
     tolerance: float
-    waiting: Annotated[Count, about("Copies that wait to be sent.")]
-    copies: Annotated[dict[str, Count], about("Copies by what became of them.")]
-    failed: Annotated[Count, about("Copies that failed although the primary did not.")]
-    agreement: Annotated[Share, about("The share of compared answers that agreed.")]
-    latency: Annotated[Both[Percentiles], about("Milliseconds.")]
-    batchSize: Annotated[Both[float], about("The mean.")]
-    differences: Annotated[list[DifferenceDescription], about("The last ones, the newest first.")]
+    waiting: Annotated[_Count, Field(description="Copies that wait to be sent.")]
+    copies: Annotated[dict[str, _Count], Field(description="Copies by what became of them.")]
+    failed: Annotated[_Count, Field(description="Copies that failed although the primary did not.")]
+    agreement: Annotated[_Share, Field(description="The share of compared answers that agreed.")]
+    latency: Annotated[Both[Percentiles], Field(description="Milliseconds.")]
+    batchSize: Annotated[Both[float], Field(description="The mean.")]
+    differences: Annotated[list[DifferenceDescription], Field(description="The last ones, the newest first.")]
 
 
 class Shadows(TypedDict):
     """The shadows of a model."""
 
     modelName: str
-    shadows: Annotated[dict[str, ShadowDescription], about("By version.")]
+    shadows: Annotated[dict[str, ShadowDescription], Field(description="By version.")]
 
 
 def add_traffic(app: Application, registry: Registry, router: TrafficRouter) -> None:
@@ -164,7 +175,7 @@ def add_traffic(app: Application, registry: Registry, router: TrafficRouter) -> 
     text = "Which version gets which share of a model's requests."
     add(show, f"get {path}", "describeTraffic", text, Traffic, (404,))
     text = "Divide a model's requests among its versions, copy them to a shadow, promote a version."
-    request = Annotated[dict[str, Percent] | TrafficChange, Field(title="TrafficRequest")]
+    request = Annotated[dict[str, _Percent] | TrafficChange, Field(title="TrafficRequest")]
     body = JsonBody(request, "Weights by version alone, or the parts to change.", {"1.0": 90, "2.0": 10})
     add(change, f"put {path}", "changeTraffic", text, Traffic, (400, 404, 413), body=body)
     text = "Send all of a model's requests to its default version again."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from pydantic import Field
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
@@ -20,7 +21,7 @@ from modelserver.ext.triton.switches import (
     trace_settings,
 )
 from modelserver.surface.api.application import JsonBody
-from modelserver.surface.api.models import AnyObject, Error, Int64, Nothing, about
+from modelserver.surface.api.models import Error, Nothing
 from modelserver.surface.api.repository import is_near, read_object
 from modelserver.surface.api.routes import V2_VERSIONS
 
@@ -38,7 +39,7 @@ class TensorConfig(TypedDict):
 
     name: str
     data_type: str
-    dims: list[Int64]
+    dims: list[Annotated[int, Field(json_schema_extra={"format": "int64"})]]
 
 
 class V2Config(TypedDict, total=False):
@@ -50,11 +51,11 @@ class V2Config(TypedDict, total=False):
     max_batch_size: Required[int]
     input: Required[list[TensorConfig]]
     output: Required[list[TensorConfig]]
-    instance_group: Required[list[AnyObject]]
-    dynamic_batching: AnyObject
-    sequence_batching: AnyObject
-    model_transaction_policy: AnyObject
-    parameters: AnyObject
+    instance_group: Required[list[dict[str, Any]]]
+    dynamic_batching: dict[str, Any]
+    sequence_batching: dict[str, Any]
+    model_transaction_policy: dict[str, Any]
+    parameters: dict[str, Any]
 
 
 class Duration(TypedDict):
@@ -69,13 +70,13 @@ class VersionStatistics(TypedDict, total=False):
 
     name: Required[str]
     version: Required[str]
-    last_inference: Annotated[int, about("Milliseconds since 1970.")]
+    last_inference: Annotated[int, Field(description="Milliseconds since 1970.")]
     inference_count: Required[int]
     execution_count: Required[int]
     inference_stats: Required[dict[str, Duration]]
-    response_stats: AnyObject
-    batch_stats: list[AnyObject]
-    memory_usage: list[AnyObject]
+    response_stats: dict[str, Any]
+    batch_stats: list[dict[str, Any]]
+    memory_usage: list[dict[str, Any]]
 
 
 class V2Statistics(TypedDict):
@@ -193,7 +194,7 @@ def _add_cuda_memory(app: Application) -> None:
     add, base = app.section(_TAG), "/v2/cudasharedmemory"
     one = f"{base}/region/{{region}}"
     for path, name in ((base, "v2_cuda"), (one, "v2_cuda_region")):
-        add(status, f"get {path}/status", f"{name}_status", "An empty list.", list[AnyObject])
+        add(status, f"get {path}/status", f"{name}_status", "An empty list.", list[dict[str, Any]])
         add(unregister, f"post {path}/unregister", f"{name}_unregister", "Nothing to forget.", Nothing)
     add(
         register,
@@ -217,7 +218,7 @@ def _add_trace_settings(app: Application, registry: Registry) -> None:
         return JSONResponse(change_trace_settings(await read_object(request)))
 
     add = app.section(_TAG)
-    body = JsonBody(AnyObject, "Only OFF is possible.", {"trace_level": ["OFF"]})
+    body = JsonBody(dict[str, Any], "Only OFF is possible.", {"trace_level": ["OFF"]})
     one, unknown = "/v2/models/{name}", (404,)
     for path, prefix, errors in (("/v2", "v2_", ()), (one, "v2_model_", unknown)):
         path_, text = f"{path}/trace/setting", "Nothing is traced in Triton's way."
@@ -241,5 +242,5 @@ def _add_log_settings(app: Application) -> None:
     add, text = app.section(_TAG), "How much the server logs, in Triton's terms."
     add(show, "get /v2/logging", "v2_log", text, LogSettings)
     text, errors = "Change how much the server logs.", (400, 405, 413)
-    body = JsonBody(AnyObject, "What is to change.", {"log_verbose_level": 1})
+    body = JsonBody(dict[str, Any], "What is to change.", {"log_verbose_level": 1})
     add(change, "post /v2/logging", "v2_setLog", text, LogSettings, errors, body=body)

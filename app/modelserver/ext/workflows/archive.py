@@ -13,10 +13,11 @@ from uuid import uuid4
 import msgspec
 
 from modelserver.engine.offload.helpers import Helpers
-from modelserver.errors import InternalError, InvalidModel, InvalidWorkflow, ModelNotFound, WorkflowNotFound
+from modelserver.errors import InternalError, InvalidModel, ModelNotFound
+from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.ext.workflows.specification import Specification, parse_specification
 from modelserver.models.archives.sources import Located, locate
-from modelserver.models.archives.unpack import UnsafeEntryError, safe_parts, unpack
+from modelserver.models.archives.unpack import safe_parts, unpack
 from modelserver.models.archives.urls import leaves_its_place, scheme
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _text(folder: Path, name: str, what: str) -> str:
     """A file of the archive."""
     try:
         path = folder.joinpath(*safe_parts(name))
-    except UnsafeEntryError as error:
+    except ValueError as error:
         raise InvalidWorkflow(f"Invalid {what} {name[:200]!r} in {MANIFEST_PATH}: {error}.") from None
     if not path.is_file():
         raise InvalidWorkflow(f"The archive has no {name[:200]}.")

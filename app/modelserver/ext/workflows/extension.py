@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.errors import WorkflowNotFound
-from modelserver.surface.inference.routes import WORKFLOW
+from modelserver.ext.workflows.errors import WorkflowNotFound
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.workflows import Workflows
@@ -34,7 +33,7 @@ class Extension:
         host.routes("management", manage)
         host.routes("inference", infer)
         if workflows is None:
-            host.answer(WORKFLOW, _refuse)
+            host.answer("workflow", _refuse)
             return
 
         async def settle(grace: float) -> None:
@@ -42,7 +41,7 @@ class Extension:
             await workflows.settle(grace)
             workflows.close()
 
-        host.answer(WORKFLOW, workflows.serve)
+        host.answer("workflow", workflows.serve)
         host.restore(lambda: workflows.restore(host.notice))
         host.settle(settle)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import Response
 from typing_extensions import Required, TypedDict
 
-from modelserver.errors import BadRequest, MethodNotAllowed, WorkflowNotFound
+from modelserver.errors import BadRequest, MethodNotAllowed
+from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import ANY_METHOD, BINARY, JsonBody, Operation
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import Error, PageQuery, Status, about, optional
+from modelserver.surface.api.models import Error, PageQuery, Status
 from modelserver.surface.api.parameters import Parameters, one_page
 from modelserver.surface.http.answers import JSON, pretty
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 class WorkflowRequest(BaseModel):
     """A registration."""
 
-    url: Annotated[str, about("Archive in the workflow store, or a URL.")]
-    workflow_name: Annotated[str, optional("The workflow's name; by default the archive's.")]
-    response_timeout: Annotated[int, optional("Seconds that each node may take for a batch.")]
-    startup_timeout: Annotated[int, optional("Seconds that each node's worker may take to load.")]
+    url: Annotated[str, Field(description="Archive in the workflow store, or a URL.")]
+    workflow_name: Annotated[str, Field(None, description="The workflow's name; by default the archive's.")]
+    response_timeout: Annotated[int, Field(None, description="Seconds that each node may take for a batch.")]
+    startup_timeout: Annotated[
+        int, Field(None, description="Seconds that each node's worker may take to load.")
+    ]
 
 
 class WorkflowListEntry(TypedDict):
@@ -43,7 +46,7 @@ class WorkflowListEntry(TypedDict):
 class WorkflowList(TypedDict, total=False):
     """A page of the registered workflows."""
 
-    nextPageToken: Annotated[str, about("Where the next page begins; absent on the last.")]
+    nextPageToken: Annotated[str, Field(description="Where the next page begins; absent on the last.")]
     workflows: Required[list[WorkflowListEntry]]
 
 
@@ -51,10 +54,10 @@ class WorkflowNode(TypedDict, total=False):
     """A node."""
 
     name: Required[str]
-    model: Required[Annotated[str, about("The model that serves it.")]]
-    url: Annotated[str, about("Of the model's archive; absent for a function.")]
-    retryAttempts: Required[Annotated[int, about("How often a failed attempt is repeated.")]]
-    timeoutMs: Required[Annotated[int, about("Milliseconds that an attempt may take.")]]
+    model: Required[Annotated[str, Field(description="The model that serves it.")]]
+    url: Annotated[str, Field(description="Of the model's archive; absent for a function.")]
+    retryAttempts: Required[Annotated[int, Field(description="How often a failed attempt is repeated.")]]
+    timeoutMs: Required[Annotated[int, Field(description="Milliseconds that an attempt may take.")]]
 
 
 class WorkflowDescription(TypedDict):
@@ -62,11 +65,11 @@ class WorkflowDescription(TypedDict):
 
     workflowName: str
     workflowUrl: str
-    minWorkers: Annotated[int, about("Like the next three, for nodes that do not say otherwise.")]
+    minWorkers: Annotated[int, Field(description="Like the next three, for nodes that do not say otherwise.")]
     maxWorkers: int
     batchSize: int
-    maxBatchDelay: Annotated[int, about("Milliseconds.")]
-    workflowDag: Annotated[str, about("Each node with those after it.")]
+    maxBatchDelay: Annotated[int, Field(description="Milliseconds.")]
+    workflowDag: Annotated[str, Field(description="Each node with those after it.")]
     nodes: list[WorkflowNode]
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.errors import InvalidDag, InvalidModel, InvalidWorkflow
+from modelserver.errors import InvalidModel
+from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
 from modelserver.models.options.values import excerpt
 from modelserver.models.settings.key import LARGEST
 

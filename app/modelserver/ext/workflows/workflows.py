@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from modelserver.errors import (
     Conflict,
     InvalidModel,
-    InvalidWorkflow,
     ModelNotFound,
     ModelServerError,
     ModelVersionNotFound,
     ServiceUnavailable,
-    WorkflowFailed,
-    WorkflowNotFound,
 )
+from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.workflow import Workflow
 from modelserver.models.archives.urls import UrlPolicy
 from modelserver.models.registry import check_name

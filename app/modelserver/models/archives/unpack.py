@@ -80,7 +80,7 @@ class _Entry:
     open: Callable[[], IO[bytes]]
 
 
-class UnsafeEntryError(Exception):
+class UnsafeEntryError(ValueError):
     """A name that must not be written; the message is the rule."""
 
 

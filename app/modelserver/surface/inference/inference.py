@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, WorkflowNotFound
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.surface.http.content import form_field, inflate
 from modelserver.surface.http.exchange import read_query
 from modelserver.surface.http.off_loop import OffLoop
@@ -108,7 +108,7 @@ class InferenceApi:
         except MethodNotAllowed as error:
             exchange.fail(error)
         else:
-            self._others.get(route.protocol, _no_workflow)(exchange)
+            self._others.get(route.protocol, _refuse)(exchange)
 
     def _serve_off_loop(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """Serves a request that would block the event loop; ``model`` if it is already known."""
@@ -174,8 +174,8 @@ def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: M
     codec.fail(exchange, error, model)
 
 
-def _no_workflow(exchange: Exchange) -> None:
-    exchange.fail(WorkflowNotFound.named(exchange.target.route.model))
+def _refuse(exchange: Exchange) -> None:
+    exchange.fail(ResourceNotFound())
 
 
 def _check_method(method: bytes, route: Route) -> None:

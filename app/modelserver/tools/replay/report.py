@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from modelserver.engine.simulation.figures import percentile
+from modelserver.ext.console.simulation.figures import percentile
 from modelserver.ext.recording.entries import timing_of
 from modelserver.tools.tune.report import page as html_page
 from modelserver.tools.tune.report import table

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from modelserver.engine.simulation.figures import percentile
+from modelserver.ext.console.simulation.figures import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from modelserver.engine.wire.greeting import Invitation
+    from modelserver.ext.cluster.greeting import Invitation
 
 _LEASE = 30.0
 

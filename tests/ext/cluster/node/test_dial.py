@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.surface.tls.certificates import Authority
 
-from modelserver.engine.wire.greeting import (
+from modelserver.ext.cluster.greeting import (
     RESPONSE,
     GreetingError,
     Invitation,

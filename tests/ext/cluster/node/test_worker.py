@@ -10,10 +10,10 @@ from tests.ext.cluster.conversation import predict
 
 from modelserver.engine.wire.arena import create, read_started
 from modelserver.engine.wire.frames import encode
-from modelserver.engine.wire.greeting import invite
 from modelserver.engine.wire.messages import (
     Predict,
 )
+from modelserver.ext.cluster.greeting import invite
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
 from modelserver.ext.cluster.node.worker import connect, hand_over, receive_invitation

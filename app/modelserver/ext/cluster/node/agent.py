@@ -29,12 +29,12 @@ from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, create, read_started, recall
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.greeting import Invitation
 from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import BadRequest
 from modelserver.ext.cluster import messages
+from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.archives import ArchiveCache
 from modelserver.ext.cluster.node.dial import dial_streams
 from modelserver.ext.cluster.node.environment import NodeEnvironment

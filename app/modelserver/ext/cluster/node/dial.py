@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from modelserver.engine.wire.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
+from modelserver.ext.cluster.greeting import CHALLENGE, CONFIRMATION, GreetingError, Invitation, respond
 from modelserver.ext.cluster.local_socket import address_of
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.arena import receive_with, send_with
-from modelserver.engine.wire.greeting import Invitation
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.runtime import be_left_alone, run
+from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.dial import SecureConnection, dial
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from modelserver.engine.wire.greeting import (
+from modelserver.ext.cluster.greeting import (
     CHALLENGE,
     MAGIC,
     NONCE,

@@ -7,12 +7,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.simulation.arrivals import OPEN, poisson
+from tests.ext.console.simulation.arrivals import OPEN, poisson
 
 from modelserver.engine.batching.policies import Adaptive, Greedy, Policy, Window
-from modelserver.engine.simulation.costs import Cost
-from modelserver.engine.simulation.engine import Clients, SimulatedServer, Simulation
-from modelserver.engine.simulation.figures import SimulatedFigures, summarize
+from modelserver.ext.console.simulation.costs import Cost
+from modelserver.ext.console.simulation.engine import Clients, SimulatedServer, Simulation
+from modelserver.ext.console.simulation.figures import SimulatedFigures, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from modelserver.engine.batching.policies import Policy
-    from modelserver.engine.simulation.costs import Cost
+    from modelserver.ext.console.simulation.costs import Cost
 
 _ROWS = [Row("r", 0)]
 _BODIES = [b""]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from modelserver.engine.simulation.engine import Trace
+    from modelserver.ext.console.simulation.engine import Trace
 
 
 @dataclass(frozen=True, slots=True)
