@@ -51,7 +51,7 @@ _FOUND = {
         "tests/handlers/test_envelopes.py::test_shapes_of_torchserves_samples_are_read"
     ),
     'A handler reads `body["instances"]` itself, where bodies are split': (
-        "tests/e2e/test_errors_told.py::test_a_handler_that_reads_the_whole_body"
+        "tests/e2e/test_error_details.py::test_a_handler_that_reads_the_whole_body"
     ),
 }
 _OWN, _PUBLIC = "tests/e2e/test_torchserves_own_tests.py", "tests/e2e/test_public_libraries.py"

@@ -198,8 +198,8 @@ def by_v2_binary(model: str, rows: list[str]) -> bytes:
 REQUESTS = (by_prediction, by_v1, by_v2_json, by_v2_binary)
 
 
-def rows_told(path_kind: str, body: bytes) -> list[str]:
-    """The rows in an answer, each with its model before it: ``model|row``. Raises ValueError or KeyError."""
+def answer_rows(path_kind: str, body: bytes) -> list[str]:
+    """The rows of a response, each as ``model|row``. Raises ValueError or KeyError."""
     if path_kind == by_prediction.__name__:
         rows = [body.decode()]
     elif path_kind == by_v1.__name__:

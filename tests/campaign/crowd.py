@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvloop
-from tests.campaign.callers import REQUESTS, Caller, Malformed, rows_told
+from tests.campaign.callers import REQUESTS, Caller, Malformed, answer_rows
 from tests.e2e.grpc_client import INFERENCE, channel, oip, predict, stub
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def check(tally: Tally, kind: str, model: str, marks: list[str], answer: Answer)
             tally.odd(f"{kind} to {model}: 503 without Retry-After: {answer.body[:200]!r}")
         return
     try:
-        rows = rows_told(kind, answer.body)
+        rows = answer_rows(kind, answer.body)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         tally.odd(f"{kind}: {error!r} in {answer.body[:200]!r}")
         return
@@ -174,15 +174,15 @@ def ask_by_grpc(
                 continue
             finally:
                 tally.took(began)
-            rows = answer.prediction if method is predictions else told_by_grpc(answer)
+            rows = answer.prediction if method is predictions else v2_row(answer)
             if rows.decode().rpartition("|")[0] == f"{model}|{mark}":
                 tally.right("by_grpc" if method is predictions else "by_v2_grpc")
             else:
                 tally.odd(f"gRPC to {model}: asked {mark}, told {rows!r}"[:500])
 
 
-def told_by_grpc(answer: Any) -> bytes:
-    """The one row of a V2 answer, in either form."""
+def v2_row(answer: Any) -> bytes:
+    """The one row of a V2 response, typed or raw."""
     contents: bytes = (
         answer.raw_output_contents[0][4:]
         if answer.raw_output_contents

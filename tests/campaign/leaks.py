@@ -36,7 +36,7 @@ MOST = 100_000
 WARM_UP = 20
 # Shorter runs have each kind once.
 BOTH_SECONDS = 60.0
-GIVEN_BACK = 2.0  # seconds until freed memory is given back
+RELEASE_SECONDS = 2.0  # until the allocator returns freed memory to the system
 # Uploads that are not read to their end lie in memory at the same time, as those of so many clients would.
 AT_ONCE = 20
 # Resident memory afterwards: of the server and its front ends, in 5 s.
@@ -96,7 +96,7 @@ def leak(report: Report, server: Server, what: str, once: Callable[[Server], int
     while warm < WARM_UP:
         warm += once(server)
     wait_until(lambda: quiet(server), "it is quiet")
-    time.sleep(GIVEN_BACK)
+    time.sleep(RELEASE_SECONDS)
     before = Holdings.of(server)
     done, end = 0, time.monotonic() + seconds
     while time.monotonic() < end and done < MOST:
@@ -220,7 +220,7 @@ def hold_unread(
     """Holds that what is held for a crowd of clients is bounded, and gone after them; others are served."""
     for _ in range(WARM_UP):
         server.predict("obey", unread.ORDER, headers={"content-type": "application/json"})
-    time.sleep(GIVEN_BACK)
+    time.sleep(RELEASE_SECONDS)
     before = Holdings.of(server)
     most, statuses, end = before.memory, [], time.monotonic() + seconds
     with contextlib.ExitStack() as stack:

@@ -11,8 +11,8 @@ import psutil
 
 import modelserver
 
-# Of one statement: a thing that never holds would fill the screen.
-_MOST_SHOWN = 40
+# A statement that never holds would fill the screen.
+_MOST_LINES = 40
 
 
 @dataclass
@@ -46,9 +46,9 @@ class Report:
         lines = [f"== {self.title}", machine()]
         lines += [f"  {name:<{width}}  {value}" for name, value in self.figures]
         lines += [f"  not tried: {line}" for line in self.skipped]
-        lines += [f"  DID NOT HOLD: {line}" for line in self.failures[:_MOST_SHOWN]]
-        if len(self.failures) > _MOST_SHOWN:
-            lines.append(f"  ... and {len(self.failures) - _MOST_SHOWN} more")
+        lines += [f"  DID NOT HOLD: {line}" for line in self.failures[:_MOST_LINES]]
+        if len(self.failures) > _MOST_LINES:
+            lines.append(f"  ... and {len(self.failures) - _MOST_LINES} more")
         return "\n".join([*lines, "" if self.failures else "  all held"])
 
 

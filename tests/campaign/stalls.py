@@ -38,8 +38,8 @@ from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_arch
 SIZE = 6_000_000  # bytes; max_request_size is 6,553,500
 MOST_PARAMETERS = MAX_PARAMETERS_BODY - 40  # with a little that stands beside it
 LONGEST_STALL = 0.05  # seconds
-# What the server itself counts as a stall, and what none should exceed, in seconds.
-SHORTEST_TOLD, LONGEST_OWN = 0.01, 0.02
+# The shortest stall that the server counts, and the longest that it may have, in seconds.
+SHORTEST, LONGEST_OWN = 0.01, 0.02
 TOO_LONG = "the loop was held for too long"
 PAUSE = 0.005
 # Shorter runs are against one process only.
@@ -124,7 +124,7 @@ def tell(report: Report, server: Server, what: str, longest: dict[str, float]) -
         )
         report.hold("no answer" not in name and TOO_LONG not in name, f"{what}: {name}")
     count = server.metric(f"{METRIC}_count")
-    report.figure(f"{what}: stalls of {SHORTEST_TOLD * 1000:g} ms or more, as the server counts them", count)
+    report.figure(f"{what}: stalls of {SHORTEST * 1000:g} ms or more, as the server counts them", count)
     report.figure(f"{what}: their sum", f"{server.metric(f'{METRIC}_sum') * 1000:.0f} ms")
     report.figure(f"{what}: of more than {longest_own() * 1000:g} ms", own_stalls(server))
     report.hold(server.predict("echo", b"x").content == b"x", f"{what}: no longer serves")

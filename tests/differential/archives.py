@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).parent
 MODEL_CODE: Final = HERE / "model_code"
-THEIRS: Final = HERE / "recorded" / "archives"
-"""Made by the real torch-model-archiver, one of each format; see :mod:`tests.differential.record`."""
-KEPT: Final = ".kept"
-"""Stands behind their names, as archives are not kept in the repository elsewhere."""
+TORCHSERVES: Final = HERE / "recorded" / "archives"
+"""One archive of each format, made by the real torch-model-archiver; see :mod:`tests.differential.record`."""
+SAVED_SUFFIX: Final = ".kept"
+"""The suffix of their names: files with the suffix of an archive are ignored by git."""
 
 PLAIN: Final = (MODEL_CODE / "plain.py").read_bytes()
 _PLAIN_MODEL: Final = {"handler": "plain.py", "modelVersion": "1.0"}
@@ -44,8 +44,8 @@ def build_store(store: Path) -> None:
     build_configured(store)
     build_networks(store)
     build_workflows(store)
-    for made in THEIRS.iterdir() if THEIRS.is_dir() else ():
-        target = store / made.name.removesuffix(KEPT)
+    for made in TORCHSERVES.iterdir() if TORCHSERVES.is_dir() else ():
+        target = store / made.name.removesuffix(SAVED_SUFFIX)
         shutil.copytree(made, target) if made.is_dir() else shutil.copy(made, target)
 
 

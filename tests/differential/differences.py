@@ -34,7 +34,7 @@ def error(status: int, kind: str, message: str) -> Callable[[Response], Response
     return lambda answer: answer.but(status=status, reason=PHRASES[status], body=body, headers=headers)
 
 
-def not_found(model: str) -> Callable[[Response], Response]:
+def missing_model(model: str) -> Callable[[Response], Response]:
     """What follows for calls to a model that modelserver refused to register."""
     return error(404, "ModelNotFoundException", f"Model not found: {model}")
 
@@ -277,7 +277,7 @@ def _checked_archives() -> dict[str, Callable[[Response], Response]]:
     )
     return {
         **{name: invalid(message) for name, message in refusals.items()},
-        **{name: not_found(name.rpartition(" ")[2]) for name in gone},
+        **{name: missing_model(name.rpartition(" ")[2]) for name in gone},
         "broken/nothing is left": success(pretty({"models": []})),
         "broken/handler of the registration": registered("plain"),
     }
@@ -523,8 +523,8 @@ ANSWERS: Final[dict[str, Mapping[str, Callable[[Response], Response]]]] = {
     "numbers": {
         "registration/describe values: zero": replaced('"batchSize": 0', '"batchSize": 1'),
         "registration/values: negative": bad_request("batch_size=-5: a whole number of at least 1 is needed"),
-        "registration/describe values: negative": not_found("plain"),
-        "registration/unregister values: negative": not_found("plain"),
+        "registration/describe values: negative": missing_model("plain"),
+        "registration/unregister values: negative": missing_model("plain"),
         "registration/describe body: json without delay": replaced(
             '"maxBatchDelay": -10000', '"maxBatchDelay": 100'
         ),

@@ -52,7 +52,7 @@ def settle(step: Settle, addresses: Mapping[str, tuple[str, int]], rollback: flo
         return
     deadline = time.monotonic() + SETTLED
     while time.monotonic() < deadline:
-        described = _asked("GET", path, addresses)
+        described = _management("GET", path, addresses)
         workers = [worker["status"] for worker in described[0]["workers"]] if described else []
         if workers == ["READY"] * step.workers:
             return
@@ -62,14 +62,14 @@ def settle(step: Settle, addresses: Mapping[str, tuple[str, int]], rollback: flo
 
 def clear(addresses: Mapping[str, tuple[str, int]]) -> None:
     """Unregisters what is there, the default versions last."""
-    for model in (_asked("GET", "/models", addresses) or {"models": []})["models"]:
+    for model in (_management("GET", "/models", addresses) or {"models": []})["models"]:
         path = f"/models/{quote(model['modelName'], safe='')}"
-        default = _asked("GET", path, addresses)[0]["modelVersion"]
-        others = [version["modelVersion"] for version in _asked("GET", f"{path}/all", addresses)]
+        default = _management("GET", path, addresses)[0]["modelVersion"]
+        others = [version["modelVersion"] for version in _management("GET", f"{path}/all", addresses)]
         for version in sorted(others, key=lambda version: version == default):
-            _asked("DELETE", f"{path}/{quote(version, safe='')}", addresses)
+            _management("DELETE", f"{path}/{quote(version, safe='')}", addresses)
 
 
-def _asked(method: str, path: str, addresses: Mapping[str, tuple[str, int]]) -> Any:
+def _management(method: str, path: str, addresses: Mapping[str, tuple[str, int]]) -> Any:
     answer = send(Probe("", "management", method, path), addresses["management"])
     return json.loads(answer.body or b"null") if answer.status == 200 else None

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.differential.archives import HERE, KEPT, MODEL_CODE, THEIRS, build_store
+from tests.differential.archives import HERE, MODEL_CODE, SAVED_SUFFIX, TORCHSERVES, build_store
 from tests.differential.chapters import SERVERS, Chapter, chapters, recording_of
 from tests.differential.playing import TORCHSERVES_ROLLBACK, play
 from tests.differential.torchserve import missing, torchserve
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         return 1
     assert environment is not None
     with tempfile.TemporaryDirectory() as temporary:
-        pack_theirs(environment, Path(temporary))
+        pack_with_torchserve(environment, Path(temporary))
         store = Path(temporary) / "store"
         build_store(store)
         if not arguments[1:] or NAMES in arguments[1:]:
@@ -69,16 +69,16 @@ def record(chapter: Chapter, addresses: dict[str, tuple[str, int]]) -> None:
     print(f"{chapter.name}: {len(answers)} answers in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def pack_theirs(environment: Path, temporary: Path) -> None:
-    """One archive of each format, by the real torch-model-archiver."""
-    THEIRS.mkdir(parents=True, exist_ok=True)
+def pack_with_torchserve(environment: Path, temporary: Path) -> None:
+    """Makes one archive of each format with the real torch-model-archiver."""
+    TORCHSERVES.mkdir(parents=True, exist_ok=True)
     for name, archive_format, suffix in (
         ("theirs_default", "default", ".mar"),
         ("theirs_store", "zip-store", ".mar"),
         ("theirs_tgz", "tgz", ".tar.gz"),
         ("theirs_folder", "no-archive", ""),
     ):
-        saved = THEIRS / f"{name}{suffix}{KEPT}"
+        saved = TORCHSERVES / f"{name}{suffix}{SAVED_SUFFIX}"
         if saved.exists():
             continue
         subprocess.run(

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.differential.archives import KEPT, THEIRS, build_store
+from tests.differential.archives import SAVED_SUFFIX, TORCHSERVES, build_store
 from tests.differential.chapters import Chapter, chapters
 from tests.differential.differences import ANSWERS, all_singles, expected_of
 from tests.differential.replay import modelserver, recorded, unexplained
@@ -108,7 +108,7 @@ def contents(archive: Path) -> dict[str, bytes]:
             # Python adds its own to a folder that was served.
             if path.is_file() and path.parent.name != "__pycache__"
         }
-    if archive.name.removesuffix(KEPT).endswith(".tar.gz"):
+    if archive.name.removesuffix(SAVED_SUFFIX).endswith(".tar.gz"):
         with tarfile.open(archive) as opened:
             members = [member for member in opened if member.isfile()]
             return {m.name.partition("/")[2]: opened.extractfile(m).read() for m in members}  # type: ignore[union-attr]
@@ -138,5 +138,5 @@ def test_both_archivers_pack_the_same(store: Path, torchserves: str, ours: str) 
 
     That each server loads both is in the chapter ``layouts``.
     """
-    assert (THEIRS / f"{torchserves}{KEPT}").exists()
+    assert (TORCHSERVES / f"{torchserves}{SAVED_SUFFIX}").exists()
     assert comparable(contents(store / torchserves)) == comparable(contents(store / ours))

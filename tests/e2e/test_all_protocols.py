@@ -106,7 +106,7 @@ def by_v1(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
 def by_v2_json(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over REST, texts in JSON."""
     tensor = {"name": "text", "datatype": "BYTES", "shape": [len(rows)], "data": list(rows)}
-    return told_by_rest(to.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}))
+    return v2_rest_reply(to.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]}))
 
 
 def by_v2_binary(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
@@ -118,13 +118,13 @@ def by_v2_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over gRPC, typed."""
     contents = {"bytes_contents": [row.encode() for row in rows]}
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "contents": contents}
-    return told_by_grpc(to, model, inputs=[tensor])
+    return v2_grpc_reply(to, model, inputs=[tensor])
 
 
 def by_v2_grpc_raw(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
     """V2 over gRPC, raw."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)]}
-    return told_by_grpc(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
+    return v2_grpc_reply(to, model, inputs=[tensor], raw_input_contents=[with_lengths(rows)])
 
 
 def by_torchserve_grpc(to: Speaker, model: str, rows: Sequence[str]) -> Reply:
@@ -146,19 +146,19 @@ def post_binary(to: Speaker, model: str, name: str, datatype: str, shape: list[i
     }  # fmt: skip
     text = json.dumps({"inputs": [field]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}
-    return told_by_rest(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
+    return v2_rest_reply(to.post(f"/v2/models/{model}/infer", content=text + data, headers=headers))
 
 
-def told_by_rest(answer: httpx.Response) -> Reply:
-    """A V2 answer in JSON."""
+def v2_rest_reply(answer: httpx.Response) -> Reply:
+    """The rows and the batch of a V2 response in JSON."""
     assert answer.status_code == 200, answer.text
     document = answer.json()
     assert document["parameters"]["batchId"] == answer.headers["x-batch-id"]
     return Reply(document["outputs"][0]["data"], document["parameters"]["batchId"])
 
 
-def told_by_grpc(to: Speaker, model: str, **fields: Any) -> Reply:
-    """A V2 answer over gRPC, in either form."""
+def v2_grpc_reply(to: Speaker, model: str, **fields: Any) -> Reply:
+    """The rows and the batch of a V2 response over gRPC, typed or raw."""
     answer = to.tensors.ModelInfer(oip("ModelInferRequest", model_name=model, **fields))
     outcome = list(answer.outputs[0].contents.bytes_contents)
     rest = answer.raw_output_contents[0] if answer.raw_output_contents else b""

@@ -66,13 +66,13 @@ def is_cut_off(server: Server, sockets: set[str]) -> bool:
     return not sockets & server.sockets()
 
 
-ASKED = {
+REQUESTS = {
     "a large body": ("inference", ask("/predictions/obey", {"do": "big", "bytes": SIZE})),
     "many answers": ("management", b"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n" * 500),
 }
 
 
-@pytest.mark.parametrize(("listener", "query"), ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize(("listener", "query"), REQUESTS.values(), ids=REQUESTS)
 def test_an_answer_that_is_not_read(server: Server, listener: str, query: bytes) -> None:
     """The connection ends before its answer does; others are served meanwhile, and nothing of it stays."""
     before = server.memory()

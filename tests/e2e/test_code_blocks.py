@@ -81,8 +81,8 @@ NOT_HERE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a block's handler is sent, and its answer. ``around`` is the code that makes a handler of a part
+class Exchange:
+    """A request to a block's handler, and its response. ``around`` is the code that makes a handler of a part
     of one, with ``{block}`` in its place.
     """
 
@@ -119,18 +119,18 @@ class Part:
         return [self.describe_handle()] * len(data)
 """
 HANDLERS = {
-    "README.md: Serve a script: python 1": Asked(b"4", b"8.0"),
-    "docs/serve.md: From Python: python 1": Asked(b"4", b"8"),
-    "docs/handlers.md: Annotated rows: python 1": Asked(b"[1, 2, 4]", b"2.333"),
-    "docs/handlers.md: Annotated rows: python 2": Asked(b"abc", b"ABC"),
-    "docs/handlers.md: A function: python 1": Asked(b"[1]", b"1"),
-    "docs/handlers.md: Errors: python 1": Asked(b"7", b"7", _METHOD),
-    "docs/handlers.md: Custom descriptions: python 1": Asked(
+    "README.md: Serve a script: python 1": Exchange(b"4", b"8.0"),
+    "docs/serve.md: From Python: python 1": Exchange(b"4", b"8"),
+    "docs/handlers.md: Annotated rows: python 1": Exchange(b"[1, 2, 4]", b"2.333"),
+    "docs/handlers.md: Annotated rows: python 2": Exchange(b"abc", b"ABC"),
+    "docs/handlers.md: A function: python 1": Exchange(b"[1]", b"1"),
+    "docs/handlers.md: Errors: python 1": Exchange(b"7", b"7", _METHOD),
+    "docs/handlers.md: Custom descriptions: python 1": Exchange(
         b"1", b'{"classes":1,"trained":"2024-05-01"}', _DESCRIBED
     ),
-    "docs/handlers.md: Custom metrics: python 1": Asked(b"1", b"done", _FUNCTION),
-    "docs/metrics.md: Metrics of handlers: python 1": Asked(b"1", b"done", _FUNCTION),
-    "docs/tracing.md: What is passed on: python 1": Asked(b'{"a": 1}', b'{"rows":1}'),
+    "docs/handlers.md: Custom metrics: python 1": Exchange(b"1", b"done", _FUNCTION),
+    "docs/metrics.md: Metrics of handlers: python 1": Exchange(b"1", b"done", _FUNCTION),
+    "docs/tracing.md: What is passed on: python 1": Exchange(b'{"a": 1}', b'{"rows":1}'),
 }
 DOUBLER = "docs/handlers.md: A class: python 1"
 SEQUENCES = "docs/handlers.md: Stateful sequences: python 1", "docs/handlers.md: Stateful sequences: yaml 1"
@@ -290,7 +290,7 @@ def source_of(name: str, around: str = "{block}") -> str:
     return before.replace("{{", "{").replace("}}", "}") + indented + after
 
 
-def ask(server: Server, store: Path, name: str, exchange: Asked, model: str) -> None:
+def ask(server: Server, store: Path, name: str, exchange: Exchange, model: str) -> None:
     (store / f"{model}.py").write_text(source_of(name, exchange.around), "utf-8")
     server.registered(f"{model}.py", model_name=model)
     answer = server.inference.post(f"/predictions/{model}", content=exchange.body, headers=_JSON)

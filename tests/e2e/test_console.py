@@ -115,12 +115,12 @@ class Watched:
         self.page.set_default_timeout(20_000)
         self.errors: list[str] = []
         self.hosts: set[str] = set()
-        self.page.on("console", lambda message: self._said(message.type, message.text))
+        self.page.on("console", lambda message: self._record_message(message.type, message.text))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(httpx.URL(request.url).netloc.decode()))
 
-    def _said(self, kind: str, text: str) -> None:
-        # What the server refuses, and that it is gone, is what some tests are about.
+    def _record_message(self, kind: str, text: str) -> None:
+        # Some tests make the server refuse requests, or stop it.
         if kind in {"error", "warning"} and not text.startswith("Failed to load resource"):
             self.errors.append(text)
 

@@ -227,16 +227,16 @@ def container(engine: Engine, store: list[str]) -> Container:
 
 
 def test_labels_say_what_it_was_made_from(engine: Engine) -> None:
-    """Version, commit, date and base."""
-    labels = engine.inspect("image", IMAGE)["Config"]["Labels"]
-    said = {name.removeprefix("org.opencontainers.image."): text for name, text in labels.items()}
+    """They name its version, commit, date and base."""
+    config = engine.inspect("image", IMAGE)["Config"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in config["Labels"].items()}
     (digest,) = {text.rpartition("@")[2] for text in engine.inspect("image", BASE)["RepoDigests"]}
 
-    assert said["version"] == __version__
-    assert len(said["revision"].removesuffix("-dirty")) == 40
-    assert said["created"].startswith("20")
-    assert (said["base.name"], said["base.digest"]) == (BASE, digest)
-    assert (said["title"], said["licenses"]) == ("modelserver", "Apache-2.0")
+    assert labels["version"] == __version__
+    assert len(labels["revision"].removesuffix("-dirty")) == 40
+    assert labels["created"].startswith("20")
+    assert (labels["base.name"], labels["base.digest"]) == (BASE, digest)
+    assert (labels["title"], labels["licenses"]) == ("modelserver", "Apache-2.0")
 
 
 def test_a_layer_of_its_own_for_what_changes(engine: Engine) -> None:
@@ -292,7 +292,7 @@ def test_extras(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "output"),
     [
         (["--version"], f"modelserver Version is {__version__}"),
         (["sh", "-c", "id -u; exit 3"], "1000"),
@@ -300,11 +300,11 @@ def test_extras(engine: Engine) -> None:
         (["torchserve", "--version"], f"modelserver Version is {__version__}"),
     ],
 )
-def test_commands(engine: Engine, command: list[str], said: str) -> None:
+def test_commands(engine: Engine, command: list[str], output: str) -> None:
     """Of modelserver, of the system and of TorchServe; the exit status is theirs."""
     done = engine.run("run", "--rm", *Container.OPTIONS, IMAGE, *command, check=False)
 
-    assert said in done.stdout
+    assert output in done.stdout
     assert done.returncode == (3 if "exit 3" in command[-1] else 0)
 
 
@@ -390,9 +390,9 @@ def test_read_only_without_a_temporary_folder(engine: Engine, store: list[str]) 
     started = Container(engine, "--read-only", "--read-only-tmpfs=false", *store, IMAGE, "--ncs")
 
     assert started.ended() == 1
-    said = engine.run("logs", started.id).stdout
-    assert said.startswith("No usable temporary directory found in ['/tmp', ")
-    assert said.endswith("in a read-only container a volume at /tmp (--tmpfs /tmp:exec).\n")
+    log = engine.run("logs", started.id).stdout
+    assert log.startswith("No usable temporary directory found in ['/tmp', ")
+    assert log.endswith("in a read-only container a volume at /tmp (--tmpfs /tmp:exec).\n")
 
 
 def test_what_was_unregistered_stays_away(engine: Engine, store: list[str]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, needs_int8]  # trains a network, and imports torch
 
 IMPORTS = "from __future__ import annotations\nimport torch\nfrom torch import nn\n"
-ASKED = 40
+PICTURES = 40
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 def right_answers(server: Server, name: str) -> float:
     """The share of digits that the model reads as what they show."""
-    sample = digits.held_out().part(0, ASKED)
+    sample = digits.held_out().part(0, PICTURES)
     answers = server.v1(name, sample.pictures.tolist()).json()["predictions"]
     return float((torch.tensor(answers).argmax(1) == sample.labels).float().mean())
 

@@ -39,8 +39,8 @@ def at(server):
     return "--management", server.settings["management_address"]
 
 
-def is_begun(out):
-    """Whether the server's word of its beginning is in the file, which is empty at first."""
+def has_started(out):
+    """Whether the file, which is empty at first, has the event of the server's start."""
     return out.exists() and out.stat().st_size > 0 and read(out).began
 
 
@@ -56,12 +56,12 @@ def recording(server, out, *flags):
         text=True,
     )
     try:
-        wait_until(lambda: is_begun(out) or process.poll() is not None, "it records")
+        wait_until(lambda: has_started(out) or process.poll() is not None, "it records")
         yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.said = process.communicate(timeout=PATIENCE)[0]
+        process.output = process.communicate(timeout=PATIENCE)[0]
 
 
 def ask(server, value):
@@ -81,8 +81,8 @@ def traffic(server, tmp_path_factory):
         v1 = {"instances": [1, 2, 3]}
         assert server.inference.post("/v1/models/rows:predict", json=v1).json()["predictions"] == [2, 4, 6]
         wait_until(lambda: len(read(out).calls) == 15, "all is in the file")
-    assert process.returncode == 0, process.said
-    assert "15 requests" in process.said
+    assert process.returncode == 0, process.output
+    assert "15 requests" in process.output
     return out
 
 
@@ -132,7 +132,7 @@ def test_a_failure_of_one_batch_shows_again(server, tmp_path):
     server.registered("neighbours.mar", synchronous=True, **options)
     with recording(server, out, "neighbours"):
         with ThreadPoolExecutor(2) as pool:
-            said = list(pool.map(lambda n: server.predict("neighbours", b"%d" % n, headers=JSON), (7, -7)))
+            answers = list(pool.map(lambda n: server.predict("neighbours", b"%d" % n, headers=JSON), (7, -7)))
         wait_until(lambda: len(read(out).calls) == 2, "both are in the file")
     assert server.management.put("/models/neighbours?max_batch_delay=1").status_code == 200
     again = ("replay", out, "--compare")
@@ -140,7 +140,7 @@ def test_a_failure_of_one_batch_shows_again(server, tmp_path):
     alone = server.home.run(*again, *place)
     exact = server.home.run(*again, "--exact", "--model-store", server.settings["model_store"])
 
-    assert [answer.text for answer in said] == ["0", "0"]
+    assert [answer.text for answer in answers] == ["0", "0"]
     assert alone.returncode == 1
     assert "2 of 2 answers differ." in alone.stdout
     assert exact.returncode == 0, exact.stdout + exact.stderr
@@ -174,7 +174,7 @@ def calls(server, tmp_path_factory):
         assert ending(lambda: list(stubs.StreamPredictions(broken, timeout=PATIENCE)))[0] == "UNAVAILABLE"
         assert stubs.Ping(b"", timeout=PATIENCE).health
         wait_until(lambda: len(read(out).calls) == 13, "all is in the file")
-    assert process.returncode == 0, process.said
+    assert process.returncode == 0, process.output
     return out
 
 
@@ -275,7 +275,7 @@ def test_nothing_is_lost_at_the_end(server, tmp_path, number):
         process.wait(PATIENCE)
         assert pending.result().json() == 7
 
-    assert process.returncode == 0, process.said
+    assert process.returncode == 0, process.output
     assert sorted(call.answer for call in read(out).calls) == [b"0", b"1", b"2", b"7"]
     assert read(out).ended == "interrupted"
 

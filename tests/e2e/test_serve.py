@@ -166,8 +166,8 @@ def started(home: Home, port: int, *command: object) -> Iterator[Served]:
 
 
 @contextlib.contextmanager
-def asked_all_the_time(client: httpx.Client, path: str, row: object) -> Iterator[list[str]]:
-    """The answers so far to one request after the other."""
+def steady_requests(client: httpx.Client, path: str, row: object) -> Iterator[list[str]]:
+    """Sends one request after the other; yields the responses so far."""
     answers: list[str] = []
     over = threading.Event()
 
@@ -223,7 +223,7 @@ def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
         described = client.options(f"/predictions/{name}").json()["paths"][f"/predictions/{name}"]["post"]
         assert described["requestBody"]["content"] == {"application/json": {"schema": {"type": "integer"}}}
 
-        with asked_all_the_time(client, f"/predictions/{name}", 1) as answers:
+        with steady_requests(client, f"/predictions/{name}", 1) as answers:
             (home.path / "helper.py").write_text("FACTOR = 3\nFACTOR +\n")
             served.await_text("the one from before keeps serving")
             assert set(answers) == {"2"}

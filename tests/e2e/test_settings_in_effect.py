@@ -306,10 +306,10 @@ def archive_url(model_store):
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    asked_with: ClassVar[dict[str, str]] = {}
+    received_headers: ClassVar[dict[str, str]] = {}
 
     def do_GET(self):
-        self.asked_with.update(self.headers)
+        self.received_headers.update(self.headers)
         super().do_GET()
 
     def log_message(self, *_):
@@ -328,7 +328,7 @@ def test_registration_by_http(start_server, archive_url, tmp_path):
         "/models", params={"url": f"{archive_url}/echo.mar", "initial_workers": 1}, headers=trace
     )
     assert answer.status_code == 200, answer.text
-    assert trace.items() <= QuietHandler.asked_with.items()
+    assert trace.items() <= QuietHandler.received_headers.items()
     assert server.predict("echo", b"x").status_code == 200
     assert (store / "echo.mar").is_file()
 

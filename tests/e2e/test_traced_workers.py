@@ -101,8 +101,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, at: Collector) -> Iterator[
         yield one
 
 
-def asked_twice(server: Elsewhere, at: Collector, model: str, first: int) -> list[dict[str, list[Received]]]:
-    """The spans of two requests at the same time, each in a trace of its own, by their names."""
+def spans_of_two(server: Elsewhere, at: Collector, model: str, first: int) -> list[dict[str, list[Received]]]:
+    """Sends two requests at the same time, each with its own trace; returns the spans of each by name."""
     ids = [f"{number:032x}" for number in (first, first + 1)]
     server.registered(f"{model}.mar")
     with ThreadPoolExecutor(2) as both:
@@ -133,7 +133,7 @@ def only(spans: dict[str, list[Received]], name: str) -> Received:
 @pytest.mark.parametrize("where", _WHERE)
 def test_pipelined(server: Elsewhere, at: Collector, where: str) -> None:
     """What `prepare` opens in its thread is below the handler, too; the batch is linked to all requests."""
-    spans = asked_twice(server, at, f"pipelined-{where}", 1 if where == "here" else 3)
+    spans = spans_of_two(server, at, f"pipelined-{where}", 1 if where == "here" else 3)
     (batched,) = [each for each in spans if "batch" in each]
     (other,) = [each for each in spans if "batch" not in each]
     batch, handler = only(batched, "batch"), only(batched, "handler")
@@ -152,7 +152,7 @@ def test_pipelined(server: Elsewhere, at: Collector, where: str) -> None:
 @pytest.mark.parametrize("where", _WHERE)
 def test_asynchronous(server: Elsewhere, at: Collector, where: str) -> None:
     """Each of two calls at the same time has its own spans below its own handler."""
-    for spans in asked_twice(server, at, f"asynchronous-{where}", 5 if where == "here" else 7):
+    for spans in spans_of_two(server, at, f"asynchronous-{where}", 5 if where == "here" else 7):
         batch, handler = only(spans, "batch"), only(spans, "handler")
         worker = at.trace(batch.trace_id, "own", "deeper")
         own, deeper = (_named(worker, name) for name in ("own", "deeper"))
@@ -166,7 +166,7 @@ def test_asynchronous(server: Elsewhere, at: Collector, where: str) -> None:
 @pytest.mark.parametrize("where", _WHERE)
 def test_continuous(server: Elsewhere, at: Collector, where: str) -> None:
     """What a step opens is below the handler of its first request, and linked to that of the other."""
-    first, second = asked_twice(server, at, f"continuous-{where}", 9 if where == "here" else 11)
+    first, second = spans_of_two(server, at, f"continuous-{where}", 9 if where == "here" else 11)
     handlers = {only(each, "handler").span_id: only(each, "handler") for each in (first, second)}
     ids = [each.trace_id for each in handlers.values()]
     at.wait(lambda: any(_rows(span) == 2 for each in ids for span in at.of(each)), "the last step")

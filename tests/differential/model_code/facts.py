@@ -1,4 +1,4 @@
-"""Answers questions about the context that a handler is given, and about its process."""
+"""Reports facts about the context that a handler receives, and about its process."""
 
 import inspect
 import os
@@ -18,9 +18,9 @@ class Facts:
 
     def handle(self, data, context):
         self.calls += 1
-        return [self.asked(row["body"], index, context) for index, row in enumerate(data)]
+        return [self.answer(row["body"], index, context) for index, row in enumerate(data)]
 
-    def asked(self, question, index, context):
+    def answer(self, question, index, context):
         properties = context.system_properties
         answers = {
             "properties": lambda: {

@@ -1,20 +1,20 @@
-"""Answers with what the handler was given: keys, types, values, and what the context says."""
+"""Returns what the handler received: keys, types, values and headers."""
 
-ASKED = ("explain", "url_path", "describe", "X-Asked", "Content-Type", "body", "data", "other")
+NAMES = ("explain", "url_path", "describe", "X-Asked", "Content-Type", "body", "data", "other")
 
 
 def handle(data, context):
     if data is None:
         return None
-    return [told(index, row, context) for index, row in enumerate(data)]
+    return [row_facts(index, row, context) for index, row in enumerate(data)]
 
 
-def told(index, row, context):
+def row_facts(index, row, context):
     return {
         "row": type(row).__name__,
         "keys": list(row),
         "values": {key: [type(value).__name__, readable(value)] for key, value in row.items()},
-        "headers": {name: context.get_request_header(index, name) for name in ASKED},
+        "headers": {name: context.get_request_header(index, name) for name in NAMES},
         "rows": len(context.request_ids),
     }
 

@@ -12,9 +12,9 @@ class Micro(BaseHandler):
 
     def initialize(self, context):
         super().initialize(context)
-        said = context.model_yaml_config.get("micro_batching", {})
-        self.handle.parallelism = said.get("parallelism", {})
-        self.handle.micro_batch_size = said.get("micro_batch_size", 2)
+        settings = context.model_yaml_config.get("micro_batching", {})
+        self.handle.parallelism = settings.get("parallelism", {})
+        self.handle.micro_batch_size = settings.get("micro_batch_size", 2)
 
     def preprocess(self, data):
         return torch.tensor([[float(row["body"]), 1.0] for row in data])

@@ -53,15 +53,15 @@ def test_failure_can_be_followed(shared_server: Server) -> None:
 
 @pytest.mark.slow  # starts a server with two front ends
 def test_failure_can_be_followed_through_front_ends(start_server: StartServer) -> None:
-    """They write the access log in place of the server."""
+    """Front ends write the access log instead of the server."""
     assert_failure_can_be_followed(start_server(frontend_processes=2).registered("obey.mar"))
 
 
-KEPT_BACK = {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+WITHOUT_REASON = {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
 
 
 def refused(server: Server) -> object:
-    """The answer to a request that fails; the log has its id."""
+    """The response to a request that fails, after the log has its id."""
     answer = server.inference.post("/predictions/obey", json=ORDER, headers={"x-request-id": "mine-8"})
     wait_until(lambda: "Failed for request mine-8:" in server.home.log("model_log.log"), "it is in the log")
     return answer.json()
@@ -78,7 +78,7 @@ def test_reasons_and_models_are_kept_back_where_settings_say_so(tmp_path: Path, 
         channel(server, "management") as management,
     ):
         server.wait_ready("obey", len(server.describe("obey")["workers"]))
-        assert refused(server) == KEPT_BACK
+        assert refused(server) == WITHOUT_REASON
         call = stub(inference, f"{INFERENCE}InferenceAPIsService").Predictions.future(
             predict("obey", body=b'{"do": "raise"}'), metadata=[("x-request-id", "mine-11")]
         )
@@ -131,7 +131,7 @@ def test_torchserves_defaults_change_answers(start_server: StartServer) -> None:
     assert server.inference.get("/ping").status_code == 200
     # Each look at the metrics is an answer too.
     assert server.metric("Requests2XX") >= before + 2
-    assert refused(server) == KEPT_BACK
+    assert refused(server) == WITHOUT_REASON
     assert "content-type" not in answer.headers
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert server.inference.post(V1, json=BODY).json() == {"predictions": [2, 4]}
