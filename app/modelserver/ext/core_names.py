@@ -20,9 +20,8 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.channel": "FrameChannel",
     "engine.pools.interpreter": "worker_command",
     "engine.pools.memory_kills": "kills",
-    "engine.pools.output": "LineReader MAX_LINES",
+    "engine.pools.output": "OutputReaders",
     "engine.pools.pool": "Pool",
-    "engine.pools.printed_metrics": "Measured",
     "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "member_spec Position RankGroup",
     "engine.pools.spec": (
@@ -43,15 +42,12 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.system": "worker_memory",
     "engine.tensors.datatypes": "BYTES from_json pack TensorError unpack",
     "engine.tensors.limits": "RequestLimits",
-    "engine.tensors.rest": "InferRequest list_inputs read_shared RequestedOutput",
+    "engine.tensors.rest": "InferRequest RequestedOutput",
     "engine.tensors.rows": "join_answers",
-    "engine.tensors.shared_memory": "Memory NO_CUDA NO_MEMORY REGION Regions",
+    "engine.tensors.shared_memory": "Memory Regions",
     "engine.tensors.tensor": "check_data check_form OutputTensor Tensor TensorSpec VARIABLE",
     "engine.tensors.weight": "LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
-    "engine.wire.arena": (
-        "adopt Arena create HALF LARGE MappedIncoming NoSuchBlock open_arena read_started recall "
-        "receive_with send_with"
-    ),
+    "engine.wire.arena": "Arena LARGE NoSuchBlock receive_with send_with",
     "engine.wire.frames": "encode FrameReader ProtocolError",
     "engine.wire.marks": "end_marked end_orphans MARK new_mark",
     "engine.wire.messages": (
@@ -59,9 +55,9 @@ NAMES: Final[Mapping[str, str]] = {
         "ToServer ToWorker TracedPredict"
     ),
     "engine.workdir": "work_directory",
-    "engine.worker.channel": "Connection ServerChannel",
+    "engine.worker.channel": "ServerChannel",
     "engine.worker.parent": "die_with",
-    "engine.worker.runtime": "be_left_alone run",
+    "engine.worker.runtime": "serve_parent",
     "errors": (
         "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
         "InternalError InvalidModel MethodNotAllowed ModelFileExists ModelNotFound "
@@ -120,10 +116,8 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.inference.codec": "contents_of failure_of Parsed SECONDS",
     "surface.inference.requests": "home_of_sequence make_request NO_HEADERS",
     "surface.inference.routes": "find_target Route",
-    "surface.inference.v2": (
-        "BINARY header_length Inference InputRules ResponseParts sequence_of split_request"
-    ),
-    "surface.tls.context": "Certificate renew server_context tls_arguments",
+    "surface.inference.v2": "BINARY header_length Inference InputRules ResponseParts",
+    "surface.tls.context": "Certificate tls_arguments",
     "surface.tls.throwaway": "make_certificate",
     "surface.watching": "GRPC message_framed Watch Watched Watcher",
 }

@@ -22,7 +22,7 @@ from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.edge import Edge
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
-from modelserver.surface.tls.context import renew, server_context, tls_arguments
+from modelserver.surface.tls.context import tls_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Listeners:
 
     def __init__(self, endpoints: Endpoints, others: Sequence[tuple[Listener, Address | None]] = ()) -> None:
         certificate = endpoints.certificate
-        self._tls = None if certificate is None else server_context(certificate)
+        self._tls = None if certificate is None else certificate.server_context()
         self._endpoints = endpoints
         # What takes over an address of HTTP opens and closes with it, and the others after it.
         self._instead = {address: listener for listener, address in others if address is not None}
@@ -106,7 +106,7 @@ class Listeners:
 
     def certify(self, certificate: Certificate) -> None:
         if self._tls is not None:
-            renew(self._tls, certificate)
+            certificate.renew(self._tls)
         for other in self._all_others:
             other.certify(certificate)
 

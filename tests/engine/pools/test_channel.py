@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 
 from modelserver.engine.pools.channel import Channel
-from modelserver.engine.wire.arena import LARGE, Arena, adopt, create
+from modelserver.engine.wire.arena import LARGE, Arena
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.engine.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
 
@@ -108,10 +108,10 @@ class SharingEnds(Ends):
     """A channel with an arena, and the worker's side of it."""
 
     def __init__(self) -> None:
-        arena = create()
+        arena = Arena.create()
         assert arena is not None
         self.descriptor = arena.descriptor
-        self.remote_arena = adopt(os.dup(arena.descriptor))
+        self.remote_arena = Arena.adopt(os.dup(arena.descriptor))
         super().__init__(2 * LARGE, arena)
 
     @property

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from modelserver.engine.wire.arena import (
     HALF,
     SIZE,
+    Arena,
     CopiedIncoming,
     IncomingHalf,
     MappedIncoming,
     MappedOutgoing,
     NoSuchBlock,
     OutgoingHalf,
-    adopt,
-    create,
-    recall,
     receive_with,
     send_with,
 )
@@ -32,7 +30,6 @@ from modelserver.engine.wire.arena import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from modelserver.engine.wire.arena import Arena
 
 PAGE = 4096
 SMALL = 16 * PAGE
@@ -65,7 +62,7 @@ def half(kinds: Kinds) -> Iterator[Half]:
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    made = create()
+    made = Arena.create()
     assert made is not None
     yield made
     made.close()
@@ -258,7 +255,7 @@ def test_size_is_sealed(arena: Arena, size: int) -> None:
 
 def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
     """A worker that takes the pages away gets nothing but wrong bytes of its own."""
-    other = adopt(os.dup(arena.descriptor))
+    other = Arena.adopt(os.dup(arena.descriptor))
     sent = other.outgoing.put([b"answer"], 6)
     got = arena.outgoing.put([b"question"], 8)
     assert (sent, got) == (0, 0)
@@ -273,7 +270,7 @@ def test_holes_in_the_memory_are_zeros(arena: Arena) -> None:
 
 def test_both_sides_agree(arena: Arena) -> None:
     """What one side sends the other one takes, in halves that do not meet."""
-    other = adopt(os.dup(arena.descriptor))
+    other = Arena.adopt(os.dup(arena.descriptor))
     most = HALF - 64
     question, answer = b"q" * most, b"a" * most
 
@@ -325,10 +322,10 @@ def test_arena_is_none_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) 
     for owner, name in ((os, "memfd_create"), (os, "ftruncate"), (fcntl, "fcntl")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, refuse)
-            assert create() is None
+            assert Arena.create() is None
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", "darwin")
-        assert create() is None
+        assert Arena.create() is None
 
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -338,14 +335,14 @@ def test_a_batch_is_the_workers_once_it_has_begun(arena: Arena) -> None:
     turns = arena.turns()
     assert turns.begin(4) is True
 
-    assert recall(arena.descriptor, 7) == 5
+    assert arena.recall(7) == 5
     assert turns.begin(4) is True
 
 
 def test_a_batch_that_was_taken_back_is_the_servers(arena: Arena) -> None:
     """The worker does not begin it, but the next one that it is sent."""
     turns = arena.turns()
-    assert recall(arena.descriptor, 7) == 0
+    assert arena.recall(7) == 0
 
     assert [turns.begin(sequence) for sequence in (5, 6, 7)] == [False, False, True]
 
@@ -363,7 +360,7 @@ def test_a_batch_that_both_want_is_returned(arena: Arena) -> None:
 
         def __setitem__(self, _: int, number: int) -> None:
             started[0] = number
-            assert recall(arena.descriptor, 7) == 6
+            assert arena.recall(7) == 6
 
     turns._started = Meanwhile()  # type: ignore[assignment]
 
@@ -385,7 +382,7 @@ def test_never_both_take_a_batch(arena: Arena) -> None:
     worker.start()
     for sequence in range(200):
         start.wait()
-        if recall(arena.descriptor, sequence + 1) <= sequence:
+        if arena.recall(sequence + 1) <= sequence:
             taken.add(sequence)
     worker.join()
 

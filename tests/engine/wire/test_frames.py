@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire import frames
-from modelserver.engine.wire.arena import (
-    LARGE,
-    Arena,
-    CopiedIncoming,
-    MappedIncoming,
-    OutgoingHalf,
-    adopt,
-    create,
-)
+from modelserver.engine.wire.arena import LARGE, Arena, CopiedIncoming, MappedIncoming, OutgoingHalf
 from modelserver.engine.wire.frames import (
     FrameReader,
     ProtocolError,
@@ -301,9 +293,9 @@ def test_tail_is_a_view_of_what_arrived() -> None:
 @pytest.fixture
 def arenas() -> Any:
     """The server's side of an arena, and the worker's."""
-    ours = create()
+    ours = Arena.create()
     assert ours is not None
-    other = adopt(os.dup(ours.descriptor))
+    other = Arena.adopt(os.dup(ours.descriptor))
     yield ours, other
     ours.close()
     other.close()

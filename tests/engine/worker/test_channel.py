@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from modelserver.engine.wire.arena import LARGE, create, send_with
+from modelserver.engine.wire.arena import LARGE, Arena, send_with
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode, to_server_decoder
 from modelserver.engine.wire.messages import (
     Answer,
@@ -133,7 +133,7 @@ def test_partial_writes_are_continued() -> None:
 def test_arena_of_the_server_is_used(ends: tuple[socket.socket, socket.socket]) -> None:
     """What came beside the first message is read from and written to; a pong gives memory back."""
     server_end, worker_end = ends
-    arena = create()
+    arena = Arena.create()
     assert arena is not None
     body, content = os.urandom(LARGE), os.urandom(LARGE)
     send_with(server_end, b"".join(encode(Ping())), arena)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from modelserver.engine.wire.arena import create
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Ping, Pong, Result
 from modelserver.ext.cluster.channel import RemoteChannel
@@ -162,7 +162,7 @@ async def test_a_reset_is_no_message(line: Line) -> None:
 
 async def test_only_shared_memory_of_an_agent_is_used(line: Line) -> None:
     """The memory of an agent on this machine is used; other files at its place are not."""
-    memory = create()
+    memory = Arena.create()
     if memory is None:
         pytest.skip("memory cannot be shared here")
     line.channel.share("")

@@ -11,6 +11,7 @@ import pytest
 from tests.ext.cluster.conversation import Conversation, predict
 from tests.ext.cluster.played import End, PlayedAgent, PlayedPlacer, close_all
 
+from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.wire.frames import encode, to_worker_decoder
 from modelserver.engine.wire.messages import Answer, Loaded, Ping, Pong, Recalled, Result
 from modelserver.errors import StartFailed
@@ -334,7 +335,7 @@ async def test_silent_agent_is_given_up_after_lease(
 ) -> None:
     """Not before, and at once then; the time in which the server itself did not run does not count."""
     fake = FakeLoop()
-    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None)
+    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, OutputReaders())
     monkeypatch.setattr(worker, "_loop", fake)
     worker.connection_made(cast("Any", SimpleNamespace(is_closing=lambda: True, close=lambda: None)))
     for moment in heard:

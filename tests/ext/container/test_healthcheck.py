@@ -20,7 +20,6 @@ from modelserver.models.settings.settings import Settings
 from modelserver.run.cli import published_address
 from modelserver.run.pidfile import address_file
 from modelserver.surface.tls.certificate import load_certificate
-from modelserver.surface.tls.context import server_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +115,7 @@ def test_tls_is_spoken() -> None:
     a handshake is enough: the server would end the connection instead of answering.
     """
     server = HTTPServer(("127.0.0.1", 0), Answers)
-    context = server_context(load_certificate(Settings(inference_address=Address("https", "127.0.0.1", 1))))
+    context = load_certificate(Settings(inference_address=Address("https", "127.0.0.1", 1))).server_context()
     server.socket = context.wrap_socket(server.socket, server_side=True)
     for secured in running(server):
         assert ask(on(secured, scheme="https")) == "ready"

@@ -10,7 +10,7 @@ from tests.surface.tls.conftest import pair, settings, talk
 from modelserver.errors import ConfigError
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
-from modelserver.surface.tls.context import Certificate, server_context
+from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def test_only_https_needs_one() -> None:
 def test_pem_files_are_used(authority: Authority, old_form: bool) -> None:
     """A key in PKCS8 or OpenSSL's older form and a certificate are used, and clients can verify them."""
     key, chain = authority.issue("pem", old_form=old_form)
-    context = server_context(load_certificate(pair(key, chain)))
+    context = load_certificate(pair(key, chain)).server_context()
 
     client = ssl.create_default_context(cafile=str(authority.file))
     assert talk(context, client) == "TLSv1.3"
@@ -43,16 +43,16 @@ def test_keystore_is_used(authority: Authority) -> None:
 
     assert certificate.chain.count(b"BEGIN CERTIFICATE") == 2
     client = ssl.create_default_context(cafile=str(authority.file))
-    assert talk(server_context(certificate), client) == "TLSv1.3"
+    assert talk(certificate.server_context(), client) == "TLSv1.3"
 
 
 def test_certificate_is_made_without_any_file(authority: Authority) -> None:
     """Without any file one is made for the hosts of the addresses; nobody can verify it (reference 3.3)."""
     certificate = load_certificate(settings())
     trusting = ssl.create_default_context(cadata=certificate.chain.decode())
-    assert talk(server_context(certificate), trusting) == "TLSv1.3"
+    assert talk(certificate.server_context(), trusting) == "TLSv1.3"
     with pytest.raises(ssl.SSLCertVerificationError):
-        talk(server_context(certificate), ssl.create_default_context(cafile=str(authority.file)))
+        talk(certificate.server_context(), ssl.create_default_context(cafile=str(authority.file)))
 
 
 def refusal(configured: Settings) -> str:

@@ -10,7 +10,6 @@ from tests.surface.tls.certificates import Authority
 from tests.surface.tls.conftest import certificate_seen, made, pair, settings, talk
 
 from modelserver.surface.tls.certificate import load_certificate
-from modelserver.surface.tls.context import renew, server_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +20,7 @@ pytest.importorskip("cryptography")
 
 def test_old_protocols_are_refused(authority: Authority) -> None:
     """TLS 1.2 is the oldest that is spoken (F66)."""
-    context = server_context(load_certificate(pair(*authority.issue("old"))))
+    context = load_certificate(pair(*authority.issue("old"))).server_context()
 
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     client = ssl.create_default_context(cafile=str(authority.file))
@@ -33,7 +32,7 @@ def test_clients_may_be_asked_for_a_certificate(authority: Authority) -> None:
     """With authorities for clients, one without a certificate of theirs is refused (F66)."""
     key, chain = authority.issue("asking")
     configured = settings(private_key_file=key, certificate_file=chain, tls_client_ca_file=authority.file)
-    context = server_context(load_certificate(configured))
+    context = load_certificate(configured).server_context()
     client = ssl.create_default_context(cafile=str(authority.file))
     client.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -53,11 +52,11 @@ def test_a_renewed_context(authority: Authority, name: str | None) -> None:
     """Connections from then on see the new certificate, whether they name a host or not, of whatever key."""
     client = ssl.create_default_context(cafile=str(authority.file))
     client.check_hostname = name is not None
-    server = server_context(made(authority, "old", old_form=True))
+    server = made(authority, "old", old_form=True).server_context()
     assert subject(certificate_seen(server, client, name)) == "old"
-    renew(server, made(authority, "new"))
+    made(authority, "new").renew(server)
     assert subject(certificate_seen(server, client, name)) == "new"
-    renew(server, made(authority, "newest", old_form=True))
+    made(authority, "newest", old_form=True).renew(server)
 
     assert subject(certificate_seen(server, client, name)) == "newest"
 
@@ -66,7 +65,7 @@ def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
     """Clients are held to the new authorities alone."""
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
-    server = server_context(made(authority, "server", authority.file.read_bytes()))
+    server = made(authority, "server", authority.file.read_bytes()).server_context()
     contexts = []
     for issuer in (authority, other):
         client = ssl.create_default_context(cafile=str(authority.file))
@@ -76,7 +75,7 @@ def test_renewed_authorities(authority: Authority, tmp_path: Path) -> None:
     assert certificate_seen(server, contexts[0])
     with pytest.raises(ssl.SSLError):
         certificate_seen(server, contexts[1])
-    renew(server, made(authority, "server", other.file.read_bytes()))
+    made(authority, "server", other.file.read_bytes()).renew(server)
 
     assert certificate_seen(server, contexts[1])
     with pytest.raises(ssl.SSLError):

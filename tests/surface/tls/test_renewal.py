@@ -12,7 +12,7 @@ from tests.waiting import until
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.certificate import load_certificate
-from modelserver.surface.tls.context import Certificate, renew, server_context
+from modelserver.surface.tls.context import Certificate
 from modelserver.surface.tls.renewal import Renewal
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def subject(certificate: Any) -> str:
 def test_a_renewal_that_fails(authority: Authority) -> None:
     """A certificate that cannot be used leaves the context as it was."""
     client = ssl.create_default_context(cafile=str(authority.file))
-    server = server_context(made(authority, "old"))
+    server = made(authority, "old").server_context()
     wrong = Certificate(made(authority, "one").chain, made(authority, "two").key)
     with pytest.raises(ssl.SSLError):
-        renew(server, wrong)
+        wrong.renew(server)
 
     assert subject(certificate_seen(server, client)) == "old"

@@ -189,15 +189,37 @@ def _text(line: bytes) -> str:
     return without_escapes(line[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r"))
 
 
+class OutputReaders:
+    """What a worker prints: ``readers`` of standard output and error, and the last lines of both.
+
+    ``measured`` gets metrics that it prints.
+    """
+
+    def __init__(self, measured: Measured | None = None) -> None:
+        self._tail: deque[str] = deque(maxlen=MAX_LINES)
+        self._measured = measured
+        self.readers: tuple[LineReader, ...] = ()
+
+    def name(self, label: str) -> None:
+        """Reads from now on what has this label in the log."""
+        levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
+        self.readers = tuple(
+            LineReader(f"{label}-{name}", level, self._tail, self._measured) for level, name in levels
+        )
+
+    def last(self, count: int) -> str:
+        """The last ``count`` lines as one text."""
+        return "\n".join(list(self._tail)[-count:])
+
+
 class Capture:
     """Two pipes for a new process; ``outputs`` are its ends, for standard output and error."""
 
     def __init__(self) -> None:
         out, err = os.pipe(), os.pipe()
-        self._tail: deque[str] = deque(maxlen=MAX_LINES)
+        self._output = OutputReaders()
         self._inputs = (out[0], err[0])
         self.outputs = (out[1], err[1])
-        self._readers: list[LineReader] = []
 
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], connection: int
@@ -230,21 +252,20 @@ class Capture:
 
     def read(self, label: str, measured: Measured | None = None) -> None:
         """Starts reading the output; ``label`` names it in the log, ``measured`` gets metrics."""
-        levels = ((logging.INFO, "stdout"), (logging.WARNING, "stderr"))
-        for descriptor, (level, name) in zip(self._inputs, levels, strict=True):
-            reader = LineReader(f"{label}-{name}", level, self._tail, measured)
+        self._output = OutputReaders(measured)
+        self._output.name(label)
+        for descriptor, reader in zip(self._inputs, self._output.readers, strict=True):
             reader.attach(descriptor)
-            self._readers.append(reader)
 
     def last(self, count: int) -> str:
         """The last ``count`` lines as one text."""
-        return "\n".join(list(self._tail)[-count:])
+        return self._output.last(count)
 
     async def finish(self) -> None:
         """Reads the remaining output of an ended process."""
         # Descendants in other sessions may keep the streams open: their output is not waited for.
-        await asyncio.wait([reader.ended for reader in self._readers], timeout=1.0)
-        for reader in self._readers:
+        await asyncio.wait([reader.ended for reader in self._output.readers], timeout=1.0)
+        for reader in self._output.readers:
             reader.close()
 
 

@@ -16,7 +16,7 @@ from modelserver.engine.pools.interpreter import worker_command
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import SpawnRefused
-from modelserver.engine.wire.arena import create, read_started, recall, send_with
+from modelserver.engine.wire.arena import Arena, send_with
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.marks import MARK, end_marked, new_mark
 
@@ -38,14 +38,14 @@ class WorkerProcess:
     """A running worker process with its channel and captured output.
 
     ``mark`` identifies it and its descendants. ``batches_started``: how many batches it had
-    started when it ended; None before its end, or if unknown. ``memory`` is the descriptor to read that from.
+    started when it ended; None before its end, or if unknown. ``memory`` is where it writes that.
     """
 
     process: Child
     channel: Channel
     capture: Capture
     mark: str
-    memory: int | None
+    memory: Arena | None
     batches_started: int | None = None
 
     @property
@@ -91,7 +91,7 @@ class WorkerProcess:
         """
         if self.memory is None:
             raise OSError("the process has ended, or shares no memory")
-        return recall(self.memory, sequence)
+        return self.memory.recall(sequence)
 
     def kill(self) -> None:
         """Ends the process without asking."""
@@ -112,8 +112,8 @@ class WorkerProcess:
         memory, self.memory = self.memory, None
         if memory is not None:
             with contextlib.suppress(OSError):
-                self.batches_started = read_started(memory)
-            os.close(memory)
+                self.batches_started = memory.batches_started()
+            memory.close()
         return describe_exit(code)
 
     def last_output(self, lines: int = 20) -> str:
@@ -148,10 +148,10 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
     capture = Capture()
     mark = new_mark()
     environment = {**spec.environment(os.environ), MARK: mark}
-    arena, memory = create(), None
+    arena, memory = Arena.create(), None
     try:
         # A duplicate, as the arena is closed with the connection.
-        memory = None if arena is None else os.dup(arena.descriptor)
+        memory = None if arena is None else arena.duplicate()
         send_with(local, b"".join(encode(spec.load)), arena)
         process = await _start(spec, environment, remote.fileno(), capture)
     except BaseException:
@@ -160,7 +160,7 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
         if arena is not None:
             arena.close()
         if memory is not None:
-            os.close(memory)
+            memory.close()
         raise
     finally:
         remote.close()

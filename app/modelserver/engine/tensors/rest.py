@@ -12,7 +12,6 @@ from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import (
-    LIGHT_SHARED,
     NO_MEMORY,
     REGION,
     Memory,
@@ -97,6 +96,19 @@ class InferRequest:
     def shared(self, name: str) -> RegionPart | None:
         """Where the output of this name is to be written, if not into the response."""
         return next((output.shared for output in self.outputs or () if output.name == name), None)
+
+    def list_inputs(self) -> list[dict[str, Any]]:
+        """The inputs as JSON; BYTES that are not text become base64."""
+        return [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "datatype": tensor.datatype,
+                "data": _listed(tensor),
+                **({"parameters": tensor.parameters} if tensor.parameters else {}),
+            }
+            for tensor in self.inputs
+        ]
 
 
 # The input of a raw request to a model without a signature.
@@ -245,22 +257,7 @@ def _shared(
 ) -> memoryview:
     if _has_data(each):
         raise BadRequest(f"input '{each.name}' has both 'data' and {REGION}")
-    return read_shared(memory.find(parameters, f"input '{each.name}'"), memory, before, light=light)
-
-
-def read_shared(part: RegionPart | None, memory: Memory, before: int, *, light: bool) -> memoryview:
-    """An input's bytes, after ``before`` bytes of others.
-
-    Raises:
-        BadRequest: the memory is not what was registered.
-        PayloadTooLarge: they are too many together.
-        TooHeavy: only if ``light``: reading them would take long.
-    """
-    assert part is not None  # noqa: S101 - the parameters name one
-    memory.check(before + part.size)
-    if light and before + part.size > LIGHT_SHARED:
-        raise weight.TooHeavy
-    return part.read()
+    return memory.read(parameters, f"input '{each.name}'", before, light=light)
 
 
 def _slice(each: _Input, size: object, binary: memoryview) -> memoryview:
@@ -366,21 +363,7 @@ def encode_request(
     request = decode_request(body, header_length, limits=limits, memory=memory)
     text = memoryview(body)[: None if header_length is None else _length(header_length, len(body))]
     fields = _decode_fields(text) if text else {}
-    return _encode({**fields, "inputs": list_inputs(request.inputs)})
-
-
-def list_inputs(inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Inputs as JSON; BYTES that are not text become base64."""
-    return [
-        {
-            "name": tensor.name,
-            "shape": list(tensor.shape),
-            "datatype": tensor.datatype,
-            "data": _listed(tensor),
-            **({"parameters": tensor.parameters} if tensor.parameters else {}),
-        }
-        for tensor in inputs
-    ]
+    return _encode({**fields, "inputs": request.list_inputs()})
 
 
 def _listed(tensor: Tensor) -> list[Any]:

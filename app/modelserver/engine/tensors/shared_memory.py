@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import BadRequest, PayloadTooLarge, ResourceNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
@@ -136,6 +137,26 @@ class Memory(msgspec.Struct, frozen=True):
             raise BadRequest(f"{where}: no shared memory is registered as '{str(name)[:_LONGEST]}'")
         return region.part(parameters, where)
 
+    @staticmethod
+    def is_named(parameters: Container[str]) -> bool:
+        """Whether a tensor's parameters name a part of it."""
+        return REGION in parameters
+
+    def read(self, parameters: dict[str, Any], where: str, before: int, *, light: bool) -> memoryview:
+        """The bytes of an input whose parameters name them, after ``before`` bytes of others.
+
+        Raises:
+            BadRequest: the memory is not what was registered.
+            PayloadTooLarge: they are too many together.
+            TooHeavy: only if ``light``: reading them would take long.
+        """
+        part = self.find(parameters, where)
+        assert part is not None  # noqa: S101 - the parameters name one
+        self.check(before + part.size)
+        if light and before + part.size > LIGHT_SHARED:
+            raise TooHeavy
+        return part.read()
+
     def for_helper(self, body: bytes) -> Memory:
         """The same for a process that reads this body: without regions, of which there may be many, unless it
         can name one.
@@ -153,7 +174,6 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 OFF = "shared memory is not allowed: the server's operator has set no shared_memory_prefix"
-NO_CUDA = "CUDA shared memory is not supported: use system shared memory, or send the tensors"
 NO_MEMORY = Memory()
 
 

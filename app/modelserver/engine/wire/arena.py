@@ -223,6 +223,79 @@ class Arena:
         self.outgoing = outgoing
         self.incoming = incoming
 
+    @classmethod
+    def create(cls, *, trusting: bool = False) -> Arena | None:
+        """A new arena as the server sees it, or None where the system has no such memory.
+
+        ``trusting``: the other side runs no user code, so what it writes is read in place. It takes a few
+        system calls and no memory: the system allocates pages when they are written.
+        """
+        if sys.platform != "linux":
+            return None
+        try:
+            descriptor = os.memfd_create("modelserver", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError:
+            return None
+        try:
+            os.ftruncate(descriptor, SIZE)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError:
+            os.close(descriptor)
+            return None
+        arena = cls._of_server(descriptor)
+        if trusting:
+            arena.incoming = MappedIncoming(descriptor, HALF)
+        return arena
+
+    @classmethod
+    def open(cls, path: str) -> Arena:
+        """An arena that another process of this user created, as the server sees it.
+
+        ``path`` is below /proc. Raises OSError if there is none.
+        """
+        if not _DESCRIPTOR.fullmatch(path):
+            raise OSError(f"{path} is no descriptor of a process")
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            is_arena = (
+                os.fstat(descriptor).st_size == SIZE and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _SEALS
+            )
+        except OSError:
+            is_arena = False
+        if not is_arena:
+            os.close(descriptor)
+            raise OSError(f"{path} is no memory for sharing")
+        return cls._of_server(descriptor)
+
+    @classmethod
+    def adopt(cls, descriptor: int) -> Arena:
+        """An arena that the server created, as its worker sees it."""
+        return cls(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
+
+    @classmethod
+    def _of_server(cls, descriptor: int) -> Arena:
+        return cls(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
+
+    def duplicate(self) -> Arena:
+        """The same memory as the server sees it, which stays when this is closed."""
+        return self._of_server(os.dup(self.descriptor))
+
+    def batches_started(self) -> int:
+        """How many batches the worker has begun. Raises OSError."""
+        (count,) = _NUMBER.unpack(os.pread(self.descriptor, _NUMBER.size, _STARTED))
+        return int(count)
+
+    def recall(self, sequence: int) -> int:
+        """Takes back what the worker has not begun of batches below ``sequence``; returns how many it has
+        begun.
+
+        Raises OSError.
+        """
+        os.pwrite(self.descriptor, _NUMBER.pack(sequence), _RECALLED)
+        # A worker that has not seen this has already written that it begins, which is read below.
+        time.sleep(_VISIBLE)
+        return self.batches_started()
+
     def turns(self) -> Turns:
         """Who has a batch, as the worker sees it."""
         return Turns(mmap.mmap(self.descriptor, _PAGE, offset=_STARTED))
@@ -259,68 +332,6 @@ class Turns:
         return None if self._recalled[0] > sequence else True
 
 
-def create() -> Arena | None:
-    """A new arena as the server sees it, or None where the system has no such memory.
-
-    It takes a few system calls and no memory: the system allocates pages when they are written.
-    """
-    if sys.platform != "linux":
-        return None
-    try:
-        descriptor = os.memfd_create("modelserver", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError:
-        return None
-    try:
-        os.ftruncate(descriptor, SIZE)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return Arena(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
-
-
-def open_arena(path: str) -> Arena:
-    """An arena that another process of this user created, as the server sees it; ``path`` is below /proc.
-
-    Raises OSError if there is none.
-    """
-    if not _DESCRIPTOR.fullmatch(path):
-        raise OSError(f"{path} is no descriptor of a process")
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        is_arena = (
-            os.fstat(descriptor).st_size == SIZE and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _SEALS
-        )
-    except OSError:
-        is_arena = False
-    if not is_arena:
-        os.close(descriptor)
-        raise OSError(f"{path} is no memory for sharing")
-    return Arena(descriptor, OutgoingHalf(descriptor, 0), CopiedIncoming(descriptor, HALF))
-
-
-def adopt(descriptor: int) -> Arena:
-    """An arena that the server created, as its worker sees it."""
-    return Arena(descriptor, MappedOutgoing(descriptor, HALF), MappedIncoming(descriptor, 0))
-
-
-def read_started(descriptor: int) -> int:
-    """How many batches the worker of this memory has begun. Raises OSError."""
-    (count,) = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, _STARTED))
-    return int(count)
-
-
-def recall(descriptor: int, sequence: int) -> int:
-    """Takes back what the worker has not begun of batches below ``sequence``; returns how many it has begun.
-
-    Raises OSError.
-    """
-    os.pwrite(descriptor, _NUMBER.pack(sequence), _RECALLED)
-    # A worker that has not seen this has already written that it begins, which is read below.
-    time.sleep(_VISIBLE)
-    return read_started(descriptor)
-
-
 def send_with(connection: socket.socket, data: bytes, arena: Arena | None) -> None:
     """Sends the first bytes of a new connection, and the arena beside them.
 
@@ -340,4 +351,4 @@ def receive_with(connection: socket.socket, size: int) -> tuple[bytes, Arena | N
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: descriptors.itemsize])
-    return data, adopt(descriptors[0]) if descriptors else None
+    return data, Arena.adopt(descriptors[0]) if descriptors else None

@@ -51,7 +51,7 @@ from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
 from modelserver_handlers.metrics.cache import send_emissions_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 # Retrying cannot help with these, nor with yaml.YAMLError.
@@ -80,9 +80,14 @@ def is_permanent(error: Exception) -> bool:
 
 def main() -> None:
     """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
-    die_with(int(sys.argv[2]))
+    serve_parent(int(sys.argv[2]), lambda: channel_on(int(sys.argv[1])))
+
+
+def serve_parent(parent: int, connect: Callable[[], ServerChannel]) -> None:
+    """Runs a worker that ends with the process ``parent``, which has started it."""
+    die_with(parent)
     be_left_alone()
-    run(channel_on(int(sys.argv[1])))
+    run(connect())
 
 
 def channel_on(descriptor: int) -> ServerChannel:

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.channel import FrameChannel
-from modelserver.engine.wire.arena import open_arena
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.messages import Ping
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
         """Uses the arena at this place, for a worker on this machine. Raises OSError."""
         if not memory:
             return
-        arena = self._arena = open_arena(memory)
+        arena = self._arena = Arena.open(memory)
         self._outgoing_arena, self._reader.arena = arena.outgoing, arena.incoming
 
     @property

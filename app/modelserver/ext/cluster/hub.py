@@ -26,7 +26,6 @@ from modelserver.ext.cluster.greeting import (
     named_ticket,
 )
 from modelserver.ext.cluster.local_socket import address_of
-from modelserver.surface.tls.context import server_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +74,7 @@ class Hub:
 
     async def open(self) -> None:
         """Starts to listen. Raises OSError."""
-        context = None if self._certificate is None else server_context(self._certificate, ("modelserver",))
+        context = None if self._certificate is None else self._certificate.server_context(("modelserver",))
         if context is not None:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._listen(self._bound, context)

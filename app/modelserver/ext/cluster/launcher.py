@@ -13,6 +13,7 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.engine.demand import Demand
+from modelserver.engine.pools.output import OutputReaders
 from modelserver.engine.pools.ranks import RankGroup
 from modelserver.engine.wire.messages import METRICS_CONFIG
 from modelserver.ext.cluster.channel import RemoteChannel
@@ -216,7 +217,9 @@ class ProcessStart:
         self._packed: Packed | None = None
         self._channel: RemoteChannel | None = None
         self._on_message: OnMessage
-        self.worker = RemoteWorker(label, lost_after, self._receive, self._send_archive, spec.measured)
+        self.worker = RemoteWorker(
+            label, lost_after, self._receive, self._send_archive, OutputReaders(spec.measured)
+        )
         self.invitation = self._invite(lambda: self.worker)
 
     def _receive(self, message: ToServer, tail: memoryview) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from modelserver.engine.pools.output import MAX_LINES, LineReader
 from modelserver.engine.pools.process import describe_exit
 from modelserver.engine.pools.spec import Node
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
@@ -20,7 +18,7 @@ from modelserver.ext.cluster.placing import NoPlace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.engine.pools.printed_metrics import Measured
+    from modelserver.engine.pools.output import OutputReaders
     from modelserver.engine.pools.spec import OnMessage
     from modelserver.engine.wire.messages import ToWorker
     from modelserver.ext.cluster.channel import RemoteChannel
@@ -141,7 +139,7 @@ class RemoteWorker(AgentConnection):
         lost_after: seconds of silence after which the node counts as lost.
         on_message: the worker's, for messages that the agent sends in its place.
         on_archive: called when the agent asks for the model's files from an offset.
-        measured: gets printed metrics.
+        output: what it prints.
 
     ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
     the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
@@ -154,7 +152,7 @@ class RemoteWorker(AgentConnection):
         lost_after: float,
         on_message: OnMessage,
         on_archive: Callable[[int], None],
-        measured: Measured | None = None,
+        output: OutputReaders,
     ) -> None:
         super().__init__(label, lost_after)
         self.pid = -1
@@ -164,9 +162,8 @@ class RemoteWorker(AgentConnection):
         self.placement: Placement | None = None
         self._on_message = on_message
         self._on_archive = on_archive
-        self._tail: deque[str] = deque(maxlen=MAX_LINES)
-        self._measured = measured
-        self._outputs = self._read_output()
+        self._output = output
+        self._name_output()
         self.present: asyncio.Future[messages.Present] = self._loop.create_future()
         self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
         self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
@@ -175,18 +172,14 @@ class RemoteWorker(AgentConnection):
             # The exception counts as retrieved, even if nobody waits for it any more.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _read_output(self) -> tuple[LineReader, LineReader]:
-        """Readers of what it prints, whose lines in the log name its node, too."""
-        source = f"{self.label}@{self.node.name}" if self.node.name else self.label
-        return (
-            LineReader(f"{source}-stdout", logging.INFO, self._tail, self._measured),
-            LineReader(f"{source}-stderr", logging.WARNING, self._tail, self._measured),
-        )
+    def _name_output(self) -> None:
+        """Lines in the log name its node, too."""
+        self._output.name(f"{self.label}@{self.node.name}" if self.node.name else self.label)
 
     def rename(self, label: str) -> None:
         """Gives it another label, in the log, too."""
         self.label = label
-        self._outputs = self._read_output()
+        self._name_output()
 
     # -- as a process
 
@@ -224,8 +217,8 @@ class RemoteWorker(AgentConnection):
     async def wait(self) -> str:
         """Waits for its end, gives its place back, and returns how it ended."""
         how = await asyncio.shield(self.lost)
-        for output in self._outputs:
-            output.finish()
+        for reader in self._output.readers:
+            reader.finish()
         if self.channel is not None:
             # Messages that the worker sent before its end may still be read.
             await self.channel.finish(_LAST_WORDS if self.batches_started is not None else 0.0)
@@ -234,7 +227,7 @@ class RemoteWorker(AgentConnection):
         return how
 
     def last_output(self, lines: int = 20) -> str:
-        return "\n".join(list(self._tail)[-lines:])
+        return self._output.last(lines)
 
     @property
     def is_alive(self) -> bool:
@@ -245,7 +238,7 @@ class RemoteWorker(AgentConnection):
 
     def _take(self, message: messages.FromAgent) -> None:
         if isinstance(message, messages.WorkerOutput):
-            self._outputs[message.is_error].feed(message.data)
+            self._output.readers[message.is_error].feed(message.data)
         elif isinstance(message, messages.Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
             self.node.reports += 1
@@ -267,7 +260,7 @@ class RemoteWorker(AgentConnection):
     def _take_step(self, message: messages.FromAgent) -> None:
         if isinstance(message, messages.Present):
             self.node.name, self.node.host = message.node, message.host
-            self._outputs = self._read_output()
+            self._name_output()
             _settle(self.present, message)
         elif isinstance(message, messages.Meeting):
             _settle(self.meeting, message)

@@ -21,7 +21,7 @@ from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import ACCESS_LOGGER
 from modelserver.engine.telemetry.repeated import limit_tracebacks
 from modelserver.engine.telemetry.stalls import LoopWatch
-from modelserver.engine.wire.arena import adopt
+from modelserver.engine.wire.arena import Arena
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.acceptor import Acceptor
 from modelserver.ext.frontends.counts import ConnectionCounts
@@ -36,7 +36,7 @@ from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.http.protocol import HttpProtocol
-from modelserver.surface.tls.context import Certificate, renew, server_context
+from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class Frontend:
             )
         elif isinstance(message, messages.Certified):
             assert self._tls is not None  # noqa: S101 - sent only with TLS
-            renew(self._tls, Certificate(*message.tls))
+            Certificate(*message.tls).renew(self._tls)
         elif isinstance(message, messages.Traced):
             self._trace(message)
         elif isinstance(message, messages.Open):
@@ -121,7 +121,7 @@ class Frontend:
             outgoing=Outgoing(setup.max_outgoing, intake.give_back),
         )
         self._forwarder.on_much = intake.give_back
-        context = self._tls = server_context(Certificate(*setup.tls)) if setup.tls else None
+        context = self._tls = Certificate(*setup.tls).server_context() if setup.tls else None
         acceptor = self._acceptor = Acceptor(
             self._socket, self._counts, self._seat, lambda: _Connection(app, listener, acceptor), context
         )
@@ -210,7 +210,7 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     root.addHandler(LogToServer(frontend.link))
     limit_tracebacks()
     if arena is not None:
-        frontend.link.arena = adopt(arena)
+        frontend.link.arena = Arena.adopt(arena)
     await loop.create_unix_connection(lambda: frontend.link, sock=own)
     frontend.link.send(messages.Ready())
     gc.collect()

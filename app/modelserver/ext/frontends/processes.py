@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from modelserver.engine.wire.arena import HALF, Arena, MappedIncoming, create
+from modelserver.engine.wire.arena import Arena
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
 from modelserver.ext.frontends.link import make_pair
@@ -228,7 +228,8 @@ class Fleet:
 
     async def _launch(self, end: ServerEnd, number: int) -> asyncio.subprocess.Process:
         own, other = make_pair()
-        arena = end.link.arena = create_arena()
+        # A front end runs no user code.
+        arena = end.link.arena = Arena.create(trusting=True)
         inherited = [other.fileno(), self._listener.fileno(), self._counts_file]
         if arena is not None:
             inherited.append(arena.descriptor)
@@ -255,14 +256,3 @@ class Fleet:
         end.link.send(self._setup)
         end.link.send(self._tokens)
         return process
-
-
-def create_arena() -> Arena | None:
-    """Memory to share with a front end; None if the system has none.
-
-    A front end runs no user code, so its data is read in place and not copied first as a worker's.
-    """
-    arena = create()
-    if arena is not None:
-        arena.incoming = MappedIncoming(arena.descriptor, HALF)
-    return arena

@@ -28,7 +28,7 @@ from modelserver.ext.grpc.statuses import (
 )
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.http.content import MAX_PARAMETERS_BODY
-from modelserver.surface.tls.context import renew, server_context, tls_arguments
+from modelserver.surface.tls.context import tls_arguments
 
 if TYPE_CHECKING:
     import ssl
@@ -133,7 +133,7 @@ class GrpcServers:
         intake, outgoing = self._services.intake, self._services.outgoing
         port = GrpcPort(served, self._largest(address.side), intake, outgoing)
         listener = Http2Listener(port.make, read_head, self._limits(address.side), outgoing.count)
-        context = None if self._certificate is None else server_context(self._certificate, ("h2",))
+        context = None if self._certificate is None else self._certificate.server_context(("h2",))
         own = socket.socket(fileno=held.detach())
         try:
             server = await asyncio.get_running_loop().create_server(
@@ -152,7 +152,7 @@ class GrpcServers:
     def certify(self, certificate: Certificate) -> None:
         for each in self._open:
             if each.context is not None:
-                renew(each.context, certificate, ("h2",))
+                certificate.renew(each.context, ("h2",))
 
     def _inference(self, around: CallContext) -> Handlers:
         services, watch = self._services, self._requests

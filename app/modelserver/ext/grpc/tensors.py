@@ -10,13 +10,8 @@ import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.tensors.rest import (
-    InferRequest,
-    RequestedOutput,
-    list_inputs,
-    read_shared,
-)
-from modelserver.engine.tensors.shared_memory import NO_MEMORY, REGION, Memory
+from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
+from modelserver.engine.tensors.shared_memory import Memory
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
 from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHeavy
 from modelserver.engine.wire.messages import BODY, TENSORS
@@ -25,7 +20,7 @@ from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS
-from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts, sequence_of, split_request
+from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +33,7 @@ if TYPE_CHECKING:
     from modelserver.surface.http.off_loop import OffLoop
 
 _LIMITS = RequestLimits()
+_NO_MEMORY = Memory()
 
 _Request = message("inference.ModelInferRequest")
 _Answer = message("inference.ModelInferResponse")
@@ -113,8 +109,8 @@ def read_message(message_: AnyMessage, takes: InputRules, *, light: bool = False
     """
     request = read_request(message_, takes.limits, takes.memory, light=light)
     if takes.rows:
-        return split_request(request, takes, light=light)
-    sequence = sequence_of(request, takes.sequences)
+        return takes.split(request, light=light)
+    sequence = takes.sequence_of(request)
     if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
         raise TooHeavy
     return Inference([to_json(request)], BODY, JSON, sequence=sequence, request=request)
@@ -144,7 +140,7 @@ def encode_response(answering: ResponseParts) -> bytes:
 def read_request(
     request: AnyMessage,
     limits: RequestLimits = _LIMITS,
-    memory: Memory = NO_MEMORY,
+    memory: Memory = _NO_MEMORY,
     *,
     light: bool = False,
 ) -> InferRequest:
@@ -161,7 +157,7 @@ def read_request(
     raw = request.raw_input_contents
     if not request.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
-    shared = sum(REGION in each.parameters for each in request.inputs)
+    shared = sum(memory.is_named(each.parameters) for each in request.inputs)
     if raw and len(raw) != len(request.inputs) - shared:
         raise BadRequest(
             f"the number of inputs ({len(request.inputs) - shared}) does not match the expected number of "
@@ -199,14 +195,14 @@ def _tensors(request: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor
     tensors: list[Tensor] = []
     raw, shared = iter(request.raw_input_contents), 0
     for each in request.inputs:
-        if REGION not in each.parameters:
+        if not memory.is_named(each.parameters):
             content = next(raw, None)
             data = None if content is None else memoryview(content)
             tensors.append(_tensor(each, data, request.model_name, light=light))
             continue
         where = f"input '{each.name}'"
         parameters = _parameters(each.parameters, where)
-        data = read_shared(memory.find(parameters, where), memory, shared, light=light)
+        data = memory.read(parameters, where, shared, light=light)
         shared += len(data)
         made = _tensor(each, data, request.model_name, light=light)
         tensors.append(replace(made, parameters=parameters))
@@ -339,7 +335,7 @@ def to_json(request: InferRequest) -> bytes:
         fields["parameters"] = request.parameters
     if request.outputs:
         fields["outputs"] = [{"name": output.name} for output in request.outputs]
-    return _encode({**fields, "inputs": list_inputs(request.inputs)})
+    return _encode({**fields, "inputs": request.list_inputs()})
 
 
 def outputs_of_json(content: bytes) -> list[OutputTensor]:

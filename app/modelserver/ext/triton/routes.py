@@ -10,9 +10,9 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
 
-from modelserver.engine.tensors.shared_memory import NO_CUDA
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.rpcs import NO_CUDA
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import (
     change_log_settings,

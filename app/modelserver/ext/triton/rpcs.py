@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.tensors.shared_memory import NO_CUDA
 from modelserver.errors import BadRequest
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.statistics import list_statistics
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from modelserver.surface.api.services import Services
 
     Fields = AsyncGenerator[dict[str, Any], None]
+
+NO_CUDA = "CUDA shared memory is not supported: use system shared memory, or send the tensors"
 
 _LOG_KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 

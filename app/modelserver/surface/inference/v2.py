@@ -77,6 +77,60 @@ class InputRules(msgspec.Struct, frozen=True):
         """Only what a helper needs to read this body."""
         return msgspec.structs.replace(self, memory=self.memory.for_helper(body))
 
+    def split(self, request: InferRequest, *, light: bool = False) -> Inference:
+        """The rows of a request for a model that takes rows.
+
+        Raises:
+            BadRequest: names the field that is wrong.
+            PayloadTooLarge: too many rows.
+            TooHeavy: only if ``light``: splitting it would take long.
+        """
+        self.signature.check_inputs(request.inputs)
+        if request.outputs:
+            self.signature.check_outputs(self.model, [output.name for output in request.outputs])
+            check_classification(request.outputs)
+        timeout = _timeout(request)
+        sequence = self.sequence_of(request)
+        rows = count_rows(request.inputs)
+        self.limits.check_instances(rows, 0)
+        if light and _is_heavy(request.inputs, rows):
+            raise weight.TooHeavy
+        extra, whole, bodies = cut(request)
+        self.limits.check_instances(len(bodies), len(extra))
+        # Most are views of the body; any buffer can be sent to the worker.
+        key = b"" if is_plain(request) else extra
+        return Inference(
+            cast("list[bytes]", bodies),
+            TENSORS,
+            extra=extra,
+            key=key,
+            timeout=timeout,
+            sequence=sequence,
+            request=request,
+            whole=whole,
+        )
+
+    def sequence_of(self, request: InferRequest) -> list[tuple[bytes, bytes]]:
+        """Triton's sequence parameters as headers; removed from the parameters if the model has sequences.
+
+        A ``sequence_id`` that is 0 or empty means none, as in Triton.
+        """
+        parameters, names = request.parameters, self.sequences
+        if names is None or not parameters:
+            return []
+        values = {key: parameters.pop(key, None) for key in ("sequence_id", "sequence_start", "sequence_end")}
+        identity = values["sequence_id"]
+        if isinstance(identity, (float, bool)) or len(str(identity)) > _LONGEST_ID:
+            raise BadRequest("the request: parameter sequence_id must be a whole number or a short text")
+        headers = [(names.id.encode(), str(identity).encode())] if identity else []
+        for key, header in (("sequence_start", names.start), ("sequence_end", names.end)):
+            value = values[key]
+            if not isinstance(value, (bool, type(None))):
+                raise BadRequest(f"the request: parameter {key} is {value!r}, true or false is needed")
+            if value:
+                headers.append((header.encode(), b"true"))
+        return headers
+
 
 class Inference(Parsed):
     """A V2 request as rows; ``whole``: it is one row, not split."""
@@ -225,41 +279,7 @@ def read_tensors(body: bytes, length: str | None, takes: InputRules) -> Inferenc
 def _read(body: bytes, length: str | None, takes: InputRules, *, light: bool = False) -> Inference:
     raw = takes.signature.inputs or (RAW_INPUT,)
     request = decode_request(body, length, raw, takes.limits, takes.memory, light=light)
-    return split_request(request, takes, light=light)
-
-
-def split_request(request: InferRequest, takes: InputRules, *, light: bool = False) -> Inference:
-    """The rows of a request for a model that takes rows.
-
-    Raises:
-        BadRequest: names the field that is wrong.
-        PayloadTooLarge: too many rows.
-        TooHeavy: only if ``light``: splitting it would take long.
-    """
-    takes.signature.check_inputs(request.inputs)
-    if request.outputs:
-        takes.signature.check_outputs(takes.model, [output.name for output in request.outputs])
-        check_classification(request.outputs)
-    timeout = _timeout(request)
-    sequence = sequence_of(request, takes.sequences)
-    rows = count_rows(request.inputs)
-    takes.limits.check_instances(rows, 0)
-    if light and _is_heavy(request.inputs, rows):
-        raise weight.TooHeavy
-    extra, whole, bodies = cut(request)
-    takes.limits.check_instances(len(bodies), len(extra))
-    # Most are views of the body; any buffer can be sent to the worker.
-    key = b"" if is_plain(request) else extra
-    return Inference(
-        cast("list[bytes]", bodies),
-        TENSORS,
-        extra=extra,
-        key=key,
-        timeout=timeout,
-        sequence=sequence,
-        request=request,
-        whole=whole,
-    )
+    return takes.split(request, light=light)
 
 
 def _is_heavy(inputs: Sequence[Tensor], rows: int) -> bool:
@@ -286,25 +306,3 @@ def _timeout(request: InferRequest) -> float | None:
     if type(value) is not int or value < 0:
         raise BadRequest(f"the request: parameter timeout is {value!r}, a number of microseconds is needed")
     return min(value, _LONGEST) / 1e6 or None
-
-
-def sequence_of(request: InferRequest, names: SequenceHeaders | None) -> list[tuple[bytes, bytes]]:
-    """Triton's sequence parameters as headers; removed from the parameters if the model has sequences.
-
-    A ``sequence_id`` that is 0 or empty means none, as in Triton.
-    """
-    parameters = request.parameters
-    if names is None or not parameters:
-        return []
-    values = {name: parameters.pop(name, None) for name in ("sequence_id", "sequence_start", "sequence_end")}
-    identity = values["sequence_id"]
-    if isinstance(identity, (float, bool)) or len(str(identity)) > _LONGEST_ID:
-        raise BadRequest("the request: parameter sequence_id must be a whole number or a short text")
-    headers = [(names.id.encode(), str(identity).encode())] if identity else []
-    for name, header in (("sequence_start", names.start), ("sequence_end", names.end)):
-        value = values[name]
-        if not isinstance(value, (bool, type(None))):
-            raise BadRequest(f"the request: parameter {name} is {value!r}, true or false is needed")
-        if value:
-            headers.append((header.encode(), b"true"))
-    return headers

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import jks_advice
-from modelserver.surface.tls.context import Certificate, server_context
+from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def load_certificate(settings: Settings) -> Certificate:
 
 def _try(certificate: Certificate, source: str) -> None:
     try:
-        server_context(certificate)
+        certificate.server_context()
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
         raise ConfigError(f"Invalid configuration: {source}: cannot be used ({reason})") from None

@@ -29,39 +29,35 @@ class Certificate:
     key: bytes = field(repr=False)
     client_ca: bytes = b""
 
+    def server_context(self, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
+        """A context for TLS 1.2 and later, and for these protocols of the application.
 
-def server_context(certificate: Certificate, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
-    """A context for TLS 1.2 and later, and for these protocols of the application.
+        Raises OSError, ValueError if the certificate cannot be used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        with _as_file(self.key + b"\n" + self.chain) as path:
+            # Without a password, OpenSSL would prompt for one.
+            context.load_cert_chain(path, password=lambda: b"")
+        context.set_alpn_protocols(protocols)
+        if self.client_ca:
+            context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
-    Raises OSError, ValueError if the certificate cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with _as_file(certificate.key + b"\n" + certificate.chain) as path:
-        # Without a password, OpenSSL would prompt for one.
-        context.load_cert_chain(path, password=lambda: b"")
-    context.set_alpn_protocols(protocols)
-    if certificate.client_ca:
-        context.load_verify_locations(cadata=certificate.client_ca.decode("ascii"))
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    def renew(self, context: ssl.SSLContext, protocols: Sequence[str] = ("http/1.1",)) -> None:
+        """Has new connections of ``context`` use this certificate and its authorities.
 
+        ``context`` itself is kept unchanged, as it would keep an old key of another type; whether clients
+        need a certificate does not change. Raises OSError, ValueError if the certificate cannot be used; then
+        nothing changes.
+        """
+        fresh = self.server_context(protocols)
 
-def renew(
-    context: ssl.SSLContext, certificate: Certificate, protocols: Sequence[str] = ("http/1.1",)
-) -> None:
-    """Uses the certificate and its authorities for new connections.
+        def switch(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            connection.context = fresh
 
-    ``context`` itself is kept unchanged, as it would keep an old key of another type; whether clients need a
-    certificate does not change. Raises OSError, ValueError if the certificate cannot be used; then nothing
-    changes.
-    """
-    fresh = server_context(certificate, protocols)
-
-    def switch(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = fresh
-
-    context.sni_callback = switch
+        context.sni_callback = switch
 
 
 def tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from modelserver.ext.cluster.greeting import (
 )
 from modelserver.ext.cluster.node import dial as dial_module
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
-from modelserver.surface.tls.context import Certificate, server_context
+from modelserver.surface.tls.context import Certificate
 from modelserver.surface.tls.throwaway import make_certificate
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def secured(
     certificate: Certificate, answer: Callable[[socket.socket], None], newest: ssl.TLSVersion | None = None
 ) -> Callable[[socket.socket], None]:
     """The answer, over TLS."""
-    context = server_context(certificate, ("modelserver",))
+    context = certificate.server_context(("modelserver",))
     if newest is not None:
         context.maximum_version = newest
 
@@ -314,7 +314,7 @@ def test_frozen_local_socket_is_not_waited_for(serve: Callable[..., FalseServer]
 def ends() -> Iterator[tuple[ssl.SSLSocket, SecureConnection]]:
     """A server's end, blocking, and a worker's."""
     pair = socket.socketpair()
-    context = server_context(_OWN, ("modelserver",))
+    context = _OWN.server_context(("modelserver",))
     made: list[ssl.SSLSocket] = []
     thread = threading.Thread(target=lambda: made.append(context.wrap_socket(pair[0], server_side=True)))
     thread.start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.ext.cluster.conversation import predict
 
-from modelserver.engine.wire.arena import create, read_started
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import (
     Predict,
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from modelserver.engine.wire.arena import Arena
-
 
 @pytest.fixture
 def memory() -> Iterator[Arena]:
-    made = create()
+    made = Arena.create()
     if made is None:
         pytest.skip("memory cannot be shared here")
     yield made
@@ -74,7 +72,7 @@ async def test_workers_connection_carries_frames(
     assert isinstance(message, Predict)
     assert len(tail) == 100
     assert channel.begin(0)
-    assert read_started(memory.descriptor) == 1
+    assert memory.batches_started() == 1
     assert (channel._arena is not None) == (kind == "local")
     channel.close()
     getattr(channel._connection, "_connection", channel._connection).close()

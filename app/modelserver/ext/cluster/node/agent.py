@@ -27,7 +27,7 @@ from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
-from modelserver.engine.wire.arena import Arena, create, read_started, recall
+from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
 from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
@@ -166,7 +166,7 @@ class Agent:
     def _recall(self, below: int) -> None:
         if self._memory is not None:
             with contextlib.suppress(OSError):
-                self._send(Recalled(recall(self._memory.descriptor, below), below))
+                self._send(Recalled(self._memory.recall(below), below))
 
     # -- the worker
 
@@ -182,7 +182,7 @@ class Agent:
     async def _run_worker(
         self, start: messages.Start, model_dir: Path, python: str, variables: dict[str, str]
     ) -> None:
-        self._memory = create()
+        self._memory = Arena.create()
         # The path by which another process of this user opens the memory.
         memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
         out, errors = os.pipe(), os.pipe()
@@ -268,7 +268,7 @@ class Agent:
 
     def _started_batches(self) -> int | None:
         with contextlib.suppress(OSError):
-            return None if self._memory is None else read_started(self._memory.descriptor)
+            return None if self._memory is None else self._memory.batches_started()
         return None
 
     async def _forward(self, descriptor: int, *, is_error: bool) -> None:

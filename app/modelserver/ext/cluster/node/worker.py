@@ -14,25 +14,26 @@ from typing import TYPE_CHECKING
 
 from modelserver.engine.wire.arena import receive_with, send_with
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.parent import die_with
-from modelserver.engine.worker.runtime import be_left_alone, run
+from modelserver.engine.worker.runtime import serve_parent
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.dial import SecureConnection, dial
 
 if TYPE_CHECKING:
     from modelserver.engine.wire.arena import Arena
-    from modelserver.engine.worker.channel import Connection
 
 _MAX_INVITATION = 1 << 16
 
 
 def main() -> None:
     """Runs a worker for the agent whose process id is the second argument."""
-    die_with(int(sys.argv[2]))
-    be_left_alone()
-    with socket.socket(fileno=int(sys.argv[1])) as agent:
+    serve_parent(int(sys.argv[2]), lambda: connect_for(int(sys.argv[1])))
+
+
+def connect_for(agent_socket: int) -> ServerChannel:
+    """The channel to the server that the agent's invitation names."""
+    with socket.socket(fileno=agent_socket) as agent:
         invitation, memory = receive_invitation(agent)
-    run(connect(invitation, memory))
+    return connect(invitation, memory)
 
 
 def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
@@ -49,8 +50,8 @@ def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
 def connect(invitation: Invitation, memory: Arena | None) -> ServerChannel:
     """The channel to the server; on the server's own machine, large rows go through the memory."""
     plain = dial(invitation)
-    connection: Connection = SecureConnection(plain) if isinstance(plain, ssl.SSLSocket) else plain
-    channel = ServerChannel(connection)
+    secure = SecureConnection(plain) if isinstance(plain, ssl.SSLSocket) else None
+    channel = ServerChannel(secure or plain)
     channel.use(memory, shared=plain.family == socket.AF_UNIX)
     return channel
 
