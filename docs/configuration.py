@@ -18,15 +18,15 @@ _INTRODUCTION = """\
 # Configuration
 
 This page is generated from the table of keys in the code, by
-`python -m docs.configuration > docs/configuration.md`. The same keys, as a file to start
-from, are in [config.properties](../config.properties).
+`python -m docs.configuration > docs/configuration.md`. [config.properties](../config.properties) is a file
+with all keys, which you can use as a template.
 
 ## Where settings come from
 
-The configuration file is the one named by `TS_CONFIG_FILE`, else by `--ts-config`, else
-`config.properties` in the current directory. It uses the syntax of Java properties: `key=value` lines,
-`#` comments, `\\` at the end of a line to continue it on the next. `$$NAME$$` in a value is replaced by the
-environment variable `NAME`.
+The server reads the configuration file that `TS_CONFIG_FILE` names, otherwise the one that `--ts-config`
+names, otherwise `config.properties` in the current directory. The file has the syntax of Java properties:
+`key=value` lines, `#` for comments, and `\\` at the end of a line that continues on the next. `$$NAME$$` in a
+value is replaced by the environment variable `NAME`.
 
 If a key is set in several places, the first of these wins:
 
@@ -35,15 +35,15 @@ If a key is set in several places, the first of these wins:
 3. the file
 4. the default: the server's own, or TorchServe's with `compat_defaults=torchserve`
    ([both sets](migrating.md#two-sets-of-defaults)). `TS_COMPAT_DEFAULTS` is always read, and a server
-   started as `torchserve` has TorchServe's defaults unless the key says otherwise.
+   started as `torchserve` has TorchServe's defaults unless this key is set.
 
-`modelserver --start --print-settings` prints every setting and where its value comes from. An invalid value
-aborts startup with one line that names the key, the value and what is allowed. A key
-that is unknown, or has no effect here, is accepted with one warning line, and one names all variables `TS_*`
+`modelserver --start --print-settings` prints every setting with its value and the source of the value. An
+invalid value aborts startup with one line that names the key, the value and the allowed values. A key that is
+unknown or has no effect is accepted with one warning line. Another warning line names all `TS_*` variables
 that are misspelt or not read.
 
-How a single model batches is set at its registration or in its archive: see [Batching](batching.md). For the
-payload log, see [Payload logging](payload-logging.md).
+Options for the batches of a single model are set in its registration or its archive: see
+[Batching](batching.md). For the payload log, see [Payload logging](payload-logging.md).
 
 ## Keys
 """
@@ -53,16 +53,16 @@ _FURTHER = """
 
 | variable | meaning |
 |---|---|
-| `TS_CONFIG_FILE` | The configuration file; wins over `--ts-config`. |
+| `TS_CONFIG_FILE` | The configuration file; overrides `--ts-config`. |
 | `LOG_LOCATION` | The folder of log files; by default `logs` in the current directory. |
 | `METRICS_LOCATION` | The folder of metrics logs; by default `logs` in the current directory. |
 | `TMPDIR` | The folder of the PID file, and of models while they are unpacked. |
 | `MODELSERVER_INFERENCE_TOKEN` | Your inference tokens, separated by commas; see [Security](security.md). |
 | `MODELSERVER_MANAGEMENT_TOKEN` | Your management tokens. |
 | `MODELSERVER_API_TOKEN` | Your tokens for `/token`. |
-| `MODELSERVER_PRINT_SETTINGS` | `1` works like `--print-settings`. |
-| `MODELSERVER_STARTED_AS` | `torchserve`, set by the [alias](migrating.md), selects TorchServe's defaults. |
-| `MODELSERVER_CONFIG_BENEATH` | For keys that the configuration leaves out: file of the [image](docker.md). |
+| `MODELSERVER_PRINT_SETTINGS` | `1` has the effect of `--print-settings`. |
+| `MODELSERVER_STARTED_AS` | `torchserve` selects TorchServe's defaults; the [alias](migrating.md) sets it. |
+| `MODELSERVER_CONFIG_BENEATH` | The [image's](docker.md) file, for keys that the configuration lacks. |
 """
 
 _HEAD = "\n| key | values | default | set also by | meaning |\n|---|---|---|---|---|\n"

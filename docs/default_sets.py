@@ -7,16 +7,16 @@ from modelserver.models.settings.keys import KEYS
 _BEGIN = """
 ## Two sets of defaults
 
-modelserver has its own defaults, and those of TorchServe 0.12. TorchServe's apply to everything not set
-explicitly
+modelserver has two sets of defaults: its own, and those of TorchServe 0.12. TorchServe's apply to all keys
+that are not set explicitly
 
 - with `compat_defaults=torchserve` in `config.properties`,
 - with the flag `--compat-defaults torchserve`,
 - with `TS_COMPAT_DEFAULTS=torchserve` in the environment, or
-- when the server is started as `torchserve`, by the alias above, and none of these says `modelserver`.
+- when the server is started as `torchserve`, by the alias above, and none of the three is `modelserver`.
 
-Startup says so (`Defaults: TorchServe's`), and `--print-settings` shows each value with its source. Explicit
-settings are the same in both.
+The server then prints `Defaults: TorchServe's` when it starts, and `--print-settings` shows each value with
+its source. Explicit settings have the same effect with both sets.
 
 | key | modelserver's | TorchServe's | meaning |
 |---|---|---|---|
@@ -25,22 +25,22 @@ settings are the same in both.
 _RULES = (
     (
         "starting without naming a configuration file",
-        "restores the models of the newest snapshot, not its settings",
-        "uses the newest snapshot as the configuration, `./config.properties` only if there is none",
+        "restores the newest snapshot's models, but not its settings",
+        "uses the newest snapshot as the configuration, and `./config.properties` only if there is none",
     ),
     (
         "starting with a configuration file",
         "restores the newest snapshot too",
         "restores that file's `model_snapshot`, if any",
     ),
-    ("`--models` with a restored state", "are loaded too", "are not loaded"),
+    ("`--models`, if a state is restored", "are loaded too", "are not loaded"),
     (
         "a restored archive that is not in the model store",
-        "its model is listed as FAILED with the reason",
+        "the model's state is FAILED, with the reason",
         "the server does not start",
     ),
     ("`GET /` at the inference address", '`{"status": "alive"}`', "405"),
-    ("a gRPC prediction that no queue takes: it is full, there are no workers", "UNAVAILABLE", "INTERNAL"),
+    ("a gRPC prediction if the queue is full or there are no workers", "UNAVAILABLE", "INTERNAL"),
     ("labels in the metrics text", '`{Level="Host"}`', '`{Level="Host",}`'),
     (
         "handlers' metrics, without `metrics_config`",
@@ -58,77 +58,77 @@ _RULES = (
         "are those of the machine",
     ),
 )
-"""What no key controls: what, modelserver's behaviour, TorchServe's."""
+"""Differences that no key controls: the subject, modelserver's behaviour, TorchServe's."""
 
 _SAFE = (
     (
-        "if `allowed_urls` is not set, only public hosts are allowed, no `file://`",
-        "registering could make the server fetch from networks that only it can reach (CVE-2023-43654)",
+        "if `allowed_urls` is not set, only URLs of public hosts are allowed, and no `file://`",
+        "clients could make the server fetch from networks that only it can reach (CVE-2023-43654)",
     ),
     (
         "archives may not contain `..`, links, devices or bombs; paths from clients must be in the store",
         "an archive must not write or read elsewhere (CVE-2023-48299, CVE-2024-35198)",
     ),
     (
-        "YAML without tags, weights by `weights_only`",
+        "YAML is read without tags, weights with `weights_only`",
         "configuration and weights are data, not code (CVE-2022-1471)",
     ),
     (
-        "tokens have 32 characters and are compared in constant time; `/token` is only that path",
-        "TorchServe's have 8, and any request with `/token` in it renews them",
+        "tokens have 32 characters and are compared in constant time; only the path `/token` renews them",
+        "TorchServe's have 8, and any request with `/token` in its path renews them",
     ),
     (
-        "the server removes `key_file.json` when it stops, not only `--stop`",
-        "a file of invalid tokens is misleading",
+        "the server removes `key_file.json` whenever it stops, not only after `--stop`",
+        "a file with invalid tokens is misleading",
     ),
     (
         "snapshots contain no passwords, and are written atomically",
-        "others may read them; the disk may fill up",
+        "others may be able to read them; the disk may be full",
     ),
     (
-        "an archive that cannot be loaded affects only its own model, not those after it",
-        "the next snapshot would have forgotten them",
+        "an archive that cannot be loaded affects only its own model, not the models after it",
+        "the next snapshot would lack them",
     ),
-    ("`/livez`, `/readyz` and CORS preflights need no token", "their senders have none"),
+    ("`/livez`, `/readyz` and CORS preflights need no token", "their clients have none"),
     (
-        "descriptions say `LOADING` and `FAILED`, with the reason",
-        "TorchServe calls every worker that is not ready `UNLOADING`",
+        "descriptions have the states `LOADING` and `FAILED`, with the reason",
+        "in TorchServe every worker that is not ready is `UNLOADING`",
     ),
     ("queues are also bounded in bytes", "a hundred large bodies can exceed the memory"),
     (
-        "stopping serves accepted requests; scaling down and unregistering finish or answer them",
+        "accepted requests are answered when the server stops, scales down or unregisters a model",
         "TorchServe kills the workers",
     ),
     (
-        "a window begins with its oldest request, and workers collect batches in parallel",
-        "requests wait no longer than configured",
+        "a batch's delay begins when its oldest request arrives, and workers collect batches in parallel",
+        "requests should not wait longer than configured",
     ),
     (
         "a `model-config.yaml` without a timeout does not override other settings",
         "in TorchServe it means 120 s, whatever is set elsewhere",
     ),
-    ("messages and `--version` say `modelserver`", "anything else would be untrue"),
+    ("messages and `--version` have the name `modelserver`", "this is not TorchServe"),
 )
-"""What is the same with both sets, and why."""
+"""Differences to TorchServe that both sets have, and the reasons."""
 
 
 def default_sets() -> str:
     """The text of the section."""
     rows = "".join(
-        f"| `{key.name}` | {_shown(key.default)} | {_shown(key.torchserve)} | {key.summary} |\n"
+        f"| `{key.name}` | {_cell(key.default)} | {_cell(key.torchserve)} | {key.summary} |\n"
         for key in KEYS.values()
         if key.torchserve is not None
     )
-    rules = "".join(f"| {what} | {ours} | {theirs} |\n" for what, ours, theirs in _RULES)
+    rules = "".join(f"| {what} | {ours} | {reference} |\n" for what, ours, reference in _RULES)
     safe = "".join(f"| {what} | {why} |\n" for what, why in _SAFE)
     return (
         f"{_BEGIN}{rows}\n"
-        "All other TorchServe keys have its default in both sets. Differences that no key controls:\n\n"
+        "All other keys of TorchServe have its default in both sets. No key controls these differences:\n\n"
         f"| what | modelserver's | TorchServe's |\n|---|---|---|\n{rules}\n"
-        "These differences remain with TorchServe's defaults, besides those that the comparison found:\n\n"
+        "With TorchServe's defaults, these differences remain, besides those of the comparison above:\n\n"
         f"| what | why |\n|---|---|\n{safe}"
     )
 
 
-def _shown(default: str) -> str:
+def _cell(default: str) -> str:
     return f"`{default}`" if default else "empty"

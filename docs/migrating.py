@@ -47,18 +47,18 @@ unchanged. This page explains how to switch, what was compared, and the state of
 
 ## Three steps
 
-1. Install modelserver into the environment that your handlers run in, with `pip install .` in a clone: torch
-   (2.2 or newer) and torchvision (0.17) are kept, torchserve may stay installed, and Java is no longer
-   needed. If there is no torch yet, `pip install '.[torch]'` installs both. What needs a newer torch says so:
-   archives with a compiled `.pt2` or `.so` file, or a `.pt2` that a newer torch exported, and tensors of
-   UINT16, UINT32 and UINT64 (torch 2.3).
+1. Install modelserver into the environment of your handlers, with `pip install .` in a clone. pip keeps torch
+   (2.2 or newer) and torchvision (0.17 or newer), or installs both with `pip install '.[torch]'`. torchserve
+   may stay installed, and Java is no longer needed. A newer torch is needed only for archives with a compiled
+   `.pt2` or `.so` file, for a `.pt2` that a newer torch exported, and for tensors of UINT16, UINT32 and
+   UINT64 (torch 2.3); the error names it.
 2. Change the first word of the command. Model store and `config.properties` stay unchanged:
 
     ```sh
     modelserver --start --model-store model_store --models all --ts-config config.properties
     ```
 
-    Settings in the file that have no effect here are reported once, in a line beginning with `Warning:`.
+    For settings in the file that have no effect, the server prints one line that begins with `Warning:`.
 3. Use it as you used TorchServe:
 
     ```sh
@@ -66,7 +66,7 @@ unchanged. This page explains how to switch, what was compared, and the state of
     curl localhost:8081/models
     ```
 
-    To go back, stop it and start TorchServe: nothing in the model store was changed.
+    To go back, stop it and start TorchServe: modelserver does not change the model store.
 
 Scripts that call `torchserve`, `torch-model-archiver` and `torch-workflow-archiver` by name need no edits:
 
@@ -74,20 +74,20 @@ Scripts that call `torchserve`, `torch-model-archiver` and `torch-workflow-archi
 modelserver-aliases install ~/.local/bin
 ```
 
-writes executables with these names. It overwrites only its own aliases unless `--force` is given, and
-`remove` instead of `install` deletes them. A server started as `torchserve` finds that name in the
-environment variable `MODELSERVER_STARTED_AS`, and has [TorchServe's defaults](#two-sets-of-defaults) unless
-`compat_defaults` says otherwise.
+This writes executables with these names. It overwrites only its own aliases, unless you add `--force`; with
+`remove` instead of `install` it deletes them. The alias `torchserve` sets the environment variable
+`MODELSERVER_STARTED_AS`, so the server has [TorchServe's defaults](#two-sets-of-defaults) unless
+`compat_defaults` is set.
 
-It also writes `modelserver_aliases/model_archiver.py` there, for scripts that `import model_archiver`: they
-find it with `PYTHONPATH=~/.local/bin/modelserver_aliases`, and the real one without it.
+The command also writes `modelserver_aliases/model_archiver.py`, for scripts that `import model_archiver`.
+With `PYTHONPATH=~/.local/bin/modelserver_aliases` they import this module, and without it the real one.
 """
 
 _PROVE = """
 ## Prove it before you switch
 
-`modelserver migrate` starts modelserver beside your TorchServe, with the same configuration and model store,
-asks both the same, and writes a report (`report.html`, `report.json`):
+`modelserver migrate` starts modelserver beside your TorchServe, with the same configuration and model store.
+It sends the same requests to both, and writes a report (`report.html`, `report.json`):
 
 ```console
 $ modelserver migrate config.properties --torchserve torchserve
@@ -104,14 +104,19 @@ change: Remove settings that have no effect here: number_of_netty_threads.
 The servers differ where they are known to, and nowhere else.
 ```
 
-This run was with TorchServe 0.12.0, Java 17 and Python 3.11.7 on 2 cores (AMD EPYC) that had nothing else to
-do, and with three models without torch that answer at once: `plain` in batches of at most 4, `reads` alone,
-`parts` in parts. In the report: memory 1,462 and 114 MiB, start 5.2 and 1.0 s; every
-difference with the request, both answers and a reason from the table below; the endpoints, flags, keys,
-handlers and `ts` names in use with their state; what to change, as commands. The exit status is 0 if every
-difference has a known reason, 1 if one has not or a model is not served here, 2 if nothing could be compared.
+This run was with TorchServe 0.12.0, Java 17 and Python 3.11.7 on 2 idle cores (AMD EPYC), with three models
+without torch that return at once: `plain` in batches of at most 4, `reads` without batching, and `parts`,
+which streams. The report has
 
-[modelserver migrate](prove.md) has all flags, requests of your own, and the keys of `report.json`.
+- memory (1,462 and 114 MiB) and start-up time (5.2 and 1.0 s) of both servers,
+- every difference with the request, both responses and a reason from the table below,
+- the endpoints, flags, keys, handlers and `ts` names in use with their state,
+- the changes that you need to make, as commands.
+
+The exit status is 0 if every difference has a known reason, 1 if one does not or modelserver does not serve a
+model, and 2 if nothing could be compared.
+
+[modelserver migrate](prove.md) describes all flags, your own requests, and the keys of `report.json`.
 """
 
 _WORDS = """
@@ -120,30 +125,31 @@ _WORDS = """
 | term | meaning |
 |---|---|
 | same | as in TorchServe 0.12.0 |
-| better | does what TorchServe does, plus something that it does wrong or not at all |
+| better | as in TorchServe, and corrects or adds something |
 | other | different on purpose |
-| not yet | accepted or answered, but without the effect it has in TorchServe |
-| no effect | accepted with a warning: it controls something that only TorchServe has |
+| not yet | accepted, but without the effect that it has in TorchServe |
+| no effect | accepted with a warning, as it controls something that only TorchServe has |
 """
 
 _ARCHIVES = """
 ## Archives
 
-Archives made by `torch-model-archiver` load here, and archives made by `modelserver-archive` load in
-TorchServe 0.12.0, in every format: `default` and `zip-store` (`.mar`), `tgz` (`.tar.gz`), `no-archive` (a
-folder). From the same files both programs pack the same content. The comparison above registers each of them
+modelserver loads archives of `torch-model-archiver`, and TorchServe 0.12.0 loads archives of
+`modelserver-archive`, in every format: `default` and `zip-store` (`.mar`), `tgz` (`.tar.gz`), `no-archive` (a
+folder). From the same files both programs pack the same content. The comparison above registers each format
 on both servers.
 
-- Manifests of older archivers load: without `createdOn`, `archiverVersion`, `runtime` or `modelVersion`, with
-  `modelServerVersion`, `specificationVersion`, `implementationVersion`, `engine` or `extensions`.
-- An archive without a manifest loads if the registration gives `model_name` and `handler`.
+- Manifests of older archivers load. They may lack `createdOn`, `archiverVersion`, `runtime` or
+  `modelVersion`, and may have `modelServerVersion`, `specificationVersion`, `implementationVersion`, `engine`
+  or `extensions`.
+- An archive without a manifest loads if the registration has `model_name` and `handler`.
 - The runtimes `python` and `python3` both mean the server's Python; `LSP`, the C++ backend, is refused.
-- `modelserver-archive` accepts all flags of `torch-model-archiver`. Better: `--handler dir/file.py:function`
-  works, the export path is created, it warns of colliding files, empty weights and code or YAML that cannot
-  be parsed, a failed run leaves the old archive, and two runs over the same files produce the same bytes
-  (`SOURCE_DATE_EPOCH` fixes the time).
-- Built-in handlers are named, not packed: {handlers}. Those that only TorchServe has ({others})
-  are packed with a warning.
+- `modelserver-archive` accepts all flags of `torch-model-archiver`. It also supports
+  `--handler dir/file.py:function`, creates the export path, and warns of colliding files, empty weights, and
+  code or YAML that cannot be parsed. A failed run keeps the old archive, and two runs over the same files
+  produce the same bytes (`SOURCE_DATE_EPOCH` sets the time).
+- Built-in handlers are not packed; the archive has only their names: {handlers}. Handlers that only
+  TorchServe has ({others}) are packed with a warning.
 - For scripts that pack archives, `modelserver.model_archiver` provides torch-model-archiver's
   `model_archiver`, module by module: `ModelArchiver`, `ModelArchiverConfig`, `ModelArchiverError`,
   `ArgParser`, `generate_model_archive`, `package_model`, `Manifest`, `Model`, `ModelExportUtils`, and its
@@ -155,113 +161,111 @@ on both servers.
     config = ModelArchiverConfig("mnist", "mnist_handler.py", "1.0", serialized_file="mnist.pt")
     ModelArchiver.generate_model_archive(config)
     ```
-- An archive that cannot be served is refused at registration, without affecting anything else: a manifest
-  that is not JSON or refers to files outside the archive, a `model-config.yaml` with Python tags, entries
-  with `..`, links. The answer names the archive, the step and the cause.
+- An archive that cannot be served is refused at registration, and other models are not affected. Reasons are
+  a manifest that is not JSON or refers to files outside the archive, a `model-config.yaml` with Python tags,
+  entries with `..`, and links. The error names the archive, the step and the cause.
 """
 
 _HANDLERS = """
 ## Handlers
 
-Handlers that import `ts` run unchanged: see [every name of the `ts` package and its state](ts-names.md), and
-[Handlers](handlers.md) for what else is possible. Their unit tests run too, with
+Handlers that import `ts` run unchanged. [Names of `ts`](ts-names.md) lists every name of the package with its
+state, and [Handlers](handlers.md) describes what else handlers can do. Unit tests of handlers run with
 `pytest -p modelserver_handlers.compat.activate`.
 
 **Handlers that read `instances` themselves.** By default the server splits V1 and V2 bodies
-(`/v1/models/…:predict`, `/v2/models/…/infer`), so that instances of many requests share a batch; a handler
-that reads `data[0]["body"]["instances"]` itself then finds single instances and fails. To check
-beforehand, search its source:
+(`/v1/models/…:predict`, `/v2/models/…/infer`), so that instances of many requests share a batch. A handler
+that reads `data[0]["body"]["instances"]` itself then gets single instances and fails. To check this before
+you switch, search its source:
 
 ```sh
 grep -nE "instances|inputs" handler.py
 ```
 
-If it reads them from the body, it needs `splitInstances: false` in its `model-config.yaml`,
-`split_instances=false` in a registration, or the same in `config.properties` for all models; with
-[`compat_defaults=torchserve`](#two-sets-of-defaults) it runs unchanged. The error names the setting, in the
-response to clients on the same machine (`expose_errors`) and always in `model_log.log`.
+If the handler reads them from the body, set `splitInstances: false` in its `model-config.yaml`,
+`split_instances=false` in the registration, or the same in `config.properties` for all models. With
+[`compat_defaults=torchserve`](#two-sets-of-defaults) it runs unchanged. The error names the setting;
+`model_log.log` always has it, and responses to clients on the same machine do too (`expose_errors`).
 
 **float32 on GPUs.** As with TorchServe, handlers derived from `BaseHandler` multiply matrices in TF32 from
 compute capability 8.0 on. `precision: fp32` in `model-config.yaml` turns that off, also for convolutions,
-which PyTorch computes in TF32 by itself; describing the model shows what is used
+which PyTorch computes in TF32 by default. The model's description shows the precision in use
 ([Handlers](handlers.md#float32-on-gpus)).
 
-**Whole models.** Since torch 2.6, `torch.load` refuses what `torch.save(model, path)` wrote, whichever server
-runs the handler (`Weights only load failed`). Save the weights instead,
-`torch.save(model.state_dict(), path)`, and pack the network's class with `--model-file`. For a file that you
-trust, use `torch.load(path, weights_only=False)` in the handler, or `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` in
-the environment of the server.
+**Whole models.** Since torch 2.6, `torch.load` refuses files of `torch.save(model, path)`, with any server
+(`Weights only load failed`). Save the weights instead, `torch.save(model.state_dict(), path)`, and pack the
+network's class with `--model-file`. For a file that you trust, use `torch.load(path, weights_only=False)` in
+the handler, or `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` in the environment of the server.
 
-**GPUs.** TorchServe's handlers run on the CPU if the GPU that their worker was assigned cannot be used. Here
-the model does not load then, and the failure says why; loading is tried again ([Which GPU a worker
-gets](gpu.md#which-gpu-a-worker-gets)). Workers number GPUs by their place in the machine, as `nvidia-smi`
-does (`CUDA_DEVICE_ORDER=PCI_BUS_ID`, unless it is set). `gpu` in descriptions is false for a worker whose
-handler says that it is on the CPU (`self.device`), although it was assigned a GPU.
+**GPUs.** If a worker's GPU cannot be used, TorchServe's handlers run on the CPU. With modelserver the model
+does not load then; the failure has the reason, and the server tries again ([Which GPU a worker
+gets](gpu.md#which-gpu-a-worker-gets)). Workers number GPUs in the order of `nvidia-smi`
+(`CUDA_DEVICE_ORDER=PCI_BUS_ID`, unless it is set). If a handler is on the CPU (`self.device`) although its
+worker has a GPU, `gpu` in the worker's description is false.
 
 **Models in S3.** `s3_sse_kms=true` signs the download of an https URL of S3 with the credentials in the
-server's environment, as in TorchServe, but only for URLs in an `allowed_urls` of your own: otherwise clients
-could have it read every bucket that it may. It needs the extra `sources`. New registrations are simpler with
-`s3://bucket/model.mar` ([object stores](operations.md#models-from-object-stores)).
+server's environment, as in TorchServe. This works only for URLs in your own `allowed_urls`, as clients could
+otherwise read every bucket that the server can. It needs the extra `sources`. For new registrations,
+`s3://bucket/model.mar` is simpler ([object stores](operations.md#models-from-object-stores)).
 
-**Error messages.** Statuses and types of errors are TorchServe's. For clients on the same machine the message
-also names the exception, the line in the handler, and what to do about common mistakes; with
-`expose_errors=true` all clients see this, with `false` none. The id of the request is in the header
-`x-request-id`, before the traceback in `model_log.log`, and at the end of the line in `access_log.log` if the
-request failed.
+**Error messages.** Errors have TorchServe's statuses and types. For clients on the same machine the message
+also has the exception, the line in the handler, and a hint for common mistakes; with `expose_errors=true` it
+does for all clients, with `false` for none. The request id is in the header `x-request-id` and before the
+traceback in `model_log.log`. If the request failed, it is also at the end of the line in `access_log.log`.
 """
 
 _DEPLOYMENTS = """
 ## Docker, Kubernetes, Helm, Grafana
 
-The files named here are TorchServe's own. Of them, tests start a server with every `config.properties` of
-its repository, and read the arguments in the chart in `kubernetes/Helm`, and the metrics that its pages on
-Prometheus and Grafana name; they read none of its manifests and dashboards. Those of this repository are
-checked: the manifests in `deploy/kubernetes` and `deploy/kserve` against the published schemas of Kubernetes,
-KEDA and KServe and the server's flags, settings, routes and metrics, `deploy/grafana` and `deploy/prometheus`
-against its metrics. No container, cluster or Grafana was available.
+The paths in this section are those of TorchServe's repository. Tests start a server with each of its
+`config.properties`, and check the arguments of the chart in `kubernetes/Helm` and the metrics in its pages on
+Prometheus and Grafana. They do not check TorchServe's manifests and dashboards. Of this repository's files,
+tests check the manifests in `deploy/kubernetes` and `deploy/kserve` against the published schemas of
+Kubernetes, KEDA and KServe and against the server's flags, settings, routes and metrics, and
+`deploy/grafana` and `deploy/prometheus` against its metrics. No container, cluster or Grafana was available.
 
 - **Docker.** [This image](docker.md) replaces TorchServe's: `serve`, `torchserve --start …` and a
-  `config.properties` at `/home/model-server/config.properties` mean the same. `docker/config.properties`
-  opens all three ports to other machines, so tokens are required, as in TorchServe since 0.11;
-  `MODELSERVER_INFERENCE_TOKEN` and the related variables ([Security](security.md)) set them, and
-  `TS_DISABLE_TOKEN_AUTHORIZATION=true` turns them off. `tail -f /dev/null` after the command in your own
-  entry point is not needed: `--foreground` stays, prints the log, and ends with the server. Without your
-  own configuration, this image only exposes inference; TorchServe's also exposed management and metrics. It
-  writes no log files; `TS_LOG_FILES=true` and `TS_LOG_PROBES=true` do as TorchServe's does. Keys that your
-  configuration leaves out are [the image's](docker.md#arguments-and-settings).
-- **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` only needs another
-  image. Probes on `/ping` keep working; `/v2/health/live` and `/v2/health/ready` distinguish a process that
-  must be restarted from one that should get no requests yet. [deploy/kubernetes](docker.md#in-kubernetes) has
-  a manifest with all of it. The metric of `kubernetes/adapter.yaml` and `hpa.yaml`,
-  `ts_queue_latency_microseconds`, has the same name here; but on both servers it is a sum that only grows, so
-  pods are never removed again, and `autoscaling/v2beta1` was removed in Kubernetes 1.26: scale by waiting
-  requests instead, as [deploy/queue-metric](docker.md#in-kubernetes) does.
-- **Helm.** In the chart in `kubernetes/Helm`, `torchserve_image` is the only value to change. Its volume is
-  mounted unchanged: the model store and `config/config.properties` are in the same place. Its `args` are
-  understood, the ports are the same.
-- **Grafana.** Dashboards for TorchServe's Prometheus metrics work: names and labels
-  are TorchServe 0.12's (`ts_inference_requests_total`, `ts_inference_latency_microseconds`,
-  `ts_queue_latency_microseconds`, `QueueTime`, `CPUUtilization` and so on). Dashboards for versions before
-  0.8 select by the label `uuid`, which 0.12 does not have either. [Metrics](metrics.md) lists the additional
-  ones: histograms of queue time, batch sizes and phases; `deploy/grafana/modelserver.json` shows them.
+  `config.properties` at `/home/model-server/config.properties` work the same. `docker/config.properties`
+  opens all three ports to other machines, so tokens are required, as in TorchServe since 0.11. Set them with
+  `MODELSERVER_INFERENCE_TOKEN` and the related variables ([Security](security.md)), or turn them off with
+  `TS_DISABLE_TOKEN_AUTHORIZATION=true`. Your own entry point does not need `tail -f /dev/null` after the
+  command: with `--foreground` the command prints the log and runs until the server ends. Without your own
+  configuration, this image exposes only inference; TorchServe's also exposes management and metrics. This
+  image writes no log files; with `TS_LOG_FILES=true` and `TS_LOG_PROBES=true` it does, as TorchServe's does.
+  For keys that your configuration does not have, [the image's values](docker.md#arguments-and-settings)
+  apply.
+- **Kubernetes.** A Deployment that runs `torchserve --start --model-store … --ts-config …` only needs the new
+  image. Probes on `/ping` still work; `/v2/health/live` and `/v2/health/ready` distinguish a process that
+  must be restarted from one that should not get requests yet. [deploy/kubernetes](docker.md#in-kubernetes)
+  has such a manifest. The metric of `kubernetes/adapter.yaml` and `hpa.yaml`,
+  `ts_queue_latency_microseconds`, has the same name. But on both servers it is a sum that only grows, so pods
+  are never removed, and `autoscaling/v2beta1` was removed in Kubernetes 1.26. Scale by waiting requests
+  instead, as [deploy/queue-metric](docker.md#in-kubernetes) does.
+- **Helm.** In the chart in `kubernetes/Helm`, `torchserve_image` is the only value to change. The chart's
+  volume, with the model store and `config/config.properties`, its `args` and its ports work unchanged.
+- **Grafana.** Dashboards for TorchServe's Prometheus metrics work: names and labels are those of TorchServe
+  0.12 (`ts_inference_requests_total`, `ts_inference_latency_microseconds`, `ts_queue_latency_microseconds`,
+  `QueueTime`, `CPUUtilization` and so on). Dashboards for versions before 0.8 select by the label `uuid`,
+  which 0.12 does not have either. [Metrics](metrics.md) lists the additional metrics: histograms of queue
+  time, batch sizes and phases. `deploy/grafana/modelserver.json` is a dashboard for these.
 """
 
 _SAGEMAKER = """
 ## SageMaker
 
-SageMaker's PyTorch toolkit (`sagemaker-pytorch-inference`) starts `torchserve` and works unmodified once
-the [alias](#three-steps) of that name is first on the `PATH`; a test starts the toolkit from PyPI this way.
-What it needs:
+SageMaker's PyTorch toolkit (`sagemaker-pytorch-inference`) starts `torchserve`. It works unmodified if the
+[alias](#three-steps) of that name is first on the `PATH`; a test starts the toolkit from PyPI this way. The
+toolkit relies on these features:
 
 - `--models model=/opt/ml/model`: models that the operator names at startup, in flags, configuration or
-  environment, may be anywhere; what a client names with `url=` must be in the model store. Links in the
-  store are followed.
+  environment, may be in any folder. Models that a client names with `url=` must be in the model store, which
+  may contain links.
 - `default_service_handler=/path/handler_service.py:handle`: an absolute path names a file outside the
-  archive, and its folder is on the handler's path.
+  archive; its folder is added to the handler's Python path.
 - The toolkit waits for a process that has `org.pytorch.serve.ModelServer`, the name of TorchServe's
-  Java class, in its command line. A server started as `torchserve` has it there, as the value of
-  a flag without effect; one started as `modelserver` does not.
-- `--log-config` with a log4j file has no effect except a line in the log.
+  Java class, in its command line. A server started as `torchserve` has it as the value of a flag without
+  effect; a server started as `modelserver` does not.
+- `--log-config` with a log4j file only writes a line to the log.
 """
 
 _NEVER = """
@@ -272,7 +276,7 @@ _NEVER = """
 | plugins (`--plugins-path`, jars) and custom snapshot serializers | they are Java classes |
 | log4j2 files (`--log-config` with XML) | `--log-config` takes a Python logging configuration |
 | the C++ backend (`LSP`) | archived with TorchServe |
-| keys for Netty and the Java virtual machine | there is neither |
+| keys for Netty and the Java virtual machine | modelserver uses neither |
 """
 
 
@@ -307,8 +311,8 @@ _OF_THE_HEAD = {"phrase", "content-type"}
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many requests each rule is about; of each chapter how many there are, how many are answered alike,
-    and how many alike but for phrase and content type.
+    """The number of requests that each rule explains; for each chapter the number of all requests, of those
+    with the same response, and of those whose response differs in phrase or content type only.
     """
 
     by_rule: Counter[str]
@@ -321,13 +325,14 @@ class Count:
 
 
 def count() -> Count:
-    """From the recorded answers and the rules; the tests prove that modelserver answers so."""
+    """Counts recorded responses by rule and chapter; the tests prove that modelserver's follow the rules."""
     by_rule: Counter[str] = Counter()
     by_chapter: dict[str, tuple[int, int, int]] = {}
     for chapter in chapters():
-        theirs = recorded(chapter)
+        reference = recorded(chapter)
         used = [
-            {rule.name for rule in expected_of(chapter, call, theirs[call.name])[1]} for call in chapter.calls
+            {rule.name for rule in expected_of(chapter, call, reference[call.name])[1]}
+            for call in chapter.calls
         ]
         alike = sum(not rules for rules in used)
         nearly = sum(bool(rules) and rules <= _OF_THE_HEAD for rules in used)
@@ -344,22 +349,22 @@ def _comparison() -> str:
     text = f"""
 ## What was compared
 
-{requests} requests were sent to the real TorchServe 0.12.0, with small archives made for this purpose, and
-its responses recorded. modelserver answers {alike} of them with the same status, headers and body, and
-{nearly} more the same except for the phrase of the status line or a content type. The other {other} are
-different. There are {len(RULES)} reasons for all of these differences, listed in the second table. Times,
-process ids, request ids and the like are excluded from the comparison, and so are headers and description
-fields that modelserver adds: {added}. Handler failures are compared with `expose_errors=false`.
+{requests} requests were sent to TorchServe 0.12.0, with small archives made for this purpose, and its
+responses were recorded. For {alike} of them, modelserver's response has the same status, headers and body.
+For {nearly} more, it differs only in the phrase of the status line or in a content type. The other {other}
+are different. The second table lists the {len(RULES)} reasons for all of these differences. The comparison
+ignores values such as times, process ids and request ids, and headers and description fields that modelserver
+adds: {added}. Failures of handlers are compared with `expose_errors=false`.
 
-The tests send all of them to modelserver again (`tests/differential`). Where TorchServe and Java
-are installed, `MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` queries
-both side by side.
+The tests send all requests to modelserver again (`tests/differential`). If TorchServe and Java are installed,
+`MODELSERVER_TEST_TORCHSERVE=<environment> python -m pytest -m slow tests/differential` sends them to both
+servers.
 
 | requests about | compared | same | same except phrase, content type | different |
 |---|---|---|---|---|
 """
-    for title, (asked, same, near) in counted.by_chapter.items():
-        text += f"| {title} | {asked} | {same} | {near} | {asked - same - near} |\n"
+    for title, (sent, same, near) in counted.by_chapter.items():
+        text += f"| {title} | {sent} | {same} | {near} | {sent - same - near} |\n"
     sums = (requests, alike, nearly, other)
     text += f"| **all** | {' | '.join(f'**{number}**' for number in sums)} |\n"
     text += "\n| difference | state | requests |\n|---|---|---|\n"
@@ -378,7 +383,7 @@ _SERVICES = (
         *("management", 7071),
         (
             "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
-            "the same URL again is INTERNAL"
+            "to register the same URL again is INTERNAL"
         ),
     ),
     ("Open Inference", 7070, ""),
@@ -394,14 +399,14 @@ def _endpoints() -> str:
     for service, port, remark in _SERVICES:
         text += f"| gRPC {port} | {service} service | {grpc} | {remark} |\n"
     return text + (
-        "\nPredictions accept any usual method, as in TorchServe; others (`TRACE`, `QUERY`) are "
-        "405. Also: `GET\n/v1/models` and `GET /v1/models/{model}` on the inference port, `GET /docs` and "
-        "`GET /openapi.json` on every port.\n"
+        "\nPredictions accept all usual methods, as in TorchServe; others (`TRACE`, `QUERY`) get 405. "
+        "modelserver adds\n`GET /v1/models` and `GET /v1/models/{model}` on the inference port, and "
+        "`GET /docs` and `GET /openapi.json` on every port.\n"
     )
 
 
 def is_there(endpoint: Endpoint) -> bool:
-    """Whether a listener of that role routes the example."""
+    """Whether the app of that port has a route for the example."""
     if endpoint.port == "inference" and endpoint.method == "POST" and parse_route(endpoint.example):
         return True
     settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
@@ -431,7 +436,7 @@ def _flags() -> str:
         text += f"| `{flag}` | {verdict} | {remark} |\n"
     return (
         text
-        + "\nIn addition: `--compat-defaults`, `--print-settings`, and the commands `modelserver serve`, "
+        + "\nmodelserver adds `--compat-defaults`, `--print-settings`, and the commands `modelserver serve`, "
         "`modelserver tune` and `modelserver migrate`.\n"
     )
 
@@ -439,15 +444,15 @@ def _flags() -> str:
 def _keys() -> str:
     text = (
         "\n## Keys of config.properties\n\n"
-        "What each means is in [Configuration](configuration.md). Environment variables (`TS_…`) are "
-        "TorchServe's.\n"
+        "[Configuration](configuration.md) describes the keys. Environment variables have TorchServe's names "
+        "(`TS_…`).\n"
         "\n| key | state | remark |\n|---|---|---|\n"
     )
     for name in KEYS_OF_TORCHSERVE:
         verdict, remark = key_state(KEYS[name])
         text += f"| `{name}` | {verdict} | {remark} |\n"
     own = [f"`{name}`" for name in KEYS if name not in KEYS_OF_TORCHSERVE]
-    return text + f"\nIn addition: {', '.join(own)}.\n"
+    return text + f"\nmodelserver adds {', '.join(own)}.\n"
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ _INTRODUCTION = """\
 This page is generated from the table of keys in the code, by `python -m docs.model_config >
 docs/model-config.md`.
 
-The file is packed into an archive with `modelserver-archive --config-file model-config.yaml`, and describes
-how the model should be served. The server reads the keys in the first tables. The handler gets the whole
-document as `context.model_yaml_config`, untouched.
+This file describes how a model should be served. Pack it into the model's archive with
+`modelserver-archive --config-file model-config.yaml`. The server reads the keys in the first tables. The
+handler gets the whole document, unchanged, as `context.model_yaml_config`.
 
 ```yaml
 batchSize: 8
@@ -43,15 +43,15 @@ handler:
   topk: 3
 ```
 
-It is YAML with plain values: tags that would build Python objects (`!!python/…`) are refused. A value of the
-wrong type is ignored with a warning that names archive, key, value and what is allowed, as in TorchServe;
-invalid values of keys marked **strict** are refused with the same message instead. Any other key is the
-author's own; one that is very similar to a known key causes a warning that names the known key.
+The file is YAML with plain values: tags that create Python objects (`!!python/…`) are refused. As in
+TorchServe, a value of the wrong type is ignored, with a warning that names the archive, the key, the value
+and the allowed values. For keys marked **strict**, the archive is refused with this message instead. You can
+add your own keys; a key that is very similar to a known one causes a warning that names the known key.
 
-If a setting is given in several places, the first of these wins: the registration's parameter,
+If an option is set in several places, the first of these wins: the parameter of the registration,
 `model-config.yaml`, `models=` in config.properties for this model and version, the key of
-config.properties, the default. The tables show what ranks above and below a key. `GET /models/{model}`
-shows values with their sources under `batching`.
+config.properties, the default. The tables show which sources rank above and below a key. Keys that only
+modelserver has are marked *own*. `GET /models/{model}` shows values with their sources under `batching`.
 
 ## Keys of the server
 """
@@ -61,9 +61,9 @@ _HEAD = "\n| key | values | default | ranks above | ranks below | meaning |\n|--
 _FURTHER = f"""
 ## Several GPUs, several processes
 
-`deviceIds: [2, 3]` gives the first worker GPU 2, the second GPU 3, the third GPU 2 again. Without it,
-the workers of all models together take turns on all GPUs. `deviceType: cpu` keeps them off the GPUs.
-What happens if a GPU cannot be used is in [On a GPU](gpu.md#which-gpu-a-worker-gets).
+With `deviceIds: [2, 3]` the first worker gets GPU 2, the second GPU 3, and the third GPU 2 again. Without
+`deviceIds`, the workers of all models are distributed over all GPUs in turn. With `deviceType: cpu` workers
+get no GPU. [On a GPU](gpu.md#which-gpu-a-worker-gets) describes what happens if a GPU cannot be used.
 
 With a `parallelType`, one worker spans several devices:
 
@@ -73,18 +73,18 @@ torchrun:
   nproc-per-node: 4          # processes of one worker
 ```
 
-| | processes of one worker | who gets a batch |
+| `parallelType` | processes of one worker | processes that get a batch |
 |---|---|---|
-| `tp`, `pptp`, and `custom` with `torchrun` | `nproc-per-node`, or `parallelLevel` | every process |
+| `tp`, `pptp`, and `custom` with `torchrun` | `nproc-per-node`, or `parallelLevel` | all |
 | `pp` | `nproc-per-node`, or `parallelLevel` | rank 0 |
-| `custom` without `torchrun` | one, which sees `parallelLevel` GPUs as 0, 1, … | that one |
-| none | one; `torchrun` and `parallelLevel` have no effect, as in TorchServe | that one |
+| `custom` without `torchrun` | one, which sees `parallelLevel` GPUs as 0, 1, … | the only one |
+| not set | one; `torchrun` and `parallelLevel` have no effect, as in TorchServe | the only one |
 
-Each process has the variables of `torchrun`: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`,
-`MASTER_ADDR`, `MASTER_PORT` and the others, so that `torch.distributed.init_process_group()` needs no
-arguments. All processes of a worker see its GPUs as 0, 1, … (`CUDA_VISIBLE_DEVICES`); the context's `gpu_id`
-is that of the rank. Without GPUs, they compute on the CPU, for example with `gloo`. Workers take
-the GPUs in consecutive groups, and there are no more workers than groups.
+Each process has the environment variables of `torchrun`: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
+`LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and the others, so `torch.distributed.init_process_group()`
+needs no arguments. All processes of a worker see its GPUs as 0, 1, … (`CUDA_VISIBLE_DEVICES`); the context's
+`gpu_id` is the rank's GPU. Without GPUs, processes compute on the CPU, for example with `gloo`. Each worker
+has a group of consecutive GPUs, and there are at most as many workers as groups.
 
 ```python
 class Handler:
@@ -97,53 +97,56 @@ class Handler:
         return values.tolist()
 ```
 
-- Only the answers of rank 0 count; what other ranks return does not matter. The output of each rank
-  is in the log under its number.
+- The values that rank 0 returns are the results; those of other ranks are ignored. The log has the output of
+  each rank with its number.
 - The worker is ready when every process has loaded, within `startupTimeout`. If one process ends, the worker
   ends: all processes are stopped and started again.
-- A failed batch is not retried in parts, and the next batch is not prepared ahead: the processes would
+- A failed batch is not retried in parts, and the next batch is not prepared ahead, as the processes would
   diverge. If one rank fails while rank 0 waits for it, the worker is replaced after
   {FAILED_GRACE:g} seconds.
 - `continuousBatching` and `asyncCommunication` cannot be combined with several processes. Cancelled
   requests are still computed.
-- At most {MAX_PROCESSES} processes, on one machine or on [several](cluster.md#workers-of-several-processes).
-  `describe` shows process and memory of rank 0.
-- `MASTER_PORT` is the next free one of a thousand from `initial_distribution_port` on. torch listens
-  there on all interfaces: keep it behind a firewall, as with any torch.distributed program.
-- Unlike in TorchServe, there is no `torchrun` program in between, no log folder `torchelastic_ts`, and each
-  process gets its share of the cores instead of one thread unless `OMP_NUMBER_THREADS` says otherwise.
+- A worker has at most {MAX_PROCESSES} processes, on one machine or on
+  [several](cluster.md#workers-of-several-processes). Descriptions of a worker show the process and memory of
+  rank 0.
+- `MASTER_PORT` is the next free port of the thousand that begin with `initial_distribution_port`. torch
+  listens there on all interfaces: keep it behind a firewall, as with any torch.distributed program.
+- Unlike in TorchServe, there is no process `torchrun` and no log folder `torchelastic_ts`. Each process gets
+  its share of the cores instead of one thread, unless `OMP_NUMBER_THREADS` is set.
 
 | key of `torchrun` | |
 |---|---|
 {{torchrun}}
 ## Packages per model
 
-An archive can include a requirements file (`modelserver-archive --requirements-file requirements.txt`). It is
-installed only if the operator allows it with `install_py_dep_per_model=true` in config.properties; otherwise
-there is a warning.
+An archive can include a requirements file (`modelserver-archive --requirements-file requirements.txt`). The
+server installs the requirements only if the operator allows it with `install_py_dep_per_model=true` in
+config.properties; otherwise it logs a warning.
 
-- Without `useVenv`, pip installs into a folder that comes early on the path of this model's workers, right
-  after the archive's own modules. pip ignores what the server has installed: a requirement that depends on
+- Without `useVenv`, pip installs into a folder that is on the Python path of this model's workers, directly
+  after the archive's own modules. pip ignores the server's packages, so a requirement that depends on
   torch installs another torch.
-- With `useVenv: true` the model gets a virtual environment that also sees the server's packages, and pip
-  installs only what is missing. As in TorchServe, it is also created without requirements and without
-  `install_py_dep_per_model`.
+- With `useVenv: true` the model gets a virtual environment that also has the server's packages, and pip
+  installs only missing ones. As in TorchServe, the environment is created even if there are no requirements
+  or `install_py_dep_per_model` is not set.
 
-Refer to files in the archive by path: `./tiny-1.0-py3-none-any.whl`, or `--find-links .` with
-`--no-index`. pip runs in the archive's folder with the server's environment, so that `PIP_INDEX_URL` and
-`pip.conf` apply, without what `blacklist_env_vars` hides. pip checks lines with `--hash`. Its
-output is in `model_log.log`, line by line, as `<model>_<version>-pip`. If it fails, or takes more than
-{INSTALL_LIMIT / 60:.0f} minutes, the registration fails with pip's last lines, and nothing is left behind.
+Requirements name files in the archive by path: `./tiny-1.0-py3-none-any.whl`, or `--find-links .` with
+`--no-index`. pip runs in the archive's folder with the server's environment variables, except those that
+`blacklist_env_vars` hides, so `PIP_INDEX_URL` and `pip.conf` apply. pip checks requirements that have
+`--hash`. Its output is in `model_log.log`, line by line, as `<model>_<version>-pip`. If pip fails, or takes
+more than {INSTALL_LIMIT / 60:.0f} minutes, the registration fails with pip's last lines, and the installed
+files are removed.
 
-Environments are kept in `environments` of the cache folder (`$MODELSERVER_CACHE`, else
-`$XDG_CACHE_HOME/modelserver`, else `~/.cache/modelserver`) under a hash of the requirements, the local
-files that they name, and the Python. TorchServe reinstalls at each registration; here later registrations
-and other servers reuse them. So requirements without a version stay as they were first installed:
-remove the folder to update them. With `MODELSERVER_CACHE=off` they last as long as the server.
+Environments are stored in the folder `environments` of the cache folder (`$MODELSERVER_CACHE`, else
+`$XDG_CACHE_HOME/modelserver`, else `~/.cache/modelserver`). The name of an environment is a hash of the
+requirements, the local files that they name, and the Python. TorchServe reinstalls requirements at each
+registration; modelserver reuses environments for later registrations and in other servers. So requirements
+without a version stay at the version that was installed first; to update them, remove the folder. With
+`MODELSERVER_CACHE=off` environments are removed when the server stops.
 
-The folder is bounded: after an installation, if all environments together exceed
-{STORE_LIMIT >> 30} GiB, those not used by a registered model of any server are removed, least recently used
-first; so are the remains of installations that were killed halfway.
+The size of the folder is limited. If all environments exceed {STORE_LIMIT >> 30} GiB after an installation,
+environments that no registered model of any server uses are removed, the least recently used first. The
+remains of interrupted installations are removed too.
 """
 
 
@@ -181,7 +184,7 @@ def reference() -> str:
         _INTRODUCTION
         + "".join(sections)
         + f"\n### {TITLES[FURTHER]}\n{special}"
-        + f"\n## Keys of handlers\n\nThe server hands these on.\n{handlers}"
+        + f"\n## Keys of handlers\n\nThe server passes these keys to the handler.\n{handlers}"
         + _FURTHER.replace("{torchrun}", torchrun)
     )
 
@@ -208,7 +211,7 @@ def default_of(option: Option) -> str:
 
 
 def _summary(option: Option) -> str:
-    return option.summary[:-1] + "; own." if option.own else option.summary
+    return option.summary + " *(own)*" if option.own else option.summary
 
 
 def _meaning(option: Option) -> str:

@@ -32,18 +32,18 @@ class Span:
 
 
 def rows(recorded: list[dict[str, str | float]]) -> list[Span]:
-    """The spans as a tree, those of the same parent by their begin."""
+    """The spans in the order of a tree; children of the same parent are sorted by their start."""
     ids = {each["id"] for each in recorded}
 
     def below(parent: object, depth: int) -> list[Span]:
         children = [each for each in recorded if each["parent"] == parent]
         if depth == 0:
             children = [each for each in recorded if each["parent"] not in ids]
-        found = []
+        spans = []
         for each in sorted(children, key=lambda child: float(child["start"])):
-            found.append(Span(str(each["name"]), depth, float(each["start"]), float(each["end"])))
-            found += below(each["id"], depth + 1)
-        return found
+            spans.append(Span(str(each["name"]), depth, float(each["start"]), float(each["end"])))
+            spans += below(each["id"], depth + 1)
+        return spans
 
     return below(None, 0)
 

@@ -1,4 +1,4 @@
-"""A section of docs/migrating.md: what others wrote, and which tests run it."""
+"""A section of docs/migrating.md: code of other projects, and the tests that run it."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TRIAL = """
-## Tried with what others wrote
+## Tests with code of other projects
 
-41 cases over 28 examples of TorchServe's repository, and 37 handlers of public repositories, were once tried
-unmodified: the examples and most handlers over HTTP on both servers, some handlers in the worker alone. Of
-those that TorchServe serves, 4 cases and 6 handlers failed here or answered otherwise. Their files are not in
-this repository, so nothing repeats that trial; but what it found was mended, and is tested since:
+41 cases over 28 examples of TorchServe's repository, and 37 handlers of public repositories, were once run
+unmodified: the examples and most handlers over HTTP on both servers, some handlers only in a worker. Of those
+that TorchServe serves, 4 cases and 6 handlers failed with modelserver or had other results. Their files are
+not in this repository, so the run is not repeated. Its defects were corrected, and each has a test now:
 
-| what made them fail | test |
+| defect | test |
 |---|---|
 """
 _NOW = """
-What tests run now:
+These run in today's tests:
 
-| what others wrote | test |
+| code | test |
 |---|---|
 """
 _END = """
-Those with a star take a minute or two, as most of them install public packages:
+Tests with a star take a minute or two, as most of them install public packages. Run them with
 `MODELSERVER_LONG_TESTS=1 python -m pytest -m slow tests/e2e/test_public_libraries.py
-tests/e2e/test_torchserves_own_tests.py tests/e2e/test_torchserve_configurations.py`. Without the variable a
-server is started with a few of the files, which set all keys between them, and all of them are read. The
-models answer as they do without a server, two requests in one batch.
+tests/e2e/test_torchserves_own_tests.py tests/e2e/test_torchserve_configurations.py`. Without the variable,
+all configuration files are parsed, but a server starts only with a few, which together set all keys. Two
+requests in one batch must have the same results as the models without a server.
 """
 
-_FOUND = {
+_DEFECTS = {
     "A model file overrides `load_state_dict`: densenet161, the first example of TorchServe's README": (
         "tests/e2e/test_builtin_handlers.py::test_a_densenet_with_weights_of_old_names"
     ),
-    "`base_handler` was not given tensors where clients send numbers in JSON": (
+    "`base_handler` did not get tensors when clients sent numbers in JSON": (
         "tests/e2e/test_builtin_handlers.py::test_numbers_for_base_handler"
     ),
-    "Detectors and subclasses of `ObjectDetector` (YOLO) were given a list of pictures, not a tensor": (
+    "Detectors and subclasses of `ObjectDetector` (YOLO) got a list of pictures, not a tensor": (
         "tests/handlers/test_object_detector.py::test_subclasses_get_what_torchserve_hands_them"
     ),
     "A handler sets `TS_DECODE_INPUT_REQUEST` while it is imported": (
         "tests/engine/worker/test_service.py::test_a_handler_may_turn_decoding_off"
     ),
-    "The envelope `kservev2` did not take what TorchServe's samples send": (
+    "The envelope `kservev2` refused the requests of TorchServe's samples": (
         "tests/handlers/test_envelopes.py::test_shapes_of_torchserves_samples_are_read"
     ),
-    'A handler reads `body["instances"]` itself, where bodies are split': (
+    'A handler reads `body["instances"]` itself, but bodies are split': (
         "tests/e2e/test_error_details.py::test_a_handler_that_reads_the_whole_body"
     ),
 }
 _OWN, _PUBLIC = "tests/e2e/test_torchserves_own_tests.py", "tests/e2e/test_public_libraries.py"
 _EACH = "tests/e2e/test_torchserve_configurations.py"
 _RUN = {
-    f"{len(CONFIGURATIONS)} files `config.properties` of TorchServe's repository, some of its past: a server "
-    f"is started with each. {len(REFUSED)} more name a port that is none, and start neither server": (
+    f"{len(CONFIGURATIONS)} files `config.properties` of TorchServe's repository and its history: a server "
+    f"starts with each. {len(REFUSED)} more have an invalid port, and neither server starts": (
         f"{_EACH}::test_each_starts"
     ),
     "PyPI's `sagemaker-pytorch-inference`, which starts a server": (
         "tests/e2e/test_sagemaker.py::test_the_toolkit_itself"
     ),
-    "TorchServe's own tests of handlers: the 11 in 3 files that fetch nothing; 3 others fetch weights": (
+    "TorchServe's own tests of handlers: 11 tests in 3 files; 3 other files download weights": (
         f"{_OWN}::test_their_tests_of_handlers_pass"
     ),
     "The names in the modules of torch-model-archiver": f"{_OWN}::test_the_archivers_names_are_there",
@@ -80,7 +80,7 @@ _RUN = {
 
 def tried() -> str:
     """The section."""
-    return _TRIAL + _rows(_FOUND) + _NOW + _rows(_RUN) + _END
+    return _TRIAL + _rows(_DEFECTS) + _NOW + _rows(_RUN) + _END
 
 
 def _rows(rows: Mapping[str, str]) -> str:

@@ -249,7 +249,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     } == {}
 
 
-@pytest.mark.parametrize("folder", ["app", "handlers", "benchmarks", "examples", "tests"])
+@pytest.mark.parametrize("folder", ["app", "handlers", "benchmarks", "docs", "examples", "tests"])
 def test_names_are_nouns_and_verbs(folder: str) -> None:
     """None has a participle that says nothing of what the thing is."""
     wrong = {

@@ -315,8 +315,8 @@ class ModelConfig(CommonOptions):
         "placement",
         CLUSTER,
         one_of("spread", "pack"),
-        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible. Of a "
-        "worker of several processes, these are meant.",
+        "`spread`: workers on different machines as far as possible; `pack`: on as few as possible. If a "
+        "worker has several processes, this places its processes.",
         default="`spread`; `pack` for workers of several processes",
         own=True,
     )
@@ -324,7 +324,7 @@ class ModelConfig(CommonOptions):
         "idempotent",
         CLUSTER,
         boolean(),
-        "A request may run twice: if the machine that may have begun it is lost, it is tried again once.",
+        "Requests may run twice: if a worker's machine is lost, its requests are tried again once.",
         own=True,
     )
     use_job_ticket: bool | None = option(
@@ -422,7 +422,7 @@ CONFIG_KEYS = {row.key: row for row in sorted(OPTIONS.values(), key=lambda row: 
 HANDLER_KEYS: dict[str, HandlerKey] = {
     key.name: key
     for key in (
-        HandlerKey("handler", "Settings of the handler: anything it reads from there."),
+        HandlerKey("handler", "Settings that the handler reads itself."),
         HandlerKey(
             "pt2",
             "`{compile: {enable: true, backend: inductor, …}}`: `torch.compile` with these arguments; "

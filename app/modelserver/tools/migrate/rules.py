@@ -1,6 +1,6 @@
-"""Where modelserver answers otherwise than TorchServe 0.12.0, and why: the whole list.
+"""All differences between responses of modelserver and TorchServe 0.12.0, with the reasons.
 
-The migration guide prints this list, and the tests hold it against recorded answers.
+The migration guide has this list, and tests compare it with recorded responses.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 RULES = Rules()
 """All differences between the two servers."""
 OF_THE_RUN = Rules()
-"""What the recorded comparison leaves out: it is of the start, a setting or the machine."""
+"""Rules that the recorded comparison does not need: they depend on the start, a setting or the machine."""
 VARIES = Rule(
     "varies",
     OTHER,
-    "TorchServe itself answers otherwise when it is asked the same again.",
+    "TorchServe itself sends a different response to a second identical request.",
     lambda _call, reference, _ours: reference,
 )
-"""No rule about one pair of answers: TorchServe is asked twice."""
+"""Not a rule on a pair of answers: it needs two from TorchServe."""
 _ABSENT = "Model not found: ", "Model version: "
 _TOLERANCE = Tolerance(1e-3, 1e-6)  # of floating point numbers
 
@@ -134,8 +134,8 @@ _TYPES = {"application/json", "application/octet-stream", "text/plain; charset=u
 
 @RULES.changing("phrase", OTHER)
 def _standard_phrase(_call: Probe, reference: Response, _ours: Response) -> Response:
-    """The status line of a prediction has its standard phrase (`200 OK`), which TorchServe leaves out or
-    makes up.
+    """The status line of a prediction has the standard phrase (`200 OK`); TorchServe's has none, or another
+    one.
     """
     made_up = re.fullmatch(r"(Client|Server) Error \(\d+\)", reference.reason)
     if not reference.status or (reference.reason and not made_up):
@@ -192,16 +192,14 @@ def _own_document(_call: Probe, reference: Response, ours: Response) -> Response
 
 @RULES.changing("metrics", OTHER)
 def _own_metrics(call: Probe, reference: Response, ours: Response) -> Response:
-    """`/metrics` is filled by default: `metrics_mode` is `prometheus`."""
+    """`/metrics` has metrics by default, as the default of `metrics_mode` is `prometheus`."""
     is_metrics = call.port == "metrics" and call.path == "/metrics" and ours.status == 200
     return reference.but(body=None) if is_metrics else reference
 
 
 @RULES.changing("labels", OTHER)
 def _plain_labels(call: Probe, reference: Response, _ours: Response) -> Response:
-    """The labels of a sample in `/metrics` have no comma behind the last one (they have under the compat
-    defaults).
-    """
+    """There is no comma after the last label of a sample in `/metrics`, except with TorchServe's defaults."""
     if call.port != "metrics" or reference.body is None:
         return reference
     return reference.but(body=reference.body.replace(b",} ", b"} "))
@@ -244,7 +242,9 @@ def _compact(call: Probe, reference: Response, ours: Response) -> Response:
 
 @RULES.changing("explanations", BETTER)
 def _explanations(call: Probe, reference: Response, ours: Response) -> Response:
-    """A handler that cannot explain says so (501); the class to explain is a number, also from a form."""
+    """For a handler that cannot explain, the response is 501; the class to explain is a number, also in a
+    form.
+    """
     if not re.search(r"/explanations/|[:/]explain$", call.path):
         return reference
     if ours.status == 501 and failed(reference):
@@ -254,7 +254,7 @@ def _explanations(call: Probe, reference: Response, ours: Response) -> Response:
 
 @RULES.taking_over("json-numbers", BETTER)
 def _json_numbers(call: Probe, reference: Response, ours: Response) -> bool:
-    """`base_handler` takes numbers in JSON, and says what is wrong with anything else (400)."""
+    """`base_handler` accepts numbers in JSON, and refuses other bodies with the reason (400)."""
     if not failed(reference):
         return False
     if ours.status == 400 and message_of(ours).startswith("the input is not JSON: numbers"):
@@ -273,7 +273,7 @@ def _vocabulary(call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.changing("error-metric", BETTER)
 def _error_metric(call: Probe, reference: Response, ours: Response) -> Response:
-    """The series of `add_error` has its model's name too."""
+    """The series of `add_error` has the label of the model's name too."""
     without = re.sub(rb'(?m)^(Error\{)ModelName="[^"]*",', rb"\1", ours.body or b"")
     same = without == re.sub(rb",\} ", b"} ", reference.body or b"")
     return reference.but(body=ours.body) if call.port == "metrics" and same else reference
@@ -290,14 +290,14 @@ def _header_case(call: Probe, reference: Response, ours: Response) -> Response:
 
 @RULES.changing("sequence-headers", BETTER)
 def _sequence_headers(_call: Probe, reference: Response, ours: Response) -> Response:
-    """The answers of a sequence name it, and say when it began: a client learns the id that it was given."""
+    """Responses in a sequence have headers with its id and with its start, so a client receives the id."""
     names = {"ts_request_sequence_id", "ts_request_sequence_start"} & ours.headers.keys()
     return reference.but(headers={name: ours.headers[name] for name in names})
 
 
 @RULES.taking_over("too-large", BETTER)
 def _too_large(_call: Probe, reference: Response, ours: Response) -> bool:
-    """413 has a JSON body and a request id; TorchServe closes without either."""
+    """A 413 has a JSON body and a request id; TorchServe closes the connection without either."""
     return reference.status == ours.status == 413 and "x-request-id" not in reference.headers
 
 
@@ -315,7 +315,7 @@ def _generators(_call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.taking_over("error-200", OTHER)
 def _error_200(_call: Probe, reference: Response, ours: Response) -> bool:
-    """A `PredictionException` with the code 200 is answered like any other code, not with the word
+    """A `PredictionException` with the code 200 is handled like one with any other code, not with the word
     `error`.
     """
     response = parsed(ours.body)
@@ -325,14 +325,14 @@ def _error_200(_call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.taking_over("isolation", BETTER)
 def _isolation(_call: Probe, reference: Response, ours: Response) -> bool:
-    """A failing request fails alone: the others in its batch are answered."""
+    """If a request fails, the other requests in its batch do not."""
     # A request that was computed alone did not fail because of others.
     return failed(reference) and good(ours) and int(ours.headers.get("x-batch-size", "1")) > 1
 
 
 @RULES.taking_over("pictures", BETTER)
 def _pictures(call: Probe, reference: Response, ours: Response) -> bool:
-    """A picture that cannot be read is the client's fault: 400 with the reason, for its own request only.
+    """A picture that cannot be read is a client error: 400 with the reason, only for its own request.
     Grey pictures are converted.
     """
     if not failed(reference):
@@ -359,7 +359,7 @@ def _describe_header(call: Probe, reference: Response, ours: Response) -> Respon
 
 @RULES.changing("form-fields", BETTER)
 def _form_fields(call: Probe, reference: Response, ours: Response) -> Response:
-    """A field of an urlencoded body without `=` is kept with an empty value; the whole of a JSON text
+    """A field of an urlencoded body without `=` has an empty value; the whole of a JSON text
     sent with `curl -d` is its key.
     """
     form = header_of(call, "content-type").startswith("application/x-www-form-urlencoded")
@@ -369,9 +369,7 @@ def _form_fields(call: Probe, reference: Response, ours: Response) -> Response:
 
 @RULES.changing("explain-header", OTHER)
 def _explain_header(call: Probe, reference: Response, ours: Response) -> Response:
-    """The request headers `explain` and `url_path` are there for handlers on every route, not on some
-    only.
-    """
+    """Handlers get the request headers `explain` and `url_path` on every route, not only on some."""
     old = r"/invocations|/models/[^/]+/invoke|/[^/]+(/[^/]+)?/predict"
     fits = re.fullmatch(old, call.path.partition("?")[0])
     return body_at("explain", "url_path")(call, reference, ours) if fits else reference
@@ -456,7 +454,7 @@ def _urls(call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.changing("numbers", BETTER)
 def _numbers(call: Probe, reference: Response, ours: Response) -> Response:
-    """Numbers that make no sense are refused or replaced by the nearest valid one; `max_batch_delay`
+    """Invalid numbers are refused or replaced by the nearest valid one; `max_batch_delay`
     missing from a JSON body is the default.
     """
     refused = ours.status == 400 and re.match(r"\w+=\S+: a whole number of at least \d", message_of(ours))
@@ -475,8 +473,8 @@ def _json_registration(call: Probe, reference: Response, ours: Response) -> bool
 
 @RULES.taking_over("archives", BETTER)
 def _archives(call: Probe, reference: Response, ours: Response) -> bool:
-    """Archives are told apart by content, not by suffix: a `.zip` and a tar without a top folder load
-    too.
+    """The format of an archive is detected by its content, not its suffix: a `.zip` and a tar without a top
+    folder load too.
     """
     unread = message_of(reference).startswith(("Failed to save model: ", "Model name is not defined."))
     return registers(call) and unread and good(ours)
@@ -494,9 +492,9 @@ RULES.append(
 
 @RULES.taking_over("checked-archives", BETTER)
 def _checked_archives(call: Probe, _reference: Response, ours: Response) -> bool:
-    """What keeps an archive from ever being served is said when it is registered, with the reason and the
-    archive's name: no handler, a missing or broken `model-config.yaml`, a manifest that cannot be
-    read, no archive at all.
+    """An archive that can never be served is refused when it is registered; the error has the reason and the
+    archive's name. Reasons are: no handler, a missing or broken `model-config.yaml`, a manifest that cannot
+    be read, a file that is no archive.
     """
     response = parsed(ours.body)
     if not isinstance(response, dict):
@@ -506,7 +504,7 @@ def _checked_archives(call: Probe, _reference: Response, ours: Response) -> bool
 
 @RULES.taking_over("empty-configuration", BETTER)
 def _empty_configuration(call: Probe, reference: Response, ours: Response) -> bool:
-    """A `model-config.yaml` without content counts as none; TorchServe answers 500."""
+    """An empty `model-config.yaml` is ignored; TorchServe's response is 500."""
     return registers(call) and good(ours) and '"yamlMap" is null' in message_of(reference)
 
 
@@ -514,9 +512,9 @@ RULES.append(
     Rule(
         "timeouts",
         BETTER,
-        "A timeout of the registration counts before all others, and one of `models=` where the archive's "
-        "`model-config.yaml` sets none; with TorchServe the registration's is the last to count, and a "
-        "`model-config.yaml` that sets none hides both.",
+        "A timeout in the registration overrides all others, and one in `models=` applies if the archive's "
+        "`model-config.yaml` sets none; in TorchServe the registration's has the lowest priority, and a "
+        "`model-config.yaml` without timeouts overrides both.",
         described_at("responseTimeout", "startupTimeout"),
     )
 )
@@ -524,7 +522,7 @@ RULES.append(
 
 @RULES.changing("parallel-type", OTHER)
 def _parallel_type(call: Probe, reference: Response, ours: Response) -> Response:
-    """A `parallelType` without a `parallelLevel` is described as it is written; it has no effect on
+    """The description of a model has a `parallelType` that has no `parallelLevel`; it has no effect with
     either server.
     """
     unset = b'"parallelType": ""' in (reference.body or b"")
@@ -533,8 +531,8 @@ def _parallel_type(call: Probe, reference: Response, ours: Response) -> Response
 
 @RULES.taking_over("workflow-errors", BETTER)
 def _workflow_errors(call: Probe, reference: Response, ours: Response) -> bool:
-    """Archives and specifications of workflows that cannot be served are 400 and say what is wrong, where
-    TorchServe often has an exception of Java and 500; an unknown function is refused before workers
+    """Archives and specifications of workflows that cannot be served are refused with 400 and the reason;
+    TorchServe often responds with 500 and a Java exception. An unknown function is refused before workers
     start. A `file://` URL needs an `allowed_urls`, as for models.
     """
     response = parsed(ours.body)
@@ -545,25 +543,25 @@ def _workflow_errors(call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.taking_over("workflow-accepted", BETTER)
 def _workflow_accepted(call: Probe, reference: Response, ours: Response) -> bool:
-    """A workflow of models alone needs no handler file, and one that is registered with a JSON body needs
-    no timeouts in it; TorchServe refuses both.
+    """A workflow that has only models needs no handler file, and a JSON body that registers a workflow needs
+    no timeouts; TorchServe refuses both.
     """
     return call.path.startswith("/workflows") and reference.status in {404, 500} and good(ours)
 
 
 @RULES.taking_over("workflow-ends", BETTER)
 def _workflow_ends(call: Probe, reference: Response, ours: Response) -> bool:
-    """Where several nodes of a workflow are its ends, answers that are not JSON become text of the object
-    that joins them; TorchServe fails. Ours keeps the order of the specification.
+    """If a workflow ends with several nodes, their results are joined in one JSON object, in the order of the
+    specification; results that are not JSON become text. TorchServe fails on these.
     """
     return call.path.startswith("/wfpredict/") and "JsonReader" in message_of(reference) and good(ours)
 
 
 @RULES.changing("workflow-nodes", OTHER)
 def _workflow_nodes(call: Probe, reference: Response, ours: Response) -> Response:
-    """What a workflow's specification does not say of a model is up to the model's archive and the
-    settings; common options count wherever they stand in it, and a model starts with `min-workers`.
-    With TorchServe they count for the models below them, a model starts with `max-workers`, and waits
+    """If a workflow's specification does not set an option of a model, the model's archive and the settings
+    do. Common options apply wherever they are in the specification, and a model starts with `min-workers`.
+    In TorchServe they apply only to the models after them, and a model starts with `max-workers` and waits
     50 ms for batches.
     """
     of_node = call.path.startswith("/models/") and "__" in call.path
@@ -579,8 +577,9 @@ def _workflow_functions(call: Probe, _reference: Response, ours: Response) -> bo
 
 @RULES.taking_over("workflow-models-gone", BETTER)
 def _workflow_models_gone(call: Probe, reference: Response, ours: Response) -> bool:
-    """A workflow without one of its models names the node, or is 503 if the model has no workers;
-    unregistering it works. TorchServe answers 500 with the model's name, and cannot unregister it.
+    """If a model of a workflow was unregistered, the error names the node; if the model has no workers, it is
+    503. The workflow can be unregistered. TorchServe responds with 500 and the model's name, and cannot
+    unregister it.
     """
     if call.path.startswith("/workflows/"):
         return message_of(reference).startswith("Error while unregistering the workflow")
@@ -589,7 +588,7 @@ def _workflow_models_gone(call: Probe, reference: Response, ours: Response) -> b
 
 @RULES.taking_over("workflow-options", OTHER)
 def _workflow_options(call: Probe, _reference: Response, ours: Response) -> bool:
-    """`OPTIONS` of a workflow is 405; TorchServe asks the workflow."""
+    """`OPTIONS` of a workflow is 405; TorchServe runs the workflow."""
     return call.method == "OPTIONS" and call.path.startswith("/wfpredict/") and ours.status == 405
 
 
@@ -615,8 +614,8 @@ def _set_default(call: Probe, _reference: Response, ours: Response) -> bool:
 
 @RULES.taking_over("v1-alive", BETTER)
 def _v1_alive(call: Probe, reference: Response, ours: Response) -> bool:
-    """`GET /` of the inference address says `alive`, as clients of KServe's V1 protocol ask; TorchServe
-    refuses it with 405, as modelserver does with `compat_defaults=torchserve`.
+    """`GET /` of the inference address returns the status `alive`, which clients of KServe's V1 protocol use;
+    TorchServe refuses it with 405, as modelserver does with `compat_defaults=torchserve`.
     """
     alive = (call.method, call.path) == ("GET", "/") and parsed(ours.body) == {"status": "alive"}
     return alive and reference.status == 405
@@ -624,7 +623,7 @@ def _v1_alive(call: Probe, reference: Response, ours: Response) -> bool:
 
 @RULES.taking_over("v1-methods", OTHER)
 def _v1_methods(call: Probe, reference: Response, ours: Response) -> bool:
-    """A V1 action that does not exist is 405 where the model's readiness may be asked, not 404."""
+    """An unknown V1 action is 405, not 404, on paths that also report a model's readiness."""
     return call.path.startswith("/v1/models/") and (reference.status, ours.status) == (404, 405)
 
 

@@ -31,7 +31,7 @@ class Endpoint:
 
 _INFERENCE = (
     ("OPTIONS", "/", OTHER, "the OpenAPI document is modelserver's own"),
-    ("GET", "/api-description", OTHER, "likewise; `/docs` shows it to people"),
+    ("GET", "/api-description", OTHER, "likewise; `/docs` shows it as a page"),
     ("GET", "/ping"),
     ("POST", "/predictions/{model}", BETTER, "a failing request in a batch fails alone"),
     ("POST", "/predictions/{model}/{version}", BETTER, "likewise"),
@@ -50,7 +50,7 @@ _INFERENCE = (
     ("POST", "/v2/models/{model}/explain", BETTER, "likewise"),
     ("GET", "/v2", BETTER, "[Open Inference](open-inference.md), always on"),
     ("GET", "/v2/health/live", BETTER, "likewise"),
-    ("GET", "/v2/health/ready", BETTER, "likewise; it tells the truth"),
+    ("GET", "/v2/health/ready", BETTER, "likewise; 503 until all models are ready"),
     ("POST", "/invocations"),
     ("POST", "/models/{model}/invoke"),
     ("POST", "/{model}/predict"),
@@ -78,7 +78,7 @@ _MANAGEMENT = (
     ("GET", "/workflows/{workflow}", "same", "also shows the nodes"),
     ("DELETE", "/workflows/{workflow}", "same", "needs `enable_model_api`"),
 )
-_METRICS = (("GET", "/metrics", OTHER, "filled by default; modelserver's own metrics too"),)
+_METRICS = (("GET", "/metrics", OTHER, "has metrics by default, including modelserver's own"),)
 
 ENDPOINTS = tuple(
     Endpoint(port, *row)
@@ -147,11 +147,11 @@ OTHER_DEFAULTS = {
 _KEY_REMARKS = {
     "certificate_file": "TLS 1.3 too; without one, a self-signed certificate needs the package cryptography",
     "keystore_type": "PKCS12 only; the error for JKS says how to convert it",
-    "allowed_urls": "without it, public hosts only, and nothing that is read with the server's credentials",
+    "allowed_urls": "without it, only public hosts, and no URLs that need the server's credentials",
     "async_logging": "lines that arrive faster than they can be written are dropped and counted",
     "workflow_store": "need not exist; see [workflows](workflows.md)",
     "load_models": "spaces after commas are allowed",
-    "default_workers_per_model": "at startup it counts the CPUs that the process may use",
+    "default_workers_per_model": "the default at startup is the number of CPUs that the process may use",
 }
 
 
