@@ -1,4 +1,6 @@
-"""The budget of the fast lane: processor time, which unlike seconds tells little of what runs beside it."""
+"""The budget of the fast lane: processor time, which unlike seconds tells little of what runs beside it. And
+which slow tests take long.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,13 @@ SECONDS: Final = 600.0
 # A run of fewer tests is a part of the lane.
 WHOLE: Final = 4000
 _KEY: Final = "processor_seconds"
+# The files whose slow tests take longest, together, the longest first.
+LONGEST: Final = (
+    *("test_campaign", "test_ray", "test_code_blocks", "test_serve", "test_differential_recorded"),
+    *("test_cluster", "test_object_stores", "test_console", "test_openapi_conformance"),
+    *("test_model_environments", "test_identity", "test_migrate", "test_uvicorn_versions", "test_replay"),
+    *("test_clients_that_do_not_read", "test_default_sets", "test_sagemaker", "test_int8"),
+)
 
 
 def used() -> float:

@@ -81,7 +81,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     alone = {item.path for item in items if item.get_closest_marker("alone")}
     slow = {item.path for item in items if item.get_closest_marker("slow")} - alone
-    items.sort(key=lambda item: (item.path not in slow, item.path not in alone, item.path))
+
+    def rank(item: pytest.Item) -> tuple[bool, int, bool, Path]:
+        is_slow, name = item.path in slow, item.path.stem
+        place = budget.LONGEST.index(name) if is_slow and name in budget.LONGEST else len(budget.LONGEST)
+        return not is_slow, place, item.path not in alone, item.path
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

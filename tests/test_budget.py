@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.budget import SECONDS, WHOLE, Budget, used
+from tests.budget import LONGEST, SECONDS, WHOLE, Budget, used
 
 
 def after(seconds: float, tests: int, *, is_fast_lane: bool = True) -> Budget:
@@ -48,3 +49,10 @@ def test_processor_time_of_children_counts() -> None:
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
 
     assert used() > before
+
+
+def test_the_longest_files_are_of_slow_tests() -> None:
+    """Each is a file of this folder that has some."""
+    files = Path(__file__).parent.rglob("test_*.py")
+
+    assert set(LONGEST) <= {path.stem for path in files if "mark.slow" in path.read_text("utf-8")}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.e2e.preloaded import Forked
+
 pytestmark = pytest.mark.slow
 
 PATIENCE = 90.0
@@ -114,7 +116,7 @@ class Counting(modelserver.Handler):
 class Served:
     """A command that serves, what it has printed, and a client."""
 
-    def __init__(self, home: Home, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, home: Home, port: int, process: subprocess.Popen[bytes] | Forked) -> None:
         self.home = home
         self.port = port
         self.process = process
@@ -141,18 +143,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def started(home: Home, port: int, *command: object) -> Iterator[Served]:
-    """A process that serves on these ports; what is left of it is killed."""
-    with (home.path / "out.txt").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            cwd=home.path,
-            env=home.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    served = Served(home, port, process)
+def ended(served: Served) -> Iterator[Served]:
+    """What is left of its process afterwards is killed."""
+    process = served.process
     try:
         yield served
     finally:
@@ -163,6 +156,20 @@ def started(home: Home, port: int, *command: object) -> Iterator[Served]:
                 with contextlib.suppress(psutil.Error):
                     left.kill()
         process.wait()
+
+
+def run_script(home: Home, port: int, script: str) -> contextlib.AbstractContextManager[Served]:
+    """A script that serves on these ports."""
+    with (home.path / "out.txt").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, script],
+            cwd=home.path,
+            env=home.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    return ended(Served(home, port, process))
 
 
 @contextlib.contextmanager
@@ -185,8 +192,9 @@ def steady_requests(client: httpx.Client, path: str, row: object) -> Iterator[li
 
 
 def serve(home: Home, *arguments: object) -> contextlib.AbstractContextManager[Served]:
+    """The command; a start from nothing is tested by ``test_code_blocks.py``."""
     port = free_port(3)
-    return started(home, port, "-m", "modelserver", "serve", *arguments, "--port", port)
+    return ended(Served(home, port, home.popen("serve", *arguments, "--port", port)))
 
 
 def test_a_script_from_the_first_save_to_the_last(home: Home) -> None:
@@ -254,14 +262,14 @@ def test_a_script_that_serves_itself(home: Home) -> None:
     port = free_port(3)
     (home.path / "doubler.py").write_text(_HANDLER.format(port=port))
     (home.path / "helper.py").write_text("FACTOR = 2\n")
-    with started(home, port, "doubler.py") as served:
+    with run_script(home, port, "doubler.py") as served:
         output = served.await_text("is served from doubler.py:Doubler")
         assert served.client.post("/predictions/Doubler", json=4).json() == 8
         described = served.management.get("/models/Doubler").json()[0]
         assert (described["batchSize"], len(described["workers"])) == (8, 1)
         assert output.count("is served") == 1
         served.end()
-    with started(home, port, "doubler.py") as served:
+    with run_script(home, port, "doubler.py") as served:
         served.await_text("is served from")
         family = psutil.Process(served.process.pid).children(recursive=True)
         served.process.kill()
