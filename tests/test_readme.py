@@ -152,8 +152,11 @@ def test_commands_install_and_run_all_tests() -> None:
     assert (installed.name, installed.arguments) == ("pip", ["install", "-e", ".[test,lint]"])
     assert (more.name, more.arguments) == ("pip", ["install", "-e", ".[test-slow]"])
     assert (tested.name, tested.arguments) == ("python", ["-m", "pytest", "-n", "4"])
-    # Without the expression the slow ones are skipped.
-    assert (tested_slowly.name, tested_slowly.arguments) == ("python", [*tested.arguments, "-m", "slow"])
+    # More processes, as slow tests wait for much. Without the expression they are skipped.
+    assert (tested_slowly.name, tested_slowly.arguments) == (
+        "python",
+        ["-m", "pytest", "-n", "6", "-m", "slow"],
+    )
     assert '"-m", "not slow"]' in (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
