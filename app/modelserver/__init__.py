@@ -1,7 +1,8 @@
 """A model server for PyTorch with batching built in and TorchServe's APIs.
 
 ``Handler`` is the base class for handlers, ``ContentType`` what their annotations may declare, and ``serve``
-serves one from a script. They are imported when they are first used: this package itself imports nothing.
+serves one from a script. ``ChatModel``, ``EmbeddingModel`` and ``Reranker`` are served behind OpenAI's API.
+They are imported when they are first used: this package itself imports nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelserver.tools.serve.script import serve as serve
+    from modelserver_handlers.language.chat import ChatModel as ChatModel
+    from modelserver_handlers.language.embedding import EmbeddingModel as EmbeddingModel
+    from modelserver_handlers.language.embedding import Reranker as Reranker
     from modelserver_handlers.typed.handler import Handler as Handler
     from modelserver_handlers.typed.signature import ContentType as ContentType
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "ChatModel": "modelserver_handlers.language.chat",
+    "EmbeddingModel": "modelserver_handlers.language.embedding",
+    "Reranker": "modelserver_handlers.language.embedding",
     "ContentType": "modelserver_handlers.typed.signature",
     "Handler": "modelserver_handlers.typed.handler",
     "serve": "modelserver.tools.serve.script",

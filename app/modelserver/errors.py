@@ -21,7 +21,8 @@ class ModelServerError(Exception):
     """An error that is sent to the client.
 
     ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
-    status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there.
+    status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there;
+    ``openai_status`` and ``openai_code`` are those of OpenAI's API.
     A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
     it had reached a model, over gRPC. ``cause`` is what operators are told: the class of a handler's
     exception, its message and place.
@@ -30,6 +31,8 @@ class ModelServerError(Exception):
     status: int = 500
     kserve_status: int | None = None
     kserve_message: str | None = None
+    openai_status: int | None = None
+    openai_code: str | None = None
     type: str = "InternalServerException"
     request_id: str | None = None
     logged_id: str = ""
@@ -39,6 +42,12 @@ class ModelServerError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def status_in(self, form: str) -> int:
+        """The status for clients of this form (:func:`modelserver.surface.http.answers.form_of`)."""
+        if form == "openai" and self.openai_status is not None:
+            return self.openai_status
+        return (self.kserve_status or self.status) if form else self.status
 
 
 class BadRequest(ModelServerError):
@@ -71,6 +80,7 @@ class ModelNotFound(ModelServerError):
     """No such model, or nothing to load at the given URL."""
 
     status = 404
+    openai_code = "model_not_found"
     type = "ModelNotFoundException"
 
     @classmethod
@@ -85,6 +95,7 @@ class ModelVersionNotFound(ModelServerError):
     """The model exists, the version does not."""
 
     status = 404
+    openai_code = "model_not_found"
     type = "ModelVersionNotFoundException"
 
     @classmethod

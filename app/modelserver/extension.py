@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
     from modelserver.surface.api.services import AddRoutes, Role, Services
     from modelserver.surface.http.edge import Edge
-    from modelserver.surface.http.exchange import Exchange, HotRoutes
+    from modelserver.surface.http.exchange import HotRoutes
+    from modelserver.surface.inference.inference import InferenceProtocol
     from modelserver.surface.tls.context import Certificate
     from modelserver.surface.watching import Watch
 
@@ -90,14 +91,15 @@ class ExtensionRow(NamedTuple):
 class Endpoints:
     """What answers at the listeners; made when all extensions are open.
 
-    ``hot`` are the routes of inference, ``unwatched`` the same for requests that no watcher is to see.
-    ``edge`` makes the application of an address. ``sockets`` are bound, and do not listen yet; ``roles`` are
-    those of their addresses.
+    ``hot`` are the routes of inference, ``unwatched`` the same for requests that no watcher is to see;
+    ``paths`` are those of protocols that extensions add. ``edge`` makes the application of an address.
+    ``sockets`` are bound, and do not listen yet; ``roles`` are those of their addresses.
     """
 
     services: Services
     hot: HotRoutes
     unwatched: HotRoutes
+    paths: tuple[tuple[str, str], ...]
     edge: Callable[[Address], Edge]
     roles: Mapping[Address, AbstractSet[Role]]
     sockets: Mapping[Address, socket.socket]
@@ -122,7 +124,7 @@ class Host:
     listeners: list[tuple[Callable[[Endpoints], Listener], Address | None]] = field(default_factory=list)
     added_routes: list[tuple[Role, AddRoutes]] = field(default_factory=list)
     mounts: list[tuple[Role, str, Callable[[Endpoints], ASGIApp]]] = field(default_factory=list)
-    answers: dict[str, Callable[[Exchange], None]] = field(default_factory=dict)
+    protocols: list[InferenceProtocol] = field(default_factory=list)
     rpcs: dict[str, Rpc] = field(default_factory=dict)
     restores: list[Callable[[], Awaitable[bool]]] = field(default_factory=list)
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -163,9 +165,9 @@ class Host:
         """
         self.watches.append((watch, whole_calls))
 
-    def answer(self, protocol: str, serve: Callable[[Exchange], None]) -> None:
-        """``serve`` answers the hot requests of a route's protocol."""
-        self.answers[protocol] = serve
+    def answer(self, protocol: InferenceProtocol) -> None:
+        """Adds a protocol of inference over REST."""
+        self.protocols.append(protocol)
 
     def rpc(self, name: str, respond: Rpc) -> None:
         """``respond`` serves the Open Inference service's method of this name over gRPC."""

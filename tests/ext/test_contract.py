@@ -32,6 +32,7 @@ ALL_OFF: dict[str, Any] = {
     "enable_grpc_api": False,
     "enable_workflows": False,
     "enable_console": False,
+    "openai_api": False,
     "ts_open_inference_protocol": False,
     "frontend_processes": 1,
 }
@@ -44,6 +45,7 @@ ON: dict[str, dict[str, Any]] = {
     "otel": {"otel": "all"},
     "payloads": {"payload_log_url": "http://127.0.0.1:1/"},
     "recording": {"allow_recording": True},
+    "openai": {"openai_api": True},
     "stores": {},
     "sequences": {},
     "rollout": {},
@@ -139,7 +141,7 @@ async def test_it_opens_and_closes(name: str, make_host: Callable[..., Host]) ->
 
     added = (
         *(host.watches, host.listeners, host.added_routes, host.mounts),
-        *(host.answers, host.restores, host.settles, host.tasks),
+        *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         host.registry.builder.affinities,
     )

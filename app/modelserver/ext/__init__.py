@@ -19,6 +19,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     "stores": ExtensionRow("modelserver.ext.stores.extension", lambda _: True),
     "sequences": ExtensionRow("modelserver.ext.sequences.extension", lambda _: True),
     "grpc": ExtensionRow("modelserver.ext.grpc.extension", lambda settings: settings.enable_grpc_api),
+    "openai": ExtensionRow("modelserver.ext.openai.extension", lambda settings: settings.openai_api),
     "otel": ExtensionRow("modelserver.ext.otel.extension", lambda settings: settings.otel != "off"),
     "payloads": ExtensionRow(
         "modelserver.ext.payloads.extension", lambda settings: settings.payload_log_url is not None

@@ -46,12 +46,12 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.tensors.rows": "join_answers",
     "engine.tensors.shared_memory": "Memory Regions",
     "engine.tensors.tensor": "check_data check_form OutputTensor Tensor TensorSpec VARIABLE",
-    "engine.tensors.weight": "LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
+    "engine.tensors.weight": "is_heavy_json LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
     "engine.wire.arena": "Arena LARGE NoSuchBlock receive_with send_with",
     "engine.wire.frames": "encode FrameReader ProtocolError",
     "engine.wire.marks": "end_marked end_orphans MARK new_mark",
     "engine.wire.messages": (
-        "Answer BODY FIELDS Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders TENSORS "
+        "Answer BODY FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders TENSORS "
         "ToServer ToWorker TracedPredict"
     ),
     "engine.workdir": "work_directory",
@@ -102,7 +102,7 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.scopes": "CONSOLE_PATH Scope",
     "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
     "surface.http": "trace_context",
-    "surface.http.answers": "clean is_kserve JSON pretty",
+    "surface.http.answers": "clean form_of JSON pretty",
     "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "check_regularly HttpListener",
     "surface.http.content": "inflate MAX_PARAMETERS_BODY",
@@ -113,9 +113,10 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.http.outgoing": "Outgoing OutgoingFull",
     "surface.http.protocol": "HttpProtocol",
     "surface.http.trace_context": "trace_context",
-    "surface.inference.codec": "contents_of failure_of Parsed SECONDS",
+    "surface.inference.codec": "Codec contents_of failure_of Parsed SECONDS",
+    "surface.inference.inference": "InferenceProtocol",
     "surface.inference.requests": "home_of_sequence make_request NO_HEADERS",
-    "surface.inference.routes": "find_target Route",
+    "surface.inference.routes": "Route target_finder",
     "surface.inference.v2": "BINARY header_length Inference InputRules ResponseParts",
     "surface.tls.context": "Certificate tls_arguments",
     "surface.tls.throwaway": "make_certificate",

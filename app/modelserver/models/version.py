@@ -64,6 +64,11 @@ class ModelVersion:
         )
 
     @property
+    def endpoints(self) -> dict[str, bool]:
+        """Those of OpenAI's API that it serves, and whether each input is a row; empty while it loads."""
+        return next((worker.model.endpoints for worker in self.pool.workers if worker.model.endpoints), {})
+
+    @property
     def signature(self) -> Signature:
         """Its inputs and outputs: as declared in model-config.yaml, else as the handler is annotated."""
         declared, annotations = self.options.signature, self.annotations

@@ -162,6 +162,7 @@ def make_listeners(
         services,
         hot=hot_routes(host, host.watch_of(requests=True, whole_calls=True)),
         unwatched=hot_routes(host, None),
+        paths=tuple((protocol.name, protocol.paths) for protocol in host.protocols),
         edge=edge,
         roles=roles,
         sockets=sockets,
@@ -185,9 +186,9 @@ def hot_routes(host: Host, watch: Watch | None) -> InferenceApi:
         settings.max_request_size,
         services.off_loop,
         limits,
-        host.answers,
         services.shared,
         watch,
+        host.protocols,
     )
 
 

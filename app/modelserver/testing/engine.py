@@ -11,6 +11,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.engine.workdir import work_directory
+from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
 from modelserver.models.builder import VersionBuilder
@@ -20,7 +21,7 @@ from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.inference.inference import InferenceApi
+from modelserver.surface.inference.inference import InferenceApi, InferenceProtocol
 from modelserver.testing.loopback import Loopback
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ async def engine(
             name = default_name(registration.url or "")
             model = await registry.register(registration, at_startup=True, fallback_name=name)
             await registry.wait_loaded(model)
-            api = InferenceApi(registry, settings.max_request_size, off_loop, limits)
+            protocols = [InferenceProtocol(NAME, PATHS, OpenAI)]
+            api = InferenceApi(registry, settings.max_request_size, off_loop, limits, protocols=protocols)
             intake = Intake.of(settings)
             services = Services(
                 registry,

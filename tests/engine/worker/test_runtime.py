@@ -30,8 +30,8 @@ from modelserver.engine.worker.loader import HandlerNotUsable
 from modelserver.engine.worker.runtime import (
     check_device,
     device_of,
+    import_service,
     is_permanent,
-    load_service,
     read_config,
     read_manifest,
     serve,
@@ -40,6 +40,9 @@ from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
 
 if TYPE_CHECKING:
     from tests.simulated_gpu import SimulatedGpus
+
+    from modelserver.engine.worker.loader import LoadedHandler
+    from modelserver.engine.worker.service import Service
 
 
 @pytest.fixture
@@ -64,6 +67,13 @@ class Echo:
         context.metrics.add_counter("calls", 1)
         return [bytes(row["body"]) + context.get_request_id(i).encode() for i, row in enumerate(data)]
 """
+
+
+def load_service(load: Load) -> tuple[LoadedHandler, Service]:
+    """The handler, initialised, and what calls it."""
+    handler, service = import_service(load)
+    handler.initialize(service.context)
+    return handler, service
 
 
 def test_service_is_loaded_in_the_model_directory(model_dir: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from modelserver.surface.inference.routes import find_target
+from modelserver.surface.inference.routes import target_finder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ class Hot:
         self.answer: Callable[[Any], None] = lambda _: None
 
     def find(self, url: bytes) -> Target | None:
-        return find_target(url)
+        return target_finder()(url)
 
     def serve(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from modelserver.ext.console.tries import TriedExchange, answer_try
 from modelserver.surface.http.exchange import MAX_UNSENT
-from modelserver.surface.inference.routes import find_target
+from modelserver.surface.inference.routes import target_finder
 
 if TYPE_CHECKING:
     import httpx
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def exchange() -> TriedExchange:
     """One for a model m."""
-    target = find_target(b"/predictions/m")
+    target = target_finder()(b"/predictions/m")
     assert target is not None
     return TriedExchange(target, SimpleNamespace(scope={"headers": [(b"x", b"y")]}), b"")  # type: ignore[arg-type]
 

@@ -25,8 +25,10 @@ def test_setup_has_certificate_and_roles_where_they_apply(scheme: str, has_token
         certificate=SimpleNamespace(chain=b"chain", key=b"key", client_ca=b""),
         roles={address: {"inference"}},
         stamped_log=True,
+        paths=(("letters", "/letters"),),
     )
     setup = setup_of(endpoints)
 
+    assert setup.paths == (("letters", "/letters"),)
     assert setup.tls == ((b"chain", b"key", b"") if scheme == "https" else None)
     assert setup.guarded == (("inference",) if has_tokens else ())

@@ -22,7 +22,7 @@ def test_error_bodies_have_the_type(kserve: bool, batch_id: str | None, request_
     error = HandlerError("m", 503)
     error.request_id = request_id
     schema = schema_of("all", "Error")
-    body = json.loads(error_body(error, kserve=kserve, batch_id=batch_id)[1])
+    body = json.loads(error_body(error, form="kserve" if kserve else "", batch_id=batch_id)[1])
 
     assert set(body) <= set(schema["properties"])
     OAS30Validator(schema).validate(body)

@@ -91,14 +91,14 @@ def test_error_body_has_the_fields_of_its_route(
     expected = {"code": status, "type": error.type, "message": error.message}
     if kserve_message is not None:
         expected["error"] = kserve_message
-    code, body = error_body(error, kserve=kserve)
+    code, body = error_body(error, form="kserve" if kserve else "")
 
     assert (code, json.loads(body)) == (status, expected)
 
 
 def test_what_a_client_sent_is_not_repeated_without_end() -> None:
     """A fault may quote a text of megabytes, which would be encoded twice on the event loop."""
-    _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), kserve=True)
+    _, body = error_body(BadRequest("input '" + "x" * 6_000_000 + "'"), form="kserve")
 
     assert len(body) < 40_000
     assert json.loads(body)["error"].startswith("input 'xxx")

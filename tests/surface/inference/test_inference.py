@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,6 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
-from modelserver.surface.inference import routes
 from modelserver.surface.inference.inference import InferenceApi, _fail
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_unknown_names_make_no_series(route: str) -> None:
 
     assert series(metrics) == before
     assert f'Requests4XX{{Level="Host",Hostname="h"}} {FLOOD + 1}.0' in metrics.render().decode()
-    assert routes._cached_target.cache_info().currsize <= 1024 < FLOOD
+    assert inspect.getclosurevars(api.find).nonlocals["cached"].cache_info().currsize <= 1024 < FLOOD
 
 
 @pytest.mark.parametrize(("path", "counted"), [("/predictions/m", [503]), ("/predictions/m/1.0", [])])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.surface.inference.routes import Route, parse_route
+from modelserver.surface.inference.routes import Route, parse_route, target_finder
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,19 @@ def test_path_leads_to_its_model_and_version(path: str, route: Route) -> None:
 def test_other_paths_are_not_inference(path: str) -> None:
     """Management paths, also of a model called `predict`, and paths without a model are none (F12)."""
     assert parse_route(path) is None
+
+
+def test_paths_of_further_protocols_come_first() -> None:
+    """Their groups are fields of the route; what they do not match is found as before."""
+    find = target_finder([("letters", r"/(?i:letters)/(?P<model>[^/]+)(?:/(?P<version>.+))?")])
+    routes = [find(path) for path in (b"/Letters/m/2", b"/letters/m", b"/predictions/m", b"/letters")]
+
+    assert [target and target.route for target in routes] == [
+        Route("m", "2", protocol="letters"),
+        Route("m", protocol="letters"),
+        Route("m"),
+        None,
+    ]
 
 
 @given(st.text(max_size=40).map(lambda text: "/" + text) | st.lists(st.text(max_size=4)).map("/".join))

@@ -91,7 +91,9 @@ class Admission:
             queue.put(request)
         except QueueFull as full:
             self._metrics.requests.rejected(full.reason)
-            raise full.error or no_worker(self._name, version) from full
+            error = full.error or no_worker(self._name, version)
+            error.openai_status = 429
+            raise error from full
         if request.waiting > 1 or len(request.rows) > queue.batch_size:
             self._metrics.requests.split()
         if request.deadline is not None:

@@ -222,7 +222,6 @@ def sample_of(pool: Pool, now: float) -> Sample:
     """A sample of a pool, without its room."""
     ready = loading = failed = 0
     busy, free, oldest = 0.0, False, pool.queue.oldest()
-    concurrency = pool.crew.spec.concurrency
     for worker in pool.workers:
         if worker.state is WorkerState.FAILED:
             failed += 1
@@ -231,7 +230,7 @@ def sample_of(pool: Pool, now: float) -> Sample:
         else:
             ready += 1
             batches = worker.flights.in_flight
-            if concurrency:
+            if concurrency := worker.flights.concurrency:
                 busy += len(batches) / concurrency
                 free = free or worker.has_room
             else:

@@ -254,7 +254,9 @@ class Crew:
     def free(self) -> list[Worker]:
         """The workers that would begin a batch at once, including leaving ones."""
         workers = (*self.workers, *self.leaving)
-        return [worker for worker in workers if (worker.has_room if self.spec.concurrency else worker.idle)]
+        return [
+            worker for worker in workers if (worker.has_room if worker.flights.concurrency else worker.idle)
+        ]
 
     @property
     def busy(self) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
-from modelserver.engine.pools.spec import WorkerState
+from modelserver.engine.pools.spec import WorkerState, policy_for
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 
@@ -68,6 +69,11 @@ class Dispatch:
         # No worker has room; whatever frees room calls pump.
         self._crowded = False
         self._reserve = Reserve()
+
+    def size_queue(self) -> None:
+        """Sets the size of batches: handlers with a call for each request get no larger ones than 1."""
+        size = 1 if self._concurrent else self.limits.batch_size
+        self.queue.reconfigure(size, policy_for(replace(self.limits, batch_size=size), self.queue.policy))
 
     # -- batches
 
@@ -169,6 +175,9 @@ class Dispatch:
     # -- events of workers
 
     def worker_ready(self, worker: Worker, seconds: float) -> None:
+        if worker.flights.concurrency and not self._concurrent:
+            self._concurrent = True
+            self.size_queue()
         # The only worker so far may hold a batch in reserve.
         self._reserve.watch(self)
         self._crew.loaded(worker, seconds)

@@ -11,12 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Expectation
-from modelserver.engine.wire.messages import Cancelled, Predict, Proceed
+from modelserver.engine.wire.messages import Cancelled, Loaded, Predict, Proceed
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Batch, Request
     from modelserver.engine.pools.spec import Process
-    from modelserver.engine.wire.messages import Loaded, Recalled, Result
+    from modelserver.engine.wire.messages import Recalled, Result
 
 # A worker may hold this many batches, and beside the running one no more than it answers in this many
 # seconds. For very fast handlers that avoids most switches between processes. The only worker of a pool may
@@ -33,8 +33,8 @@ class Flights:
     seconds to the process and back, 0.0 on this machine, elsewhere with the ``expectation`` of what a batch
     takes there. ``foreseen``: the end of what it has can be expected, and what it gets in advance can be
     taken back. ``served`` counts the requests that the current process has answered. ``concurrency``: how
-    many batches run at once; 0: one at a time. By the loop's clock, the process last sent something at
-    ``active_at``, and has had its oldest batch since ``head_since``.
+    many batches run at once, as configured unless the handler says it; 0: one at a time. By the loop's clock,
+    the process last sent something at ``active_at``, and has had its oldest batch since ``head_since``.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -47,8 +47,11 @@ class Flights:
         self.served = 0
         self.head_since = self.active_at = 0.0
         self._loop = asyncio.get_running_loop()
-        self._concurrency = concurrency
-        self._pipelined = self._recalls = self._is_distant = False
+        self.concurrency = concurrency
+        self._recalls = self._is_distant = False
+        self._model = Loaded()
+        # Batches by number, where many run at once.
+        self._numbered: dict[int, Batch] = {}
         self._recalled_below = 0  # up to where batches are being taken back
         self._sequence = 0
 
@@ -64,9 +67,10 @@ class Flights:
 
     def loaded(self, message: Loaded) -> None:
         """The process has loaded its model."""
-        self.capacity = self._concurrency or 2
-        self.shared_capacity = self._concurrency or 1
-        self._pipelined = message.pipelined
+        self.concurrency = message.concurrency or self.concurrency
+        self.capacity = self.concurrency or 2
+        self.shared_capacity = self.concurrency or 1
+        self._model = message
         self._measure()
 
     def ended(self) -> None:
@@ -82,11 +86,16 @@ class Flights:
         """
         batches = list(self.in_flight)
         self.in_flight.clear()
+        self._numbered.clear()
+        if self.concurrency and self._model.endpoints:
+            # Nobody has seen anything of the answers that have not begun.
+            fresh = [batch for batch in batches if batch.parcels[0].request.began is None]
+            return [batch for batch in batches if batch.parcels[0].request.began is not None], fresh
         if started is not None:
             count = sum(batch.sequence < started for batch in batches)
         elif self._is_distant and idempotent and not failed:
             count = 0
-        elif self._concurrency or (self._is_distant and not idempotent):
+        elif self.concurrency or (self._is_distant and not idempotent):
             # Out of reach, it may have begun all.
             count = len(batches)
         else:
@@ -104,8 +113,9 @@ class Flights:
         number, trace = self._sequence, batch.trace
         self.process.send(Predict(number, rows) if trace is None else trace.message(number, rows), bodies)
         batch.sequence = number
-        if self._concurrency:
+        if self.concurrency:
             batch.active_at = self._loop.time()
+            self._numbered[number] = batch
         self.in_flight.append(batch)
         self._sequence += 1
 
@@ -113,21 +123,25 @@ class Flights:
         """The batch that has been answered; None if there is no such batch, or not at this time."""
         if self.in_flight and self.in_flight[0].sequence == result.sequence:
             batch = self.in_flight.popleft()
-        elif self._concurrency and (late := self.find(result.sequence)) is not None:
+        elif self.concurrency and (late := self.find(result.sequence)) is not None:
             batch = late
             self.in_flight.remove(batch)
         else:
             return None
+        if self.concurrency:
+            self._numbered.pop(result.sequence, None)
         self.head_since = self.active_at
         self.served += len(batch.parcels)
         if self._is_distant:
             self._measure(batch, result.handler_time)
-        if not self._concurrency:
+        if not self.concurrency:
             self._learn(result.handler_time)
         return batch
 
     def find(self, sequence: int) -> Batch | None:
         """The batch with this number."""
+        if self.concurrency:
+            return self._numbered.get(sequence)
         return next((batch for batch in self.in_flight if batch.sequence == sequence), None)
 
     def streamed(self, sequence: int) -> Batch | None:
@@ -156,13 +170,14 @@ class Flights:
         assert self.process is not None  # noqa: S101 - it has a batch
         self.process.send(Cancelled(batch.sequence, list(range(batch.size))))
         self.in_flight.remove(batch)
+        self._numbered.pop(batch.sequence, None)
 
     # -- batches in reserve
 
     @property
     def has_reserve(self) -> bool:
         """Whether batches wait here for the end of another one."""
-        return len(self.in_flight) > 1 and not self._concurrency
+        return len(self.in_flight) > 1 and not self.concurrency
 
     def take_back(self) -> list[Batch]:
         """Takes back batches that have not begun; until its next answer, the worker gets none in advance.
@@ -192,6 +207,7 @@ class Flights:
         batch = self.find(sequence)
         if batch is not None:
             self.in_flight.remove(batch)
+            self._numbered.pop(sequence, None)
             self.head_since = self.active_at
         return batch
 
@@ -215,4 +231,4 @@ class Flights:
         quick = min(MAX_IN_FLIGHT, int(REST / max(self.cost, 1e-6)))
         self.capacity = max(2, quick)
         self.foreseen = self._recalls and not self._recalled_below
-        self.shared_capacity = max(2 if self._pipelined else 1, quick) if self.foreseen else 1
+        self.shared_capacity = max(2 if self._model.pipelined else 1, quick) if self.foreseen else 1

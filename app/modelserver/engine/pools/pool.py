@@ -100,7 +100,7 @@ class Pool:
         load = msgspec.structs.replace(spec.load, batch_size=batch_size)
         self.crew.reconfigure(limits, replace(spec, load=load, frame_limit=frame_limit), times)
         self.limits = self.dispatch.limits = limits
-        self.queue.reconfigure(limits.batch_size, policy_for(limits, self.queue.policy))
+        self.dispatch.size_queue()
         self.dispatch.pump()
 
     # -- requests

@@ -364,7 +364,7 @@ class Worker:
         running, waiting = self.flights.lost(
             self._run.batches_started, idempotent=self._spec.idempotent, failed=self._run.verdict is not None
         )
-        last = running.pop() if len(running) == 1 and not self._spec.concurrency else None
+        last = running.pop() if len(running) == 1 and not self.flights.concurrency else None
         for batch in running:
             self._owner.worker_lost(self, batch, [], error)
         self._owner.worker_lost(self, last, waiting, error)
@@ -378,7 +378,7 @@ class Worker:
             batch = flights.answered(message)
             if batch is not None:
                 self._owner.worker_answered(self, batch, message, tail)
-            elif flights.in_flight and not self._spec.concurrency:
+            elif flights.in_flight and not self.flights.concurrency:
                 # A process that answers a batch other than the running one cannot be trusted.
                 self.kill(f"It sent an unexpected answer to batch {message.sequence}.")
         elif isinstance(message, Parts):
@@ -469,7 +469,7 @@ class Worker:
         """Checks the timeouts of a serving process."""
         now = self._loop.time()
         response, silence = self._times.response, self._times.silence
-        if self._spec.concurrency and self.flights.in_flight:
+        if self.flights.concurrency and self.flights.in_flight:
             pause = self._watch_each(now)
             if pause is None:
                 return

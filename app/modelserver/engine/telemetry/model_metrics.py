@@ -96,9 +96,9 @@ class RequestMetrics:
         if status >= 500:
             self._note("Status", status, f"The handler answered with status {status}.", request_id)
 
-    def failed(self, error: ModelServerError, request_id: str, *, kserve: bool = False) -> None:
-        """A request was answered with this error; ``kserve``: on a V1 or V2 route."""
-        status = (error.kserve_status or error.status) if kserve else error.status
+    def failed(self, error: ModelServerError, request_id: str, *, form: str = "") -> None:
+        """A request was answered with this error, in the form of its client."""
+        status = error.status_in(form)
         self._by_class[status // 100].add(1.0)
         if status >= 500:
             named = _CLASS.match(error.cause)

@@ -201,7 +201,9 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     ``warnings`` are for the client that registers the model. ``pipelined``: it prepares a batch while it
     computes another. ``precision``: which was asked for and is used, and why; empty if there is no choice.
     ``annotations``: what those of the handler say, None if it has none. ``device``: where the model is, such
-    as ``cpu`` or ``cuda:1``; empty if the handler does not say.
+    as ``cpu`` or ``cuda:1``; empty if the handler does not say. ``concurrency``: how many requests the
+    handler processes at a time, each with a call of its own; 0: one batch. ``endpoints``: the endpoints of
+    OpenAI's API that it serves, and whether each of their inputs is a row of its own.
     """
 
     splits: bool = False
@@ -211,6 +213,8 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     precision: dict[str, str] = {}
     annotations: Annotations | None = None
     device: str = ""
+    concurrency: int = 0
+    endpoints: dict[str, bool] = {}
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):

@@ -148,14 +148,17 @@ def _answer(channel: ServerChannel) -> None:
     assert isinstance(load, Load)  # noqa: S101 - the server's first message
     if load.rank:
         keep_answers_back(channel)
-    if load.mode == ASYNC:
-        import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
-
-        asyncio.run(_run_calls(load, channel))
-        return
     started = time.perf_counter()
+    if load.mode == ASYNC:
+        _run_loop(load, channel, started)
+        return
     with _reported(load, channel):
-        handler, service = load_service(load)
+        handler, service = import_service(load)
+    if concurrency_of(handler.instance):
+        _run_loop(load, channel, started, (handler, service))
+        return
+    with _reported(load, channel):
+        handler.initialize(service.context)
         check_device(handler.instance, load)
     if load.rank:
         service.entry = excused(service.entry)
@@ -173,7 +176,20 @@ def _answer(channel: ServerChannel) -> None:
         serve(messages, service, channel)
 
 
-async def _run_calls(load: Load, channel: ServerChannel) -> None:
+def _run_loop(
+    load: Load,
+    channel: ServerChannel,
+    started: float,
+    imported: tuple[LoadedHandler, Service] | None = None,
+) -> None:
+    import asyncio  # noqa: PLC0415 - a sixth of what other workers would import
+
+    asyncio.run(_run_calls(load, channel, started, imported))
+
+
+async def _run_calls(
+    load: Load, channel: ServerChannel, started: float, imported: tuple[LoadedHandler, Service] | None
+) -> None:
     """Initialises the handler within the loop that its calls will run in, and answers requests."""
     from modelserver.engine.worker.asynchronous import (  # noqa: PLC0415
         AsyncCalls,
@@ -181,9 +197,8 @@ async def _run_calls(load: Load, channel: ServerChannel) -> None:
         use_gpu_in_threads,
     )
 
-    started = time.perf_counter()
     with _reported(load, channel):
-        handler, service = import_service(load)
+        handler, service = imported or import_service(load)
         check_asynchronous(handler.entry)
         use_gpu_in_threads()
         initialised = handler.initialize(service.context)
@@ -220,7 +235,14 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
         *(splits, seconds, tuple(context._ms_warnings), pipelined, context._ms_precision),
         annotations_of(handler.instance),
         device_of(handler.instance),
+        concurrency_of(handler.instance),
+        getattr(handler.instance, "_ms_endpoints", {}),
     )
+
+
+def concurrency_of(instance: Any) -> int:
+    """How many requests the handler processes at a time, each with a call of its own; 0: batches."""
+    return int(getattr(instance, "_ms_concurrency", 0))
 
 
 def device_of(instance: Any) -> str:
@@ -275,15 +297,10 @@ def serve(messages: Any, service: Service, channel: ServerChannel) -> None:
             return
 
 
-def load_service(load: Load) -> tuple[LoadedHandler, Service]:
-    """Imports and initialises the handler with the model directory as current directory (reference 12.1)."""
-    handler, service = import_service(load)
-    handler.initialize(service.context)
-    return handler, service
-
-
 def import_service(load: Load) -> tuple[LoadedHandler, Service]:
-    """Imports the handler without initialising it."""
+    """Imports the handler with the model directory as current directory (reference 12.1), without
+    initialising it.
+    """
     model_dir = Path(load.model_dir)
     os.chdir(model_dir)
     # `-m` put the start directory there; the archive's own modules must come first.

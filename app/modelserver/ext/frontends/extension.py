@@ -74,4 +74,5 @@ def setup_of(endpoints: Endpoints) -> Setup:
         names_failures=not settings.as_torchserve,
         max_outgoing=Outgoing.of(settings, front_ends=count).limit,
         probes=settings.log_probes,
+        paths=endpoints.paths,
     )

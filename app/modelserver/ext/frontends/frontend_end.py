@@ -16,7 +16,7 @@ import msgspec
 from modelserver.engine.telemetry.stalls import served
 from modelserver.ext.frontends import messages
 from modelserver.surface.http.intake import MUCH
-from modelserver.surface.inference.routes import find_target
+from modelserver.surface.inference.routes import target_finder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,13 +33,14 @@ _OF_SCOPE = messages.RequestHead.__struct_fields__[1:]
 
 
 class Forwarder:
-    """The endpoint of a front end: its hot routes and its ASGI application.
+    """The endpoint of a front end: its hot routes, which ``find`` finds, and its ASGI application.
 
     ``on_much`` is called after a large answer of the application, for memory to be given back.
     """
 
     def __init__(self, link: Link[messages.ToFrontend]) -> None:
         self.on_much: Callable[[], None] = lambda: None
+        self.find = target_finder()
         self._send = link.send
         self._numbers = itertools.count()
         self._exchanges: dict[int, Exchange] = {}
@@ -59,8 +60,6 @@ class Forwarder:
         }
 
     # -- hot routes
-
-    find = staticmethod(find_target)
 
     def serve(self, exchange: Exchange) -> None:
         served.request = exchange

@@ -127,7 +127,8 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     time, end with the id of a failed request, and are written of health checks that succeed.
     ``cors`` are headers for every answer. ``guarded`` are the roles of the listener if tokens are required,
     with ``ping_token`` also for ``/ping``; none are valid before :class:`Tokens`. ``tls`` is the
-    certificate chain, its key and the client authorities, all PEM; None: no TLS.
+    certificate chain, its key and the client authorities, all PEM; None: no TLS. ``paths`` are those of
+    further protocols.
     """
 
     max_body: int
@@ -141,6 +142,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag=20):
     names_failures: bool = True
     max_outgoing: int = 1 << 29
     probes: bool = True
+    paths: tuple[tuple[str, str], ...] = ()
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=21):

@@ -36,6 +36,7 @@ from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.http.protocol import HttpProtocol
+from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.tls.context import Certificate
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Frontend:
             intake=intake,
             outgoing=Outgoing(setup.max_outgoing, intake.give_back),
         )
+        self._forwarder.find = target_finder(setup.paths)
         self._forwarder.on_much = intake.give_back
         context = self._tls = Certificate(*setup.tls).server_context() if setup.tls else None
         acceptor = self._acceptor = Acceptor(

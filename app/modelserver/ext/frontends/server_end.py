@@ -13,7 +13,7 @@ from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
-from modelserver.surface.http.answers import is_kserve
+from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.exchange import UNREAD, Exchange, with_header
 from modelserver.surface.http.outgoing import OutgoingFull
 
@@ -102,7 +102,7 @@ class ServerEnd:
         except Exception:  # noqa: BLE001 - the other requests of the turn must still be served
             _log.exception("Failure while receiving a request")
             error = InternalError()
-            exchange.fail(error, kserve=is_kserve(ask.url.decode("latin-1")))
+            exchange.fail(error, form=form_of(ask.url.decode("latin-1")))
 
     def _gone(self, message: messages.Gone, _: bytes) -> None:
         exchange = self.exchanges.pop(message.number, None)
@@ -207,7 +207,7 @@ class RemoteExchange(Exchange):
             return
         end = self._end
         if len(body) >= LARGE and end.link.unsent > end.most:
-            self.fail(OutgoingFull(end.most), kserve=is_kserve(self.target.path))
+            self.fail(OutgoingFull(end.most), form=form_of(self.target.path))
             return
         self.answered = True
         self.on_disconnect = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelserver.ext.workflows.errors import WorkflowNotFound
+from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.workflows import Workflows
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import Services
     from modelserver.surface.http.exchange import Exchange
+
+# As in TorchServe, in any case, and whatever follows the name.
+PATHS = r"/(?i:wfpredict)/(?P<model>[^/]+)(/.*)?"
 
 
 class Extension:
@@ -33,7 +37,7 @@ class Extension:
         host.routes("management", manage)
         host.routes("inference", infer)
         if workflows is None:
-            host.answer("workflow", _refuse)
+            host.answer(InferenceProtocol("workflow", PATHS, serve=_refuse))
             return
 
         async def settle(grace: float) -> None:
@@ -41,7 +45,7 @@ class Extension:
             await workflows.settle(grace)
             workflows.close()
 
-        host.answer("workflow", workflows.serve)
+        host.answer(InferenceProtocol("workflow", PATHS, serve=workflows.serve))
         host.restore(lambda: workflows.restore(host.notice))
         host.settle(settle)
 

@@ -279,6 +279,9 @@ class ServingSettings:
     default_service_handler: str | None = setting(
         None, REQUESTS, "The handler (file.py:function) of archives that name none."
     )
+    openai_api: bool = setting(
+        True, REQUESTS, "Serve OpenAI's API: /v1/chat/completions, /v1/embeddings and others."
+    )
     service_envelope: Literal["body", "json", "kserve", "kservev2"] | None = setting(
         None, REQUESTS, "The request envelope of all models."
     )

@@ -22,7 +22,7 @@ from modelserver.surface.api.routes import (
     add_token_renewal,
     add_v2,
 )
-from modelserver.surface.http.answers import JSON, error_body, is_kserve
+from modelserver.surface.http.answers import JSON, KSERVE, error_body, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,15 +66,15 @@ def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] =
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    kserve = is_kserve(request.url.path)
+    form = form_of(request.url.path)
     if isinstance(error, HTTPException):
         error = MethodNotAllowed(_allowed(request)) if error.status_code == 405 else ResourceNotFound()
     elif not isinstance(error, ModelServerError):
         error = InternalError()
     if isinstance(error, (MethodNotAllowed, ResourceNotFound)):
         # The protocol of a client with an unknown path is unknown.
-        kserve = kserve or not request.app.state.as_torchserve
-    status, body = error_body(error, kserve=kserve)
+        form = form or ("" if request.app.state.as_torchserve else KSERVE)
+    status, body = error_body(error, form=form)
     headers = {name.decode(): value.decode() for name, value in error.headers}
     return Response(body, status, headers, JSON)
 

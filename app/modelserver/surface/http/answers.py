@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -98,25 +99,38 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def is_kserve(path: str) -> bool:
-    """Whether a path is of KServe's protocols."""
-    return path.startswith(("/v1/", "/v2/")) or path == "/v2"
+# Whose form the errors of a path have; those of other paths have TorchServe's.
+KSERVE = "kserve"
+OPENAI = "openai"
+_OF_OPENAI = re.compile(
+    r"(/openai|/predictions/[^/]+(/[^/]+)?)?/v1/"
+    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)|/openai/|/rerank$"
+)
 
 
-def error_body(
-    error: ModelServerError, *, kserve: bool = False, batch_id: str | None = None
-) -> tuple[int, bytes]:
-    """Status and body of an error. On V1 and V2 routes, ``error`` is added to TorchServe's fields.
+def form_of(path: str) -> str:
+    """The form of errors for the clients of a path: of KServe's protocols, of OpenAI's API, or empty."""
+    if _OF_OPENAI.match(path):
+        return OPENAI
+    return KSERVE if path.startswith(("/v1/", "/v2/")) or path == "/v2" else ""
+
+
+def error_body(error: ModelServerError, *, form: str = "", batch_id: str | None = None) -> tuple[int, bytes]:
+    """Status and body of an error, in the form of :func:`form_of`.
+
+    KServe's adds ``error`` to TorchServe's fields.
 
     ``batch_id`` is for V1 requests to a model that batches, empty if the request was in no batch: the body
     then has the keys of KServe's batcher (kserve reference 2.2).
     """
-    status = (error.kserve_status or error.status) if kserve else error.status
+    status = error.status_in(form)
     message, kserve_message = error.message, error.kserve_message
     if isinstance(error, BadRequest):
         message = shortened(message, _LONGEST)
+    if form == OPENAI:
+        return status, _openai_error(error, status, message)
     body: dict[str, object] = {"code": status, "type": error.type, "message": message}
-    if kserve:
+    if form == KSERVE:
         body["error"] = kserve_message or message
     if error.request_id is not None:
         body["request_id"] = error.request_id
@@ -124,3 +138,13 @@ def error_body(
         return status, pretty(body)
     body |= {"batchId": batch_id, "predictions": None}
     return status, _indented(body)
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def _openai_error(error: ModelServerError, status: int, message: str) -> bytes:
+    """The body that clients of OpenAI's API read (language models reference 2.3)."""
+    kind = "server_error" if status >= 500 else _OPENAI_TYPES.get(status, "invalid_request_error")
+    fields = {"message": message, "type": kind, "param": None, "code": error.openai_code}
+    return msgspec.json.encode({"error": fields})

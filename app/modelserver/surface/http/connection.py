@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from modelserver.surface.http.answers import is_kserve
+from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.delivery import Delivery
@@ -159,7 +159,7 @@ class Http1Connection:
             self.refuse(too_large(listener.max_body), exchange)
             return
         if listener.outgoing.is_tight and not listener.outgoing.has_room():
-            exchange.fail(OutgoingFull(listener.outgoing.limit), kserve=is_kserve(exchange.target.path))
+            exchange.fail(OutgoingFull(listener.outgoing.limit), form=form_of(exchange.target.path))
             return
         assert listener.hot is not None  # noqa: S101 - there is no exchange without
         listener.hot.serve(exchange)
@@ -169,7 +169,7 @@ class Http1Connection:
         self.refused = True
         self._arrival.hold(0)
         if exchange is not None:
-            exchange.fail(error, kserve=is_kserve(exchange.target.path))
+            exchange.fail(error, form=form_of(exchange.target.path))
             return
         # Unless it ends in the same piece.
         self._arrival.receiving = True
@@ -189,7 +189,7 @@ class Http1Connection:
             # Anything else that the application answers to this request is dropped.
             newest.leave()
         unread = ConnectionExchange(self, UNREAD, b"-", "1.1", [], keep_alive=False)
-        unread.fail(error, kserve=is_kserve(self._source.url.decode("latin-1")))
+        unread.fail(error, form=form_of(self._source.url.decode("latin-1")))
 
     def lost(self) -> None:
         """The connection has ended."""

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.engine.telemetry.stalls import served
 from modelserver.errors import InternalError, ModelServerError
-from modelserver.surface.http.answers import ALWAYS, JSON, error_body, is_kserve
+from modelserver.surface.http.answers import ALWAYS, JSON, error_body, form_of
 from modelserver.surface.http.cors import is_preflight
 from modelserver.surface.http.exchange import check_query
 from modelserver.surface.http.head import announced_length
@@ -103,7 +103,7 @@ class _Call:
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int, cors: Cors | None) -> None:
         header = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.request_id = accept_request_id(header) if header else make_uuid()
-        self._kserve = is_kserve(scope["path"])
+        self._form = form_of(scope["path"])
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -145,7 +145,7 @@ class _Call:
     async def fail(self, error: ModelServerError) -> None:
         if self._head_sent:
             return
-        status, body = error_body(error, kserve=self._kserve)
+        status, body = error_body(error, form=self._form)
         await self._answer(status, body, [(b"content-type", JSON.encode()), *error.headers])
 
     async def _answer(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

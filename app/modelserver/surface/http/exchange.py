@@ -188,12 +188,12 @@ class Exchange(ABC):
         self,
         error: ModelServerError,
         *,
-        kserve: bool = False,
+        form: str = "",
         extra: bytes = b"",
         batch_id: str | None = None,
     ) -> None:
         """Answers with an error; see :func:`error_body`."""
-        status, body = error_body(error, kserve=kserve, batch_id=batch_id)
+        status, body = error_body(error, form=form, batch_id=batch_id)
         for name, value in error.headers:
             extra += name + b": " + value + b"\r\n"
         self.reply(status, body, JSON, extra)

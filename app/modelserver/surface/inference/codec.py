@@ -105,6 +105,16 @@ class Codec:
         self._shared = shared
         self._helpers = helpers
 
+    def address(self, exchange: Exchange) -> None:
+        """Gives the exchange a target that names the model, if its path does not and its body does.
+
+        Raises BadRequest, or TooHeavy.
+        """
+
+    def ending(self, error: ModelServerError) -> bytes | None:
+        """The last part of an answer in parts that fails; None: its connection is closed instead."""
+        return None
+
     def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
         """The exchange's request to the model.
 
@@ -131,4 +141,4 @@ class Codec:
     ) -> None:
         """Answers with an error; ``extra`` are further header lines."""
         batch = batch_id if self.names_batch and model is not None and model.batches else None
-        exchange.fail(error, kserve=exchange.target.route.kserve, extra=extra, batch_id=batch)
+        exchange.fail(error, form=exchange.target.route.form, extra=extra, batch_id=batch)

@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError, ResourceNotFound
+from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.surface.http.content import form_field, inflate
 from modelserver.surface.http.exchange import read_query
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.inference.codec import Codec
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
-from modelserver.surface.inference.routes import Route, find_target
+from modelserver.surface.inference.routes import Route, target_finder
 from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
@@ -42,6 +42,18 @@ _LIGHT_COMPRESSED = 1 << 12
 _USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
 
 
+class InferenceProtocol(NamedTuple):
+    """A protocol of an extension; ``paths`` is as in :func:`target_finder`.
+
+    Its requests are queued for models, read by ``codec``, or else ``serve`` answers them.
+    """
+
+    name: str
+    paths: str
+    codec: type[Codec] = Codec
+    serve: Callable[[Exchange], None] | None = None
+
+
 class InferenceApi:
     """Serves the hot routes of the inference port.
 
@@ -50,12 +62,10 @@ class InferenceApi:
         max_body: maximum size of a body in bytes, also after inflating it.
         off_loop: for work that would block the event loop.
         limits: of one request.
-        others: answer requests of other protocols than those of models, such as workflows.
+        protocols: those of extensions.
         shared: memory that clients have registered for tensors.
         watch: called with each request, if anybody watches them.
     """
-
-    find = staticmethod(find_target)
 
     def __init__(  # noqa: PLR0917 - what it needs, once
         self,
@@ -63,17 +73,19 @@ class InferenceApi:
         max_body: int,
         off_loop: OffLoop | None = None,
         limits: RequestLimits = RequestLimits(),  # noqa: B008 - it never changes
-        others: Mapping[str, Callable[[Exchange], None]] | None = None,
         shared: Regions | None = None,
         watch: Watch | None = None,
+        protocols: Sequence[InferenceProtocol] = (),
     ) -> None:
+        self.find = target_finder((protocol.name, protocol.paths) for protocol in protocols)
         self._registry = registry
         self._watch = watch
         self._max_body = max_body
         self._limits = limits
         self._off_loop = off_loop or OffLoop(max_body)
-        kinds = {"": Codec, "v1": V1, "v2": V2}
-        self._others = others or {}
+        kinds: dict[str, type[Codec]] = {"": Codec, "v1": V1, "v2": V2}
+        kinds |= {each.name: each.codec for each in protocols if each.serve is None}
+        self._others = {each.name: each.serve for each in protocols if each.serve is not None}
         self._codecs = {name: kind(limits, self._off_loop.helpers, shared) for name, kind in kinds.items()}
 
     def serve(self, exchange: Exchange) -> None:
@@ -93,6 +105,9 @@ class InferenceApi:
             if exchange.encoding or not route.model:
                 _check_light(exchange)
                 exchange.body = inflate(exchange.body, exchange.encoding, self._max_body)
+            if not route.model:
+                codec.address(exchange)
+                route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
             parsed = codec.read(exchange, model)
@@ -108,7 +123,7 @@ class InferenceApi:
         except MethodNotAllowed as error:
             exchange.fail(error)
         else:
-            self._others.get(route.protocol, _refuse)(exchange)
+            self._others[route.protocol](exchange)
 
     def _serve_off_loop(self, exchange: Exchange, route: Route, model: ModelVersion | None) -> None:
         """Serves a request that would block the event loop; ``model`` if it is already known."""
@@ -120,9 +135,12 @@ class InferenceApi:
             if model is None:
                 encoding, exchange.encoding = exchange.encoding, b""
                 exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, self._max_body)
-                named: str | None = route.model or await asyncio.to_thread(_named, exchange)
+                if not route.model:
+                    await asyncio.to_thread(codec.address, exchange)
+                to: Route = exchange.target.route
+                named: str | None = to.model or await asyncio.to_thread(_named, exchange)
                 name = named or self._only_one()
-                model = self._registry.version_for(name, route.version, exchange)
+                model = self._registry.version_for(name, to.version, exchange)
             parsed = await codec.read_off_loop(exchange, model)
             exchange.on_disconnect = None
             self._submit(exchange, codec, model, parsed, now)
@@ -168,14 +186,10 @@ def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: M
     """Answers a request that was not queued."""
     route: Route = exchange.target.route
     if model is not None:
-        model.metrics.requests.failed(error, exchange.request_id, kserve=route.kserve)
+        model.metrics.requests.failed(error, exchange.request_id, form=route.form)
         if model.traffic is not None and route.version is None:
             model.traffic.refused(model, error.status)
     codec.fail(exchange, error, model)
-
-
-def _refuse(exchange: Exchange) -> None:
-    exchange.fail(ResourceNotFound())
 
 
 def _check_method(method: bytes, route: Route) -> None:

@@ -59,7 +59,9 @@ class Reply(msgspec.Struct, eq=False):
             self.model.metrics.requests.broken_off()
             self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
             self.model.metrics.requests.failed(failure, request.id)
-            self.exchange.end(complete=False)
+            ending = self.codec.ending(failure)
+            self.exchange.send(ending or b"")
+            self.exchange.end(complete=ending is not None)
             return
         self.exchange.send(*contents_of(request))
         self._extra(request)
@@ -121,7 +123,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def _fail(self, request: Request, error: ModelServerError) -> None:
         self.model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=request.error is None)
-        self.model.metrics.requests.failed(error, request.id, kserve=self.exchange.target.route.kserve)
+        self.model.metrics.requests.failed(error, request.id, form=self.exchange.target.route.form)
         if request.error is None:
             extra = self._extra(request)
             if self.model.exposes_errors and isinstance(error, HandlerError):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+from modelserver.surface.http.answers import KSERVE, OPENAI
 from modelserver.surface.http.exchange import Target, read_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 # How many targets of URLs are cached, and the bytes of the longest of these URLs.
 _TARGETS_CACHED = 1024
@@ -36,6 +42,11 @@ class Route:
     def kserve(self) -> bool:
         """Whether errors have the form for KServe's clients."""
         return self.protocol in ("v1", "v2")
+
+    @property
+    def form(self) -> str:
+        """Whose form errors have, see :func:`modelserver.surface.http.answers.form_of`."""
+        return KSERVE if self.kserve else OPENAI if self.protocol == OPENAI else ""
 
     @property
     def template(self) -> str:
@@ -73,8 +84,6 @@ def parse_route(path: str) -> Route | None:
             return Route("", query=True)
         case ["models", model, "invoke"] if model:
             return Route(model, query=True)
-        case [verb, workflow, *_] if workflow and verb.lower() == "wfpredict":
-            return Route(workflow, protocol=WORKFLOW)
         case [first, *_] if not first or first in _NO_MODELS:
             return None
         case [model, "predict"]:
@@ -84,15 +93,31 @@ def parse_route(path: str) -> Route | None:
     return None
 
 
-def find_target(url: bytes) -> Target | None:
-    """The target of a URL, None if it is not for inference; recent ones are cached."""
-    return _cached_target(url) if len(url) <= _LONGEST_CACHED else _read_target(url)
+def target_finder(paths: Iterable[tuple[str, str]] = ()) -> Callable[[bytes], Target | None]:
+    """What finds the target of a URL, None if it is not for inference; recent ones are cached.
 
+    ``paths`` are those of further protocols, which come first: the name of the protocol, and an expression
+    for the whole decoded path, whose groups are fields of the route.
+    """
+    added = [(name, re.compile(pattern)) for name, pattern in paths]
 
-def _read_target(url: bytes) -> Target | None:
-    target = read_target(url)
-    route = None if target is None else parse_route(target.path)
-    return None if target is None or route is None else replace(target, route=route)
+    def parse(path: str) -> Route | None:
+        for name, pattern in added:
+            if (match := pattern.fullmatch(path)) is not None:
+                fields: dict[str, Any] = {key: text for key, text in match.groupdict().items() if text}
+                return Route(fields.pop("model", ""), **fields, protocol=name)
+        return parse_route(path)
 
+    def read(url: bytes) -> Target | None:
+        target = read_target(url)
+        if target is None:
+            return None
+        route = parse(target.path)
+        return None if route is None else replace(target, route=route)
 
-_cached_target = lru_cache(_TARGETS_CACHED)(_read_target)
+    cached = lru_cache(_TARGETS_CACHED)(read)
+
+    def find(url: bytes) -> Target | None:
+        return cached(url) if len(url) <= _LONGEST_CACHED else read(url)
+
+    return find

@@ -1,0 +1,259 @@
+"""Requests of OpenAI's API, for the queues of the models that their bodies name.
+
+Chats and completions go to the handler as they are, with their endpoint as ``url_path``. Inputs of embeddings
+and pairs of texts become rows where the handler takes them so, and then share batches with those of others.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+
+from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
+from modelserver.engine.wire.messages import BODY, INSTANCE
+from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
+from modelserver.surface.http.answers import JSON
+from modelserver.surface.inference.codec import SECONDS, Codec, Parsed, contents_of
+
+if TYPE_CHECKING:
+    from modelserver.engine.batching.request import Request
+    from modelserver.errors import ModelServerError
+    from modelserver.models.version import ModelVersion
+    from modelserver.surface.http.exchange import Exchange
+    from modelserver.surface.inference.routes import Route
+
+NAME: Final = "openai"
+EMBEDDINGS: Final = "v1/embeddings"
+RERANK: Final = "v1/rerank"
+SCORE: Final = "v1/score"
+ENDPOINTS: Final = ("chat/completions", "completions", "embeddings", "rerank", "score")
+PATHS: Final = (
+    r"(?:/openai|/predictions/(?P<model>[^/]+)(?:/(?P<version>(?!v1/)[^/]+))?)?"
+    rf"/(?P<url_path>v1/(?:{'|'.join(ENDPOINTS)}))/?"
+)
+"""``/v1/…``, ``/openai/v1/…``, and TorchServe's ``/predictions/NAME[/VERSION]/v1/…``."""
+
+# These are never split.
+_WHOLE: Final = ("v1/chat/completions", "v1/completions")
+# Of a body that says nothing of its encoding: it reaches the handler in bytes.
+_OCTETS: Final = "application/octet-stream"
+# Separates a model's name from its version in the body's ``model``.
+_VERSION: Final = ":"
+
+
+class _Named(msgspec.Struct):
+    model: str = ""
+
+
+class _EmbeddingBody(msgspec.Struct):
+    input: msgspec.Raw
+    encoding_format: str = "float"
+    dimensions: int | None = None
+
+
+class _Document(msgspec.Struct):
+    text: str
+
+
+class _RerankBody(msgspec.Struct):
+    query: str
+    documents: list[str | _Document]
+    top_n: int | None = None
+    return_documents: bool = True
+
+
+class _ScoreBody(msgspec.Struct):
+    text_1: str | list[str]
+    text_2: str | list[str]
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_embedding = msgspec.json.Decoder(_EmbeddingBody).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_rerank = msgspec.json.Decoder(_RerankBody).decode
+_decode_score = msgspec.json.Decoder(_ScoreBody).decode
+_encode = msgspec.json.encode
+
+
+class _Row(msgspec.Struct):
+    """What a handler answers to a row: a vector or a score, and how many tokens the row had."""
+
+    tokens: int = 0
+    embedding: msgspec.Raw = msgspec.Raw(b"null")
+    score: float = 0.0
+
+
+_decode_row = msgspec.json.Decoder(_Row).decode
+
+
+class Rows(Parsed):
+    """The inputs of a request as rows, whose answers become one document."""
+
+    joins: ClassVar[bool] = True
+    where: ClassVar[str] = "input[%d]: "
+
+    def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
+        rows = [_decode_row(content) for content in contents_of(request)]
+        return self.document(rows, model.name, request.id), JSON, b""
+
+    def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
+        """The document of these answers."""
+        data = [
+            b'{"object":"embedding","index":%d,"embedding":%b}' % (index, bytes(row.embedding))
+            for index, row in enumerate(rows)
+        ]
+        return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (
+            b",".join(data),
+            _encode(model),
+            _encode(_usage(rows)),
+        )
+
+
+class Scores(Rows):
+    """Pairs of texts, whose scores become a list."""
+
+    def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
+        data = [{"index": index, "object": "score", "score": row.score} for index, row in enumerate(rows)]
+        head = {"id": f"score-{request_id}", "object": "list", "created": int(time.time()), "model": model}
+        return _encode({**head, "data": data, "usage": _usage(rows)})
+
+
+class Ranking(Rows, kw_only=True):
+    """Documents with a query, which are sorted by their scores."""
+
+    documents: list[str]
+    top_n: int | None = None
+    returns_documents: bool = True
+
+    def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:
+        order = sorted(range(len(rows)), key=lambda index: -rows[index].score)[: self.top_n]
+        results: list[dict[str, Any]] = [{"index": at, "relevance_score": rows[at].score} for at in order]
+        if self.returns_documents:
+            for result in results:
+                result["document"] = {"text": self.documents[result["index"]]}
+        head = {"id": f"rerank-{request_id}", "model": model}
+        return _encode({**head, "results": results, "usage": _usage(rows)})
+
+
+def _usage(rows: list[_Row]) -> dict[str, int]:
+    tokens = sum(row.tokens for row in rows)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+class OpenAI(Codec):
+    """The protocol of OpenAI's clients."""
+
+    def address(self, exchange: Exchange) -> None:
+        if exchange.method != b"POST":
+            raise MethodNotAllowed("POST")
+        route: Route = exchange.target.route
+        name = _decode(_decode_named, exchange.body).model
+        if not name:
+            raise BadRequest("model is missing: it names the model that is to answer")
+        model, _, version = name.partition(_VERSION)
+        route = replace(route, model=model, version=version or None)
+        exchange.target = replace(exchange.target, route=route)
+
+    def ending(self, error: ModelServerError) -> bytes | None:
+        code = error.openai_code
+        fields = {"message": error.message, "type": "server_error", "param": None, "code": code}
+        return b"data: %b\n\n" % _encode({"error": fields})
+
+    def read(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        route: Route = exchange.target.route
+        endpoint, endpoints = route.url_path, model.endpoints
+        if not endpoints:
+            if "/predictions/" in exchange.target.path:
+                # A handler of TorchServe's that reads the path.
+                return super().read(exchange, model)
+            if not model.pool.ready and endpoint in _WHOLE:
+                # It waits in the queue while the model loads.
+                return Parsed([exchange.body], BODY, _OCTETS, url_path=endpoint)
+            if not model.pool.ready:
+                raise ServiceUnavailable(model.pool.failure or f"Model {model.name} is still loading.")
+        if endpoint not in endpoints:
+            raise BadRequest(_not_offered(model.name, endpoint, endpoints))
+        if not endpoints[endpoint]:
+            return Parsed([exchange.body], BODY, _OCTETS, url_path=endpoint)
+        if is_heavy_json(exchange.body):
+            raise TooHeavy
+        return split(endpoint, exchange.body)
+
+    async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
+        endpoint = exchange.target.route.url_path
+        if not model.endpoints.get(endpoint):
+            return self.read(exchange, model)
+        return await self._helpers.call(SECONDS, split, endpoint, exchange.body)
+
+
+def _not_offered(model: str, endpoint: str, endpoints: dict[str, bool]) -> str:
+    offered = ", ".join(f"/{each}" for each in sorted(endpoints)) or "none of this API's endpoints"
+    return f"The model `{model}` does not serve /{endpoint}; it serves {offered}."
+
+
+def split(endpoint: str, body: bytes) -> Parsed:
+    """The rows of a request. Raises BadRequest, which names the field."""
+    if endpoint == EMBEDDINGS:
+        return _split_embeddings(body)
+    return _split_ranking(body) if endpoint == RERANK else _split_scores(body)
+
+
+def _split_embeddings(body: bytes) -> Parsed:
+    request = _decode(_decode_embedding, body)
+    if request.encoding_format not in ("float", "base64"):
+        raise BadRequest("encoding_format must be float or base64")
+    raw = bytes(request.input).strip()
+    inputs = [raw]
+    if raw[:1] == b"[":
+        each = [bytes(one) for one in _decode_list(raw)]
+        if not each:
+            raise BadRequest("input is empty")
+        # A list of numbers is one input of token ids.
+        inputs = [raw] if each[0][:1].isdigit() else each
+    options: dict[str, Any] = {} if request.encoding_format == "float" else {"encoding_format": "base64"}
+    if request.dimensions is not None:
+        options["dimensions"] = request.dimensions
+    extra = _encode(options) if options else b""
+    return Rows(inputs, INSTANCE, JSON, url_path=EMBEDDINGS, extra=extra, key=EMBEDDINGS.encode() + extra)
+
+
+def _split_ranking(body: bytes) -> Parsed:
+    request = _decode(_decode_rerank, body)
+    texts = [each if isinstance(each, str) else each.text for each in request.documents]
+    if not texts:
+        raise BadRequest("documents is empty")
+    if request.top_n is not None and request.top_n < 1:
+        raise BadRequest("top_n must be at least 1")
+    return Ranking(
+        [_encode((request.query, text)) for text in texts],
+        INSTANCE,
+        JSON,
+        url_path=RERANK,
+        key=RERANK.encode(),
+        documents=texts,
+        top_n=request.top_n,
+        returns_documents=request.return_documents,
+    )
+
+
+def _split_scores(body: bytes) -> Parsed:
+    request = _decode(_decode_score, body)
+    left = [request.text_1] if isinstance(request.text_1, str) else request.text_1
+    right = [request.text_2] if isinstance(request.text_2, str) else request.text_2
+    if len(left) == 1:
+        left = left * len(right)
+    if not left or len(left) != len(right):
+        raise BadRequest(f"text_1 has {len(left)} texts and text_2 {len(right)}: one, or as many, are needed")
+    pairs = [_encode(pair) for pair in zip(left, right, strict=True)]
+    return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=SCORE.encode())
+
+
+def _decode(decode: Any, body: bytes) -> Any:
+    """Raises BadRequest for a body that is not JSON, or not of this kind."""
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body cannot be read: {error or 'it is nested too deep'}") from None

@@ -1,0 +1,29 @@
+"""OpenAI's API as a protocol of the inference address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
+from modelserver.surface.inference.inference import InferenceProtocol
+
+if TYPE_CHECKING:
+    from modelserver.extension import Host
+    from modelserver.surface.api.application import Application
+    from modelserver.surface.api.services import Services
+
+
+class Extension:
+    """On unless ``openai_api=false``."""
+
+    async def open(self, host: Host) -> None:
+        def add(app: Application, services: Services) -> None:
+            from modelserver.ext.openai.routes import add_models  # noqa: PLC0415 - with FastAPI
+
+            add_models(app, services.registry)
+
+        host.answer(InferenceProtocol(NAME, PATHS, OpenAI))
+        host.routes("inference", add)
+
+    async def close(self, grace: float) -> None:
+        """Nothing is open."""

@@ -1,0 +1,262 @@
+"""``modelserver.ChatModel``: a class with ``chat`` that is served behind OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+from modelserver_handlers.current_device import enter_thread
+from modelserver_handlers.errors import BadInput, PredictionException
+from modelserver_handlers.language.events import EventStream
+from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, Generation, read_request
+from modelserver_handlers.language.responses import DONE, ReplyWriter, StopFilter, TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelserver_handlers.context import Context
+
+Piece: TypeAlias = "str | dict[str, Any]"
+Pieces: TypeAlias = "str | Iterator[Piece] | AsyncIterator[Piece]"
+
+CHAT: Final = "v1/chat/completions"
+COMPLETIONS: Final = "v1/completions"
+# Requests at a time of a model whose methods are asynchronous.
+_MANY: Final = 256
+
+
+class ChatModel:
+    """Override ``chat``, and ``load`` for what it needs; ``complete``, if the model completes texts, too.
+
+    Each returns the answer, or yields its pieces; it may be a generator, a function, or ``async``. Ordinary
+    functions run in a thread, for one request at a time unless ``concurrency`` is set; others wait in the
+    server's queue. Stop texts, ``n`` and the limit of tokens (pieces) are applied to what they yield.
+
+    Raise :class:`~modelserver_handlers.errors.PredictionException` with a status for requests that cannot be
+    answered.
+    """
+
+    concurrency: ClassVar[int] = 0
+    context: Any
+    _executor: ThreadPoolExecutor
+
+    def load(self, context: Any) -> Any:
+        """Called once, before the first request; may be ``async``."""
+
+    def chat(self, request: ChatRequest) -> Pieces:
+        """The answer to a chat, as a text or its pieces.
+
+        A piece that is a dict is a part of the message, such as ``{"tool_calls": […]}``.
+        """
+        raise NotImplementedError
+
+    def complete(self, request: CompletionRequest, prompt: str | list[int]) -> Pieces:
+        """The continuation of one of the request's prompts."""
+        raise NotImplementedError
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a text has, for the usage; by default its words."""
+        return len(text.split())
+
+    # -- how the server calls it
+
+    @property
+    def _ms_endpoints(self) -> dict[str, bool]:
+        kind = type(self)
+        endpoints = {} if kind.chat is ChatModel.chat else {CHAT: False}
+        return endpoints if kind.complete is ChatModel.complete else {**endpoints, COMPLETIONS: False}
+
+    @property
+    def _ms_concurrency(self) -> int:
+        return self.concurrency or (_MANY if _is_asynchronous(self.chat) else 1)
+
+    async def initialize(self, context: Any) -> None:
+        """Calls ``load``. Raises TypeError if no method answers anything."""
+        if not self._ms_endpoints:
+            raise TypeError(f"{type(self).__name__}.chat(self, request) is missing")
+        self.context = context
+        self._executor = ThreadPoolExecutor(self._ms_concurrency, "chat", initializer=enter_thread)
+        loaded = self.load(context)
+        if inspect.isawaitable(loaded):
+            await loaded
+
+    async def handle(self, data: Any, context: Context) -> list[Any]:
+        """Answers one request."""
+        endpoint = context.get_request_header(0, "url_path") or CHAT
+        if endpoint not in self._ms_endpoints:
+            raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
+        is_chat = endpoint == CHAT
+        body = data[0].get("body", data[0].get("data"))
+        try:
+            request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
+        except BadInput as error:
+            raise PredictionException(str(error), 400) from None
+        answers = _Answers(self, request, context, is_chat=is_chat)
+        return [await answers.stream() if request.stream else await answers.whole()]
+
+
+def _is_asynchronous(method: Any) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+class _Answers:
+    """The choices that answer one request."""
+
+    def __init__(self, model: ChatModel, request: Generation, context: Context, *, is_chat: bool) -> None:
+        self._model = model
+        self._request = request
+        self._context = context
+        self._is_chat = is_chat
+        name = request.model or str(context.model_name)
+        self._reply = ReplyWriter(str(context.get_request_id(0)), name, chat=is_chat)
+        calls: list[Callable[[], Pieces]]
+        if isinstance(request, CompletionRequest):
+            calls = [partial(model.complete, request, each) for each in request.prompts]
+        else:
+            calls = [partial(model.chat, request)]  # type: ignore[arg-type]
+        self._calls = [call for call in calls for _ in range(request.choices)]
+
+    async def whole(self) -> bytes:
+        choices, texts = [], []
+        for index, call in enumerate(self._calls):
+            choice = _Choice(self._request)
+            more: dict[str, Any] = {}
+            text = ""
+            async for piece in choice.pieces(self._iterate(call)):
+                if isinstance(piece, str):
+                    text += piece
+                else:
+                    _merge(more, piece)
+            choices.append(self._reply.choice(index, text, choice.finish, **more))
+            texts.append(text)
+        self._context.set_response_content_type(0, "application/json")
+        return self._reply.whole(choices, self._usage(texts))
+
+    async def stream(self) -> bytes:
+        events, reply = EventStream(self._context), self._reply
+        texts = []
+        for index, call in enumerate(self._calls):
+            choice, text = _Choice(self._request), []
+            if self._is_chat:
+                events.write(reply.role(index))
+            async for piece in choice.pieces(self._iterate(call)):
+                if isinstance(piece, str):
+                    text.append(piece)
+                    events.write(reply.text(piece, index))
+                else:
+                    events.write(reply.event(index, piece))
+                await events.breathe()
+            events.write(reply.event(index, {} if self._is_chat else "", choice.finish))
+            texts.append("".join(text))
+        usage = self._usage(texts)
+        last = reply.usage(usage) if self._request.reports_usage else b""
+        return events.close() + last + DONE
+
+    def _usage(self, texts: list[str]) -> TokenUsage:
+        count, request = self._model.count_tokens, self._request
+        if isinstance(request, CompletionRequest):
+            prompts = [count(each) if isinstance(each, str) else len(each) for each in request.prompts]
+        else:
+            prompts = [count(message.text) for message in request.messages]  # type: ignore[attr-defined]
+        usage = TokenUsage.of(sum(prompts), sum(map(count, texts)))
+        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
+        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
+        return usage
+
+    async def _iterate(self, call: Callable[[], Any]) -> AsyncIterator[Piece]:
+        """What the model's method returns or yields, wherever it runs."""
+        method = call.func  # type: ignore[attr-defined]
+        if not _is_asynchronous(method):
+            async for piece in _in_thread(self._model._executor, call):
+                yield piece
+            return
+        pieces = call()
+        if inspect.isawaitable(pieces):
+            pieces = await pieces
+        if isinstance(pieces, str):
+            yield pieces
+        elif isinstance(pieces, AsyncIterator):
+            async for piece in pieces:
+                yield piece
+        else:
+            for piece in pieces:
+                yield piece
+
+
+class _Choice:
+    """Applies the request's limits to one answer; ``finish`` says why it has ended."""
+
+    def __init__(self, request: Generation) -> None:
+        self._limit = request.limit
+        self._filter = StopFilter(request.stops)
+        self.finish = "stop"
+
+    async def pieces(self, source: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+        count = 0
+        try:
+            async for piece in source:
+                if not isinstance(piece, str):
+                    self.finish = "tool_calls" if "tool_calls" in piece else self.finish
+                    yield piece
+                    continue
+                if text := self._filter.add(piece):
+                    yield text
+                count += 1
+                if self._filter.is_cut:
+                    return
+                if count == self._limit:
+                    self.finish = "length"
+                    break
+            if text := self._filter.rest():
+                yield text
+        finally:
+            await source.aclose()  # type: ignore[attr-defined]
+
+
+def _merge(message: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds a part of a message: lists grow, other fields are replaced."""
+    for name, value in part.items():
+        if isinstance(value, list):
+            message.setdefault(name, []).extend(value)
+        else:
+            message[name] = value
+
+
+_END: Final = object()
+
+
+async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> AsyncIterator[Piece]:
+    """The pieces of a call that runs in a thread, which ends at the next piece if nobody takes them."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Any] = asyncio.Queue()
+    is_left = False
+
+    def put(piece: Any) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, piece)
+
+    def run() -> None:
+        try:
+            pieces = call()
+            if isinstance(pieces, str):
+                put(pieces)
+                return
+            for piece in pieces:
+                if is_left:
+                    break
+                put(piece)
+            if hasattr(pieces, "close"):
+                pieces.close()
+        finally:
+            put(_END)
+
+    running = loop.run_in_executor(executor, run)
+    try:
+        while (piece := await queue.get()) is not _END:
+            yield piece
+        await running
+    finally:
+        is_left = True

@@ -1,0 +1,154 @@
+"""``modelserver.EmbeddingModel`` and ``Reranker``: inputs of several clients share batches."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from modelserver_handlers.errors import BadInput, PredictionException
+from modelserver_handlers.typed.reading import content_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EMBEDDINGS: Final = "v1/embeddings"
+RERANK: Final = "v1/rerank"
+SCORE: Final = "v1/score"
+
+
+class _RowModel:
+    """A model with one result for each input of a batch."""
+
+    context: Any
+    # The endpoints of the inputs, each of which is a row.
+    _ms_endpoints: ClassVar[dict[str, bool]] = {}
+
+    def load(self, context: Any) -> None:
+        """Called once, before the first batch."""
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a text has, for the usage; by default its words."""
+        return len(text.split())
+
+    def initialize(self, context: Any) -> None:
+        self.context = context
+        self.load(context)
+
+    def handle(self, data: Any, context: Any) -> list[Any]:
+        """Answers a batch; rows that cannot be read are rejected, and the others go on."""
+        self.context = context
+        rows: dict[int, Any] = {}
+        for idx, row in enumerate(data):
+            try:
+                rows[idx] = self._ms_read(content_of(row))
+            except BadInput as error:  # noqa: PERF203 - each row fails alone
+                context.reject(idx, str(error), 400)
+        results = self._ms_compute(list(rows.values())) if rows else ()
+        if len(results) != len(rows):
+            raise PredictionException(f"{len(results)} results came for {len(rows)} inputs", 500)
+        answers: list[Any] = [None] * len(data)
+        for (idx, row), result in zip(rows.items(), results, strict=True):
+            try:
+                answers[idx] = self._ms_answer(idx, row, result)
+            except BadInput as error:  # noqa: PERF203 - as above
+                context.reject(idx, str(error), 400)
+        return answers
+
+    def _ms_read(self, content: Any) -> Any:
+        raise NotImplementedError
+
+    def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def _ms_answer(self, idx: int, row: Any, result: Any) -> Any:
+        raise NotImplementedError
+
+    def _ms_is_of_openai(self, idx: int) -> bool:
+        return (self.context.get_request_header(idx, "url_path") or "") in self._ms_endpoints
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, (bytes, bytearray)):
+        content = content.decode("utf-8", "replace")
+    if not isinstance(content, str):
+        raise BadInput(f"a text is needed, got {type(content).__name__}")
+    return content
+
+
+class EmbeddingModel(_RowModel):
+    """Override ``embed``, and ``load`` for what it needs.
+
+    It serves ``/v1/embeddings``, and ``/predictions`` with a text each. Texts of several clients share a
+    batch of at most ``batch_size``.
+    """
+
+    _ms_endpoints: ClassVar[dict[str, bool]] = {EMBEDDINGS: True}
+
+    def embed(self, texts: list[str]) -> Any:
+        """An array of numbers for each text: numpy's or torch's, or lists."""
+        raise NotImplementedError
+
+    def _ms_read(self, content: Any) -> str:
+        return _text(content)
+
+    def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
+        vectors: Sequence[Any] = _as_array(self.embed(rows))
+        return vectors
+
+    def _ms_answer(self, idx: int, row: str, result: Any) -> Any:
+        if not self._ms_is_of_openai(idx):
+            return result.tolist()
+        parameters = self.context.get_request_parameters(idx)
+        size = parameters.get("dimensions")
+        if size is not None:
+            result = _shortened(result, size)
+        as_text = parameters.get("encoding_format") == "base64"
+        vector = base64.b64encode(result.tobytes()).decode() if as_text else result.tolist()
+        return {"embedding": vector, "tokens": self.count_tokens(row)}
+
+
+def _as_array(vectors: Any) -> Any:
+    """Float32 in an array of numpy, one row for each text."""
+    import numpy  # noqa: PLC0415 - where vectors are computed
+
+    if hasattr(vectors, "detach"):
+        vectors = vectors.detach().cpu().float().numpy()
+    return numpy.ascontiguousarray(vectors, dtype="<f4")
+
+
+def _shortened(vector: Any, size: Any) -> Any:
+    """The first ``size`` numbers, of length 1 again."""
+    import numpy  # noqa: PLC0415 - where vectors are computed
+
+    if not isinstance(size, int) or not 0 < size <= len(vector):
+        raise BadInput(f"dimensions must be from 1 to {len(vector)}, and is {size}")
+    vector = vector[:size]
+    length = float(numpy.linalg.norm(vector))
+    return vector / length if length else vector
+
+
+class Reranker(_RowModel):
+    """Override ``rerank``, and ``load`` for what it needs.
+
+    It serves ``/v1/rerank`` and ``/v1/score``. Pairs of several clients share a batch of at most
+    ``batch_size``.
+    """
+
+    _ms_endpoints: ClassVar[dict[str, bool]] = {RERANK: True, SCORE: True}
+
+    def rerank(self, pairs: list[tuple[str, str]]) -> Any:
+        """A number for each pair of a query and a document: how well they fit."""
+        raise NotImplementedError
+
+    def _ms_read(self, content: Any) -> tuple[str, str]:
+        if not isinstance(content, (list, tuple)) or len(content) != 2:
+            raise BadInput("a pair of two texts is needed")
+        return _text(content[0]), _text(content[1])
+
+    def _ms_compute(self, rows: list[Any]) -> Sequence[Any]:
+        return [float(score) for score in self.rerank(rows)]
+
+    def _ms_answer(self, idx: int, row: tuple[str, str], result: Any) -> Any:
+        if not self._ms_is_of_openai(idx):
+            return result
+        return {"score": result, "tokens": sum(map(self.count_tokens, row))}

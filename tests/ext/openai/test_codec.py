@@ -1,0 +1,189 @@
+"""From bodies of OpenAI's API to rows, and from answers to documents."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelserver.engine.batching.request import Request
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.wire.messages import BODY, INSTANCE, Answer, Row
+from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable, WorkerDied
+from modelserver.ext.openai.codec import NAME, PATHS, OpenAI, Rows, split
+from modelserver.surface.inference.routes import Route, target_finder
+
+find = target_finder([(NAME, PATHS)])
+CHAT = "v1/chat/completions"
+CODEC = OpenAI(RequestLimits(), Any)
+
+
+def exchange(path: str, body: Any, method: bytes = b"POST") -> Any:
+    """A request as the codec sees it."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    target = find(path.encode())
+    return SimpleNamespace(target=target, body=content, method=method, content_type="")
+
+
+def model(endpoints: dict[str, bool], *, ready: bool = True, failure: str = "") -> Any:
+    return SimpleNamespace(name="m", endpoints=endpoints, pool=SimpleNamespace(ready=ready, failure=failure))
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/v1/chat/completions", Route("", url_path=CHAT, protocol=NAME)),
+        ("/v1/embeddings/", Route("", url_path="v1/embeddings", protocol=NAME)),
+        ("/openai/v1/completions", Route("", url_path="v1/completions", protocol=NAME)),
+        ("/predictions/m/1.0/v1/rerank", Route("m", "1.0", "v1/rerank", protocol=NAME)),
+        ("/predictions/m/v1/score", Route("m", url_path="v1/score", protocol=NAME)),
+        ("/predictions/m/1.0/v1/other", Route("m", "1.0", "v1/other")),
+        ("/v1/models/m:predict", Route("m", protocol="v1")),
+    ],
+)
+def test_paths_are_those_of_three_servers(path: str, route: Route) -> None:
+    """OpenAI's, KServe's and TorchServe's; others are served as before (language models reference 1.3)."""
+    target = find(path.encode())
+
+    assert target is not None
+    assert target.route == route
+
+
+@pytest.mark.parametrize(
+    ("name", "model_name", "version"), [("m", "m", None), ("m:2.0", "m", "2.0"), ("m:", "m", None)]
+)
+def test_body_names_model_and_version(name: str, model_name: str, version: str | None) -> None:
+    request = exchange("/v1/chat/completions", {"messages": [], "model": name})
+    CODEC.address(request)
+    route = request.target.route
+
+    assert (route.model, route.version, route.url_path) == (model_name, version, CHAT)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"model": ""}, {"model": 7}, [], b"{", b'{"model": "\xff"}', b"[" * 100_000]
+)
+def test_body_without_a_model_is_refused(body: Any) -> None:
+    with pytest.raises(BadRequest):
+        CODEC.address(exchange("/v1/chat/completions", body))
+
+
+def test_other_methods_are_refused() -> None:
+    with pytest.raises(MethodNotAllowed):
+        CODEC.address(exchange("/v1/chat/completions", b"", b"GET"))
+
+
+def test_chat_reaches_the_handler_unchanged() -> None:
+    """In bytes, with its endpoint; also while the model loads, which it then waits for."""
+    body = b'{"model":"m", "messages": []}'
+    request = exchange("/v1/chat/completions", body)
+    parsed = [CODEC.read(request, model({CHAT: False})), CODEC.read(request, model({}, ready=False))]
+
+    assert {(each.bodies[0], each.kind, each.url_path) for each in parsed} == {(body, BODY, CHAT)}
+
+
+def test_model_of_another_kind_is_named() -> None:
+    """With what it serves instead."""
+    request = exchange("/v1/chat/completions", {})
+    with pytest.raises(BadRequest, match="does not serve /v1/chat/completions; it serves /v1/embeddings"):
+        CODEC.read(request, model({"v1/embeddings": True}))
+    with pytest.raises(BadRequest, match="it serves none of this API's endpoints"):
+        CODEC.read(request, model({}))
+    with pytest.raises(ServiceUnavailable, match="no memory"):
+        CODEC.read(exchange("/v1/embeddings", {}), model({}, ready=False, failure="no memory"))
+
+
+def test_handlers_that_read_the_path_get_what_they_got() -> None:
+    """Those of TorchServe, which say nothing of endpoints."""
+    request = exchange("/predictions/m/1.0/v1/chat/completions", b"{}")
+    request.content_type = "application/json"
+    parsed = CODEC.read(request, model({}))
+
+    assert (parsed.url_path, parsed.content_type, parsed.bodies) == (CHAT, "application/json", [b"{}"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "rows"),
+    [
+        ({"input": "a"}, [b'"a"']),
+        ({"input": ["a", "b"]}, [b'"a"', b'"b"']),
+        ({"input": [1, 2]}, [b"[1, 2]"]),
+        ({"input": [[1], [2]]}, [b"[1]", b"[2]"]),
+    ],
+)
+def test_each_input_is_a_row(fields: Any, rows: list[bytes]) -> None:
+    """Texts and lists of token ids; options decide which share a batch."""
+    parsed = split("v1/embeddings", json.dumps(fields).encode())
+    others = split(
+        "v1/embeddings", json.dumps({**fields, "encoding_format": "base64", "dimensions": 2}).encode()
+    )
+
+    assert (parsed.bodies, parsed.kind, parsed.extra) == (rows, INSTANCE, b"")
+    assert json.loads(others.extra) == options
+    assert parsed.key != others.key
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        ("v1/embeddings", {}),
+        ("v1/embeddings", {"input": []}),
+        ("v1/embeddings", {"input": "a", "encoding_format": "hex"}),
+        ("v1/rerank", {"query": "q", "documents": []}),
+        ("v1/rerank", {"query": "q", "documents": [1]}),
+        ("v1/rerank", {"query": "q", "documents": ["d"], "top_n": 0}),
+        ("v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}),
+        ("v1/score", {"text_1": [], "text_2": []}),
+    ],
+)
+def test_body_without_inputs_is_refused(endpoint: str, fields: Any) -> None:
+    with pytest.raises(BadRequest):
+        split(endpoint, json.dumps(fields).encode())
+
+
+def document(endpoint: str, fields: Any, *answers: Any) -> Any:
+    """What a request is answered with if its rows get these answers."""
+    parsed = split(endpoint, json.dumps(fields).encode())
+    assert isinstance(parsed, Rows)
+    request = Request("r", [Row("r", 0)] * len(parsed.bodies), parsed.bodies, 0.0)
+    request.deliver(0, [(Answer(0), json.dumps(answer).encode()) for answer in answers])
+    return json.loads(parsed.encode(model({}), request)[0])
+
+
+def test_vectors_become_one_list() -> None:
+    answers = [{"embedding": [1.5], "tokens": 2}, {"embedding": "AAA=", "tokens": 3}]
+    result = document("v1/embeddings", {"input": ["a", "b"]}, *answers)
+
+    assert [(each["index"], each["embedding"]) for each in result["data"]] == [(0, [1.5]), (1, "AAA=")]
+    assert (result["model"], result["usage"]) == ("m", {"prompt_tokens": 5, "total_tokens": 5})
+
+
+def test_documents_are_sorted_by_score() -> None:
+    """The best ``top_n`` of them, with their texts unless the client does without."""
+    fields = {"query": "q", "documents": ["a", {"text": "b"}, "c"], "top_n": 2}
+    answers = [{"score": score, "tokens": 1} for score in (0.1, 0.9, 0.5)]
+    ranked = document("v1/rerank", fields, *answers)["results"]
+    bare = document("v1/rerank", {**fields, "return_documents": False}, *answers)["results"]
+
+    assert [(each["index"], each["document"]["text"]) for each in ranked] == [(1, "b"), (2, "c")]
+    assert bare == [{"index": 1, "relevance_score": 0.9}, {"index": 2, "relevance_score": 0.5}]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"text_1": "q", "text_2": ["a", "b"]}, {"text_1": ["q", "r"], "text_2": ["a", "b"]}]
+)
+def test_scores_are_in_the_order_of_the_pairs(left: Any) -> None:
+    result = document("v1/score", {"text_1": left, "text_2": ["a", "b"]}, {"score": 0.25}, {"score": 0.5})
+
+    assert [each["score"] for each in result["data"]] == [0.25, 0.5]
+
+
+def test_stream_that_fails_ends_with_an_event() -> None:
+    """As clients of the API read it (language models reference 2.2)."""
+    event = CODEC.ending(WorkerDied())
+
+    assert event is not None
+    assert event.endswith(b"\n\n")
+    assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "Worker died."

@@ -1,0 +1,212 @@
+"""``modelserver.ChatModel``: what its methods return or yield becomes answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+
+import modelserver
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.chat import CHAT, COMPLETIONS
+
+
+class Stream:
+    """Keeps the parts of one answer."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def send(self, parts: Any) -> None:
+        self.parts.append(parts[0])
+
+    def is_cancelled(self, idx: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to do."""
+
+
+class Bench:
+    """A model that has been initialised; each call has a context of its own, as in a worker."""
+
+    def __init__(self, model: type[modelserver.ChatModel]) -> None:
+        self.model = model()
+        self.context = Context("m", "/", None, 1, None, "0")
+        self.stream = Stream()
+
+    async def send(self, endpoint: str = CHAT, **fields: Any) -> bytes:
+        await self.model.initialize(self.context)
+        state = BatchState(["r"], properties=[{"url_path": endpoint}])
+        state.stream = self.stream
+        if endpoint == CHAT:
+            fields.setdefault("messages", [{"role": "user", "content": "one two three"}])
+        body = json.dumps({"model": "m", **fields}).encode()
+        (answer,) = await self.model.handle([{"body": body}], self.context._ms_of_request(state))
+        return bytes(answer)
+
+    async def whole(self, endpoint: str = CHAT, **fields: Any) -> Any:
+        return json.loads(await self.send(endpoint, **fields))
+
+    async def events(self, endpoint: str = CHAT, **fields: Any) -> list[Any]:
+        """The documents of the events, without the last."""
+        rest = await self.send(endpoint, stream=True, **fields)
+        lines = b"".join([*self.stream.parts, rest]).split(b"\n\n")
+        assert lines[-2:] == [b"data: [DONE]", b""]
+        return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-2]]
+
+
+class Words(modelserver.ChatModel):
+    """Yields words in a thread."""
+
+    def chat(self, request: Any) -> Any:
+        for word in request.messages[-1].text.split():
+            yield word + " "
+
+    def complete(self, request: Any, prompt: Any) -> Any:
+        return f"{prompt}!"
+
+
+class AsyncWords(modelserver.ChatModel):
+    """Yields words in the event loop."""
+
+    async def load(self, context: Any) -> None:
+        await asyncio.sleep(0)
+        self.end = " "
+
+    async def chat(self, request: Any) -> Any:
+        for word in request.messages[-1].text.split():
+            yield word + self.end
+
+
+class Text(modelserver.ChatModel):
+    """Returns a text."""
+
+    def chat(self, request: Any) -> Any:
+        return request.messages[-1].text + " "
+
+
+class AsyncText(modelserver.ChatModel):
+    """Returns a text after waiting."""
+
+    async def chat(self, request: Any) -> Any:
+        await asyncio.sleep(0)
+        return request.messages[-1].text + " "
+
+
+@pytest.mark.parametrize("model", [Words, AsyncWords, Text, AsyncText])
+async def test_any_kind_of_method_answers_a_chat(model: type[modelserver.ChatModel]) -> None:
+    """Whole and as a stream, whose first event has the role."""
+    whole = await Bench(model).whole()
+    events = await Bench(model).events(stream_options={"include_usage": True})
+    deltas = [event["choices"][0]["delta"] for event in events[:-1]]
+
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "one two three "}
+    assert whole["usage"] == events[-1]["usage"]
+    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert (deltas[0], deltas[-1]) == ({"role": "assistant", "content": ""}, {})
+    assert "".join(delta.get("content", "") for delta in deltas) == "one two three "
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "finish"),
+    [
+        ({}, "one two three ", "stop"),
+        ({"max_tokens": 2}, "one two ", "length"),
+        ({"max_completion_tokens": 1, "max_tokens": 2}, "one ", "length"),
+        ({"stop": "two"}, "one ", "stop"),
+        ({"stop": ["e t", "o "]}, "on", "stop"),
+        ({"stop": "e three"}, "one two three ", "stop"),
+    ],
+)
+async def test_limits_of_the_request_end_the_answer(fields: Any, text: str, finish: str) -> None:
+    choice = (await Bench(Words).whole(**fields))["choices"][0]
+
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, finish)
+
+
+async def test_each_choice_is_a_call() -> None:
+    """Of a chat, and of each prompt of a completion; their events name the choice."""
+    chat = await Bench(Words).whole(n=2)
+    completions = await Bench(Words).whole(COMPLETIONS, prompt=["a", "b"], n=2)
+    events = await Bench(Words).events(n=2, max_tokens=1)
+
+    assert [choice["message"]["content"] for choice in chat["choices"]] == ["one two three "] * 2
+    assert [choice["text"] for choice in completions["choices"]] == ["a!", "a!", "b!", "b!"]
+    assert [event["choices"][0]["index"] for event in events] == [0, 0, 0, 1, 1, 1]
+
+
+async def test_parts_of_a_message_are_passed_on() -> None:
+    """Tool calls, with their own reason to finish."""
+
+    class Caller(modelserver.ChatModel):
+        def chat(self, request: Any) -> Any:
+            yield {"tool_calls": [{"index": 0, "function": {"name": request.tools[0]["name"]}}]}
+
+    fields: Any = {"tools": [{"name": "look"}]}
+    choice = (await Bench(Caller).whole(**fields))["choices"][0]
+    events = await Bench(Caller).events(**fields)
+
+    assert choice["message"]["tool_calls"] == [{"index": 0, "function": {"name": "look"}}]
+    assert choice["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces() -> None:
+    """At the next piece, after a stop text as after a client that leaves."""
+    closed = threading.Event()
+
+    class Endless(modelserver.ChatModel):
+        def chat(self, request: Any) -> Any:
+            try:
+                while True:
+                    yield "a"
+            finally:
+                closed.set()
+
+    answer = await Bench(Endless).whole(stop="aa")
+
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert await asyncio.to_thread(closed.wait, 60)
+
+
+async def test_error_of_the_model_is_raised() -> None:
+    """From a thread as well; a status of the handler's own stays."""
+
+    class Failing(modelserver.ChatModel):
+        def chat(self, request: Any) -> Any:
+            yield "a"
+            raise PredictionException("too long", 400)
+
+    with pytest.raises(PredictionException, match="too long"):
+        await Bench(Failing).whole()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "status"), [(CHAT, {"n": 0}, 400), (COMPLETIONS, {"prompt": "a"}, 404)]
+)
+async def test_request_that_cannot_be_answered_is_refused(endpoint: str, fields: Any, status: int) -> None:
+    with pytest.raises(PredictionException) as refusal:
+        await Bench(AsyncWords).send(endpoint, **fields)
+
+    assert refusal.value.error_code == status
+
+
+def test_concurrency_follows_the_methods() -> None:
+    """Ordinary functions run one at a time, unless the class says otherwise."""
+
+    class Several(Words):
+        concurrency = 4
+
+    assert [kind()._ms_concurrency for kind in (Words, AsyncWords, Several)] == [1, 256, 4]
+
+
+async def test_class_without_methods_is_not_usable() -> None:
+    class Nothing(modelserver.ChatModel):
+        """Forgets to answer."""
+
+    with pytest.raises(TypeError, match=r"Nothing\.chat\(self, request\) is missing"):
+        await Bench(Nothing).send()

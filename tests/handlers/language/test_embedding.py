@@ -1,0 +1,106 @@
+"""``modelserver.EmbeddingModel`` and ``modelserver.Reranker``: one result for each row of a batch."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import modelserver
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK
+
+
+class Letters(modelserver.EmbeddingModel):
+    """Counts letters."""
+
+    result: Any = staticmethod(numpy.array)
+
+    def embed(self, texts: list[str]) -> Any:
+        return self.result([[text.count("a"), text.count("b")] for text in texts])
+
+
+class Shared(modelserver.Reranker):
+    """Counts the words that both texts have."""
+
+    def rerank(self, pairs: list[tuple[str, str]]) -> Any:
+        return [len(set(query.split()) & set(document.split())) for query, document in pairs]
+
+
+def run(model: Any, *rows: Any, endpoint: str = EMBEDDINGS, parameters: Any = None) -> tuple[Any, Any]:
+    """The answers to rows as a worker gives them, and which were rejected."""
+    context = Context("m", "/", None, 8, None, "0")
+    model.initialize(context)
+    count = len(rows)
+    context._ms_begin(
+        BatchState(
+            [str(n) for n in range(count)],
+            properties=[{"url_path": endpoint}] * count,
+            parameters=[lambda: parameters or {}] * count,
+        )
+    )
+    return model.handle([{"body": row} for row in rows], context), context._ms_rejections
+
+
+@pytest.mark.parametrize("result", [numpy.array, torch.tensor, list])
+def test_vectors_are_arrays_tensors_or_lists(result: Any) -> None:
+    model = Letters()
+    model.result = result
+
+    assert run(model, "aab", "x y")[0] == [
+        {"embedding": [2.0, 1.0], "tokens": 1},
+        {"embedding": [0.0, 0.0], "tokens": 2},
+    ]
+    assert run(model, b"aab", endpoint="")[0] == [[2.0, 1.0]]
+
+
+def test_vector_is_sent_as_the_client_wants_it() -> None:
+    """In base64 as 32-bit numbers, or shortened to a length of 1 again."""
+    (encoded,), _ = run(Letters(), "aab", parameters={"encoding_format": "base64"})
+    (short,), _ = run(Letters(), "aab", parameters={"dimensions": 1})
+
+    assert numpy.frombuffer(base64.b64decode(encoded["embedding"]), "<f4").tolist() == [2.0, 1.0]
+    assert short["embedding"] == [1.0]
+
+
+@pytest.mark.parametrize("size", [0, 3, "2"])
+def test_vector_of_another_size_is_refused(size: Any) -> None:
+    assert run(Letters(), "a", parameters={"dimensions": size})[1] == {
+        0: (400, f"dimensions must be from 1 to 2, and is {size}")
+    }
+
+
+def test_bad_row_fails_alone() -> None:
+    """The others are computed in one call."""
+    answers, rejected = run(Letters(), "a", 7, "b")
+
+    assert [answer and answer["embedding"] for answer in answers] == [[1.0, 0.0], None, [0.0, 1.0]]
+    assert rejected == {1: (400, "a text is needed, got int")}
+
+
+def test_pairs_get_scores() -> None:
+    pairs = [["a b", "b c"], ["a", "c"]]
+    answers, rejected = run(Shared(), *pairs, ["a"], endpoint=RERANK)
+
+    assert answers == [{"score": 1.0, "tokens": 4}, {"score": 0.0, "tokens": 2}, None]
+    assert rejected == {2: (400, "a pair of two texts is needed")}
+    assert run(Shared(), pairs[0], endpoint="")[0] == [1.0]
+
+
+def test_wrong_number_of_results_fails_the_batch() -> None:
+    class Forgetful(modelserver.Reranker):
+        def rerank(self, pairs: Any) -> Any:
+            return []
+
+    with pytest.raises(PredictionException, match="0 results came for 1 inputs"):
+        run(Forgetful(), ["a", "b"], endpoint=RERANK)
+
+
+def test_answers_can_be_encoded() -> None:
+    """As JSON, which is what the server joins."""
+    assert json.loads(json.dumps(run(Letters(), "a")[0]))[0]["tokens"] == 1

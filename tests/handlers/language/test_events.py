@@ -1,0 +1,63 @@
+"""Events are sent as they come, those of one turn of the loop together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.language.events import EventStream
+from modelserver_handlers.streaming import ClientsGone
+
+
+class Stream:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.parts: list[bytes] = []
+        self._error = error
+
+    def send(self, parts: Any) -> None:
+        if self._error is not None:
+            raise self._error
+        self.parts.append(parts[0])
+
+
+def events_to(stream: Any) -> EventStream:
+    """Events of the only request of a call."""
+    state = BatchState(["r"])
+    state.stream = stream
+    return EventStream(Context("m", "/", None, 1, None, "0")._ms_of_request(state))
+
+
+async def test_events_of_one_turn_are_one_part() -> None:
+    """The first is sent at the end of the turn, not when more have come; the rest is the last part."""
+    stream = Stream()
+    events = events_to(stream)
+    events.write(b"a")
+    events.write(b"b")
+    await asyncio.sleep(0)
+    events.write(b"c")
+
+    assert (stream.parts, events.has_sent) == ([b"ab"], True)
+    assert (events.close(), stream.parts) == (b"c", [b"ab"])
+    await asyncio.sleep(0)
+    assert stream.parts == [b"ab"]
+
+
+async def test_source_that_never_waits_lets_others_run() -> None:
+    """Or its events would be sent when it has ended, and the other requests wait for it."""
+    stream = Stream()
+    events = events_to(stream)
+    for _ in range(5):
+        events.write(bytes(5_000))
+        await events.breathe()
+
+    assert len(stream.parts) == 2
+
+
+async def test_client_that_has_left_ends_nothing_in_the_loop() -> None:
+    """The call is cancelled by itself."""
+    events = events_to(Stream(ClientsGone()))
+    events.write(b"a")
+    await asyncio.sleep(0)
+
+    assert not events.has_sent

@@ -1,0 +1,75 @@
+"""The bodies of requests for chats and completions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from modelserver_handlers.errors import BadInput
+from modelserver_handlers.language.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    read_request,
+)
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def test_body_is_read_from_bytes_or_json() -> None:
+    """With fields that nobody knows; the whole body stays with the request."""
+    fields = {"model": "m", "messages": HELLO, "stop": "a", "min_p": 0.1}
+    body = json.dumps(fields).encode()
+    request = read_request(ChatRequest, body)
+
+    assert (request.messages[0].text, request.stops, request.body) == ("hello", ["a"], body)
+    assert json.loads(read_request(ChatRequest, fields).body) == fields
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ("a", "a"),
+        ([{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}], "ab"),
+    ],
+)
+def test_text_of_a_message_leaves_out_other_parts(content: Any, text: str) -> None:
+    assert ChatMessage(role="user", content=content).text == text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
+)
+def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[Any]) -> None:
+    assert read_request(CompletionRequest, {"prompt": prompt}).prompts == prompts
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (ChatRequest, {"messages": []}, "messages"),
+        (ChatRequest, {"messages": "hello"}, "messages"),
+        (ChatRequest, {}, "messages"),
+        (ChatRequest, {"messages": HELLO, "temperature": -1}, "temperature"),
+        (ChatRequest, {"messages": HELLO, "top_p": 0}, "top_p"),
+        (ChatRequest, {"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+        (ChatRequest, {"messages": HELLO, "n": 1000}, "n must be at most 128, and is 1000"),
+        (ChatRequest, {"messages": HELLO, "stop": ["x"] * 100_000}, "stop has 100000 texts, 64 are allowed"),
+        (ChatRequest, {"messages": HELLO, "stop": ["a", ""]}, "stop has an empty text"),
+        (CompletionRequest, {"prompt": {}}, "prompt"),
+    ],
+)
+def test_bad_field_is_named(kind: type[Generation], fields: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_request(kind, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"messages": "\xff"}', b"[" * 100_000])
+def test_body_that_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(BadInput):
+        read_request(ChatRequest, body)
