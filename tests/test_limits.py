@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _ROOT: Final = Path(__file__).parents[1]
 _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
 
-# Lines of code: without blank lines, comments and docstrings. The core's goal is 20,000, that of all 46,000.
+# Lines of code: without blank lines, comments and docstrings. The core's goal is 20,000; that of all was
+# 46,000 before there were language models.
 _MOST_CORE: Final = 25_000
 _MOST_OF_AN_EXTENSION: Final = 3_000
-_MOST_IN_ALL: Final = 54_600
+_MOST_IN_ALL: Final = 60_000
 _MOST_OF_BENCHMARKS: Final = 5_020
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 110_900
+_MOST_OF_TESTS: Final = 116_000
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20

@@ -116,9 +116,8 @@ def test_handlers_that_read_the_path_get_what_they_got() -> None:
 def test_each_input_is_a_row(fields: Any, rows: list[bytes]) -> None:
     """Texts and lists of token ids; options decide which share a batch."""
     parsed = split("v1/embeddings", json.dumps(fields).encode())
-    others = split(
-        "v1/embeddings", json.dumps({**fields, "encoding_format": "base64", "dimensions": 2}).encode()
-    )
+    options = {"encoding_format": "base64", "dimensions": 2}
+    others = split("v1/embeddings", json.dumps({**fields, **options}).encode())
 
     assert (parsed.bodies, parsed.kind, parsed.extra) == (rows, INSTANCE, b"")
     assert json.loads(others.extra) == options
@@ -171,11 +170,11 @@ def test_documents_are_sorted_by_score() -> None:
     assert bare == [{"index": 1, "relevance_score": 0.9}, {"index": 2, "relevance_score": 0.5}]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"text_1": "q", "text_2": ["a", "b"]}, {"text_1": ["q", "r"], "text_2": ["a", "b"]}]
-)
+@pytest.mark.parametrize("left", ["q", ["q", "r"]])
 def test_scores_are_in_the_order_of_the_pairs(left: Any) -> None:
-    result = document("v1/score", {"text_1": left, "text_2": ["a", "b"]}, {"score": 0.25}, {"score": 0.5})
+    """One text is compared with all of the others, several each with its own."""
+    fields = {"text_1": left, "text_2": ["a", "b"]}
+    result = document("v1/score", fields, {"score": 0.25}, {"score": 0.5})
 
     assert [each["score"] for each in result["data"]] == [0.25, 0.5]
 

@@ -18,9 +18,10 @@ class Extension:
 
     async def open(self, host: Host) -> None:
         def add(app: Application, services: Services) -> None:
-            from modelserver.ext.openai.routes import add_models  # noqa: PLC0415 - with FastAPI
+            from modelserver.ext.openai.routes import add_models, describe_endpoints  # noqa: PLC0415 - with FastAPI
 
             add_models(app, services.registry)
+            describe_endpoints(app)
 
         host.answer(InferenceProtocol(NAME, PATHS, OpenAI))
         host.routes("inference", add)

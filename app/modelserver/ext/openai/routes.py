@@ -1,19 +1,21 @@
-"""``GET /v1/models``: one document for clients of KServe's V1 protocol and of OpenAI's API."""
+"""The list of models, for clients of KServe's V1 protocol and of OpenAI's API, and what describes the API."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from modelserver.errors import ServiceUnavailable
-from modelserver.surface.api.application import Operation
+from modelserver.surface.api.application import JsonBody, Operation
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
     from modelserver.surface.api.application import Application
+
+Body: TypeAlias = dict[str, Any]
 
 _OWNER = "modelserver"
 
@@ -64,6 +66,30 @@ def add_models(app: Application, registry: Registry) -> None:
         path = f"get {prefix}/v1/models/{{name}}"
         about = "One model, for KServe's V1 protocol and OpenAI's API."
         app.add(show_model, Operation("OpenAI", path, f"{word}_model", about, OneModel, (404, 503)))
+
+
+_MESSAGES = [{"role": "user", "content": "What is a tensor?"}]
+# Each endpoint, what it does, and an example of its body.
+_ENDPOINTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("chat/completions", "Answer a chat, whole or as a stream of events.", {"messages": _MESSAGES}),
+    ("completions", "Complete a text, whole or as a stream of events.", {"prompt": "A tensor is"}),
+    ("embeddings", "Turn texts into vectors.", {"input": ["a tensor", "a matrix"]}),
+    ("rerank", "Sort documents by how well they fit a query.", {"query": "tensor", "documents": ["a", "b"]}),
+    ("score", "Say how well pairs of texts fit.", {"text_1": "tensor", "text_2": ["a", "b"]}),
+)
+_ERRORS = (400, 404, 413, 500, 503, 504, 507)
+
+
+def describe_endpoints(app: Application) -> None:
+    """Describes what :mod:`modelserver.ext.openai.codec` reads, which is served before the application."""
+    for prefix, word in (("", "openai"), ("/openai", "openai_prefixed")):
+        for path, about, example in _ENDPOINTS:
+            body = JsonBody(Body, "As OpenAI's API has it.", {"model": "my-model", **example})
+            line, name = f"post {prefix}/v1/{path}", f"{word}_{path.replace('/', '_')}"
+            operation = Operation(
+                "OpenAI", line, name, about, AnyObject, _ERRORS, body=body, unlisted=bool(prefix)
+            )
+            app.operations.append(operation)
 
 
 def _described(model: ModelVersion) -> OpenAIModel:
