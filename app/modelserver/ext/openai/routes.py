@@ -87,7 +87,7 @@ def describe_endpoints(app: Application) -> None:
             body = JsonBody(Body, "As OpenAI's API has it.", {"model": "my-model", **example})
             line, name = f"post {prefix}/v1/{path}", f"{word}_{path.replace('/', '_')}"
             operation = Operation(
-                "OpenAI", line, name, about, AnyObject, _ERRORS, body=body, unlisted=bool(prefix)
+                "OpenAI", line, name, about, Body, _ERRORS, body=body, unlisted=bool(prefix)
             )
             app.operations.append(operation)
 
