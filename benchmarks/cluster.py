@@ -21,7 +21,7 @@ from benchmarks.load import Client, Load, chosen, run_load
 from benchmarks.lone import Lone, measure_lone
 from benchmarks.measure import Sample, interleaved, quotient, sample
 from benchmarks.options import common_parser, perform, run, tell, tells_failures
-from benchmarks.peers.launch import SUBJECTS, Job
+from benchmarks.peers.launch import SUBJECTS, Job, Setup
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import Mark, number, table
 from benchmarks.servers import QUEUE_SIZE, ModelServer, Running, model_server, sample_answer
@@ -170,18 +170,7 @@ def started(
     if options.peers is not None:
         ray = folder / "ray"
         ray.mkdir()
-        job = Job(
-            work=work,
-            folder=ray,
-            store=folder,
-            archives={},
-            arch="",
-            picture=b"",
-            peers=options.peers,
-            threads=1,
-            queue=QUEUE_SIZE,
-        )
-        launch = SUBJECTS["rayserve"].launch(job)
+        launch = SUBJECTS["rayserve"].launch(Job(work, ray, Setup(folder, options.peers)))
         launch = replace(launch, variables={**launch.variables, **RAY_VARIABLES})
         server = stack.enter_context(served(launch, ray)).running
         servers[RAY] = server, launch.question.path
@@ -227,7 +216,7 @@ def _take_lone(
     body, content_type = raw_body(work.kind, b"")
     for _ in range(options.reps):
         for name, server in ours.items():
-            sample = measure_lone(server, work.kind, body, options.lone_requests, content_type=content_type)
+            sample = measure_lone(server, work.kind, body, content_type, options.lone_requests)
             lone.setdefault(name, []).append(sample)
             _tell(f"a lone request by {name}: {number(sample.client_p50_ms)} ms")
 

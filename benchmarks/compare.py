@@ -19,7 +19,7 @@ from benchmarks.load import chosen
 from benchmarks.measure import figures
 from benchmarks.options import ARCHS, common_parser, numbers, run, tells_failures
 from benchmarks.paced import CONNECTIONS as PACED_CONNECTIONS
-from benchmarks.peers.launch import SUBJECTS, Subject
+from benchmarks.peers.launch import SUBJECTS, Setup, Subject
 from benchmarks.peers.packages import PEERS, python_of, version_of
 from benchmarks.report import heading, installed, machine, table, write_json
 from benchmarks.servers import QUEUE_SIZE
@@ -142,15 +142,18 @@ def prepared(options: argparse.Namespace, works: Sequence[Work]) -> Iterator[Pla
         store = folder / "store"
         store.mkdir()
         kinds = {work.kind for work in works}
+        setup = Setup(
+            store,
+            options.peers.resolve() if options.peers else None,
+            build_archives(store, kinds, options),
+            options.arch,
+            photograph(),
+            options.threads,
+            options.queue,
+        )
         yield Plan(
             folder=folder,
-            store=store,
-            archives=build_archives(store, kinds, options),
-            arch=options.arch,
-            picture=photograph(),
-            peers=options.peers.resolve() if options.peers else None,
-            threads=options.threads,
-            queue=options.queue,
+            setup=setup,
             duration=options.duration,
             warmup=options.warmup,
             reps=options.reps,

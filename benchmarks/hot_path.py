@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import uvloop
@@ -51,7 +52,7 @@ from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.watching import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from modelserver.ext.recording.recorder import LiveRecording
     from modelserver.surface.watching import Watch
@@ -306,16 +307,14 @@ async def cost(subject: Subject, requests: int) -> float:
     return seconds / (turns * subject.width)
 
 
-SUBJECTS = {
+SUBJECTS: dict[str, Callable[[], Subject]] = {
     "uvicorn, echo": Echo,
-    "batch 1": lambda: Server(1),
-    "batch 32": lambda: Server(32),
-    "recorded 1": lambda: Server(1, recorded=True),
-    "recorded 32": lambda: Server(32, recorded=True),
-    "weighted 1": lambda: Server(1, weighted=True),
-    "weighted 32": lambda: Server(32, weighted=True),
-    "traced 1": lambda: Server(1, traced=True),
-    "traced 32": lambda: Server(32, traced=True),
+    **{f"batch {size}": partial(Server, size) for size in (1, 32)},
+    **{
+        f"{feature} {size}": partial(Server, size, **{feature: True})
+        for feature in ("recorded", "weighted", "traced")
+        for size in (1, 32)
+    },
 }
 
 

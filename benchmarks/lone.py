@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from benchmarks.load import percentile
 from benchmarks.servers import HOST, Running
 
+WARMUP = 10  # requests
 _INFERENCE = re.compile(r"\binference;dur=([0-9.]+)")
 
 
@@ -31,37 +32,24 @@ class Lone:
         return None if self.failures else self.client_p50_ms - self.handler_p50_ms
 
 
-def measure_lone(
-    server: Running,
-    name: str,
-    body: bytes,
-    requests: int,
-    *,
-    warmup: int = 10,
-    content_type: str = "application/octet-stream",
-) -> Lone:
-    """Ask one after another over one connection. The first ``warmup`` do not count."""
+def measure_lone(server: Running, name: str, body: bytes, content_type: str, requests: int) -> Lone:
+    """Sends one request after another over one connection. The first ``WARMUP`` do not count."""
     seen: list[float] = []
     handler: list[float] = []
     failures = 0
     connection = http.client.HTTPConnection(HOST, server.port, timeout=60)
-    for number in range(warmup + requests):
+    for number in range(WARMUP + requests):
         try:
             waited, inside = _ask(connection, f"/predictions/{name}", body, content_type)
         except (OSError, http.client.HTTPException, ValueError):
             connection.close()
             failures += 1
             continue
-        if number >= warmup:
+        if number >= WARMUP:
             seen.append(waited)
             handler.append(inside)
     connection.close()
-    return Lone(
-        handler=name,
-        client_p50_ms=percentile(seen, 50),
-        handler_p50_ms=percentile(handler, 50),
-        failures=failures,
-    )
+    return Lone(name, percentile(seen, 50), percentile(handler, 50), failures)
 
 
 def handler_ms(server_timing: str | None) -> float:
@@ -75,7 +63,7 @@ def handler_ms(server_timing: str | None) -> float:
 def _ask(
     connection: http.client.HTTPConnection, target: str, body: bytes, content_type: str
 ) -> tuple[float, float]:
-    """Milliseconds until the whole answer was there, and the handler's own. Raises ValueError if not 200."""
+    """Milliseconds until the whole response was read, and the handler's own. Raises ValueError if not 200."""
     began = time.perf_counter()
     connection.request("POST", target, body, {"Content-Type": content_type})
     answer = connection.getresponse()

@@ -36,11 +36,10 @@ from benchmarks.archives import build_handler
 from benchmarks.load import Load, percentile
 from benchmarks.open_loop import poisson, run_open_loop
 from benchmarks.options import DRY_RUN, OUT, numbers, run, tells_failures
-from benchmarks.peers.launch import Job, torchserve
+from benchmarks.peers.launch import Job, Setup, torchserve
 from benchmarks.peers.packages import PEERS, missing
 from benchmarks.report import Mark, heading, machine, number, table, write_json
 from benchmarks.servers import (
-    QUEUE_SIZE,
     BenchmarkError,
     ModelServer,
     model_server,
@@ -231,8 +230,7 @@ def torchserve_server(peers: Path, store: Path, archive: str, folder: Path) -> I
         raise BenchmarkError(why)
     folder.mkdir()
     work = WORKS["noop_b1"]
-    job = Job(work, folder, store, {work.kind: archive}, "", b"", peers, 1, QUEUE_SIZE)
-    launch = torchserve(job)
+    launch = torchserve(Job(work, folder, Setup(store, peers, {work.kind: archive})))
     assert launch.registration is not None
     with process(launch.command, folder, launch.variables) as child:
         wait_until_it_answers(child, launch.port, launch.health, folder)

@@ -19,7 +19,7 @@ from benchmarks.lone import Lone, measure_lone
 from benchmarks.loops import Loops, loops
 from benchmarks.measure import Sample, figures, interleaved, sample
 from benchmarks.options import tell
-from benchmarks.peers.launch import Job, Launch, Subject
+from benchmarks.peers.launch import Job, Launch, Setup, Subject
 from benchmarks.servers import BenchmarkError, Memory, memory_of
 from benchmarks.serving import Served, Start, served
 from benchmarks.works import raw_body
@@ -50,13 +50,7 @@ class Plan:
     """
 
     folder: Path
-    store: Path
-    archives: Mapping[str, str]
-    arch: str
-    picture: bytes
-    peers: Path | None
-    threads: int
-    queue: int
+    setup: Setup
     duration: float
     warmup: float
     reps: int
@@ -69,17 +63,7 @@ class Plan:
         """One server's part, with a folder of its own."""
         folder = self.folder / f"{work.name[:2]}{number}"
         folder.mkdir(parents=True, exist_ok=True)
-        return Job(
-            work=work,
-            folder=folder,
-            store=self.store,
-            archives=self.archives,
-            arch=self.arch,
-            picture=self.picture,
-            peers=self.peers,
-            threads=self.threads,
-            queue=self.queue,
-        )
+        return Job(work, folder, self.setup)
 
     def connections_of(self, work: Work) -> tuple[int, ...]:
         """Those of a work that are asked for; all where that would leave none."""
@@ -107,7 +91,7 @@ def measure_work(work: Work, subjects: Sequence[Subject], plan: Plan) -> Result:
     for subject in subjects:
         if not subject.works(work):
             continue
-        if reason := subject.refusal(plan.peers):
+        if reason := subject.refusal(plan.setup.peers):
             _refuse(result, subject.name, reason)
         else:
             able.append(subject)
@@ -238,10 +222,10 @@ def _take_loop(loop: Loops, kind: str, seconds: float, repetition: int) -> Sampl
 
 
 def _loop(work: Work, plan: Plan) -> contextlib.AbstractContextManager[Loops]:
-    body = plan.folder / f"{work.name}-body"
-    body.write_bytes(raw_body(work.kind, plan.picture)[0])
-    resnet, threads = work.kind == "resnet", plan.threads if work.kind == "resnet" else 1
-    files = [(plan.store / plan.archives[work.kind]).resolve(), plan.arch if resnet else MLP, body.resolve()]
+    body, setup = plan.folder / f"{work.name}-body", plan.setup
+    body.write_bytes(raw_body(work.kind, setup.picture)[0])
+    arch, threads = (setup.arch, setup.threads) if work.kind == "resnet" else (MLP, 1)
+    files = [(setup.store / setup.archives[work.kind]).resolve(), arch, body.resolve()]
     arguments = [*map(str, files), "--batch", str(work.batch), "--threads", str(threads)]
     return loops("benchmarks.eager_loop", arguments, threads)
 
@@ -276,15 +260,10 @@ def _lone_figures(
 ) -> dict[str, Lone]:
     """For ours, which tells the handler's own time with each answer."""
     ours = [each.name for each in subjects if each.group == "modelserver" and each.name in servers]
+    questions = {name: servers[name].question for name in ours}
     return {
-        name: measure_lone(
-            servers[name].running,
-            work.kind,
-            servers[name].question.body,
-            plan.lone,
-            content_type=servers[name].question.content_type,
-        )
-        for name in ours
+        name: measure_lone(servers[name].running, work.kind, each.body, each.content_type, plan.lone)
+        for name, each in questions.items()
     }
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from benchmarks.peers.apps.task import Task, environment
 from benchmarks.peers.packages import PEERS, missing, python_of
-from benchmarks.servers import HOST, ROOT, echo_command, thread_variables
+from benchmarks.servers import HOST, QUEUE_SIZE, ROOT, echo_command, thread_variables
 from benchmarks.works import Question, Work, form_body, json_body, raw_body
 from modelserver.tools.tune.own_server import free_ports
 
@@ -21,22 +21,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One server's part of the comparison.
+class Setup:
+    """What all servers of a comparison share.
 
-    ``folder`` is its own, ``store`` holds the archives, ``archives`` names the file for each model,
-    ``peers`` is the folder of the peers' environments, ``queue`` how many requests may wait.
+    ``store`` holds the archives, ``peers`` the peers' environments; ``archives`` has the file of each model;
+    ``queue`` is the number of requests that may wait.
     """
+
+    store: Path
+    peers: Path | None
+    archives: Mapping[str, str] = field(default_factory=dict)
+    arch: str = ""
+    picture: bytes = b""
+    threads: int = 1
+    queue: int = QUEUE_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One server's part of the comparison, with a folder of its own."""
 
     work: Work
     folder: Path
-    store: Path
-    archives: Mapping[str, str]
-    arch: str
-    picture: bytes
-    peers: Path | None
-    threads: int
-    queue: int
+    setup: Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +117,8 @@ def modelserver(job: Job, *, adaptive: bool = False, variant: str = "") -> Launc
 
 def torchserve(job: Job, *, quiet: bool = False) -> Launch:
     """TorchServe as shipped, or with its logs of requests and metrics off, its best case."""
-    assert job.peers is not None
-    program = python_of(job.peers, "torchserve").with_name("torchserve").resolve()
+    assert job.setup.peers is not None
+    program = python_of(job.setup.peers, "torchserve").with_name("torchserve").resolve()
     command = [str(program), "--start", "--foreground", "--ncs", "--disable-token-auth", "--enable-model-api"]
     settings = {"disable_token_authorization": "true", "enable_model_api": "true"}
     if quiet:
@@ -136,16 +143,16 @@ def _torchserve_like(
         "metrics_address": f"http://{HOST}:{metrics}",
         "grpc_inference_port": str(grpc[0]),
         "grpc_management_port": str(grpc[1]),
-        "job_queue_size": str(job.queue),
+        "job_queue_size": str(job.setup.queue),
         "default_response_timeout": "300",
         **settings,
     }
     config = job.folder / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
-    store = ["--model-store", str(job.store.resolve()), "--ts-config", str(config)]
+    store = ["--model-store", str(job.setup.store.resolve()), "--ts-config", str(config)]
     name = job.work.kind
     query = {
-        "url": job.archives[f"{name} {variant}".strip()],
+        "url": job.setup.archives[f"{name} {variant}".strip()],
         "model_name": name,
         "batch_size": str(job.work.batch),
         "initial_workers": str(job.work.workers),
@@ -155,8 +162,8 @@ def _torchserve_like(
     return Launch(
         command=(*command, *store),
         port=inference,
-        question=Question(f"/predictions/{name}", *raw_body(job.work.kind, job.picture)),
-        queue=f"job_queue_size={job.queue}",
+        question=Question(f"/predictions/{name}", *raw_body(job.work.kind, job.setup.picture)),
+        queue=f"job_queue_size={job.setup.queue}",
         health="/ping",
         variables=_threads(job),
         registration=(management, f"/models?{urlencode(query)}"),
@@ -179,7 +186,7 @@ def echo(_job: Job) -> Launch:
 def litserve(job: Job) -> Launch:
     """LitServe with one worker."""
     task = _task(job)
-    body = form_body("request", job.picture) if job.work.kind == "resnet" else _small(job)
+    body = form_body("request", job.setup.picture) if job.work.kind == "resnet" else _small(job)
     return Launch(
         _app(job, "litserve"),
         task.port,
@@ -193,10 +200,10 @@ def litserve(job: Job) -> Launch:
 def rayserve(job: Job) -> Launch:
     """Ray Serve with one replica."""
     task = _task(job)
-    question = Question("/", *raw_body(job.work.kind, job.picture))
+    question = Question("/", *raw_body(job.work.kind, job.setup.picture))
     # Its sockets lie deep below its temporary folder, and their paths may not be long.
     variables = _variables(job, task) | {"RAY_TMPDIR": str(job.folder)}
-    queue = f"max_ongoing_requests={job.queue}"
+    queue = f"max_ongoing_requests={job.setup.queue}"
     return Launch(_app(job, "rayserve"), task.port, question, queue, "/-/healthz", variables)
 
 
@@ -205,22 +212,22 @@ def _small(job: Job) -> tuple[bytes, str]:
 
 
 def _app(job: Job, name: str) -> tuple[str, ...]:
-    assert job.peers is not None
-    return (str(python_of(job.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
+    assert job.setup.peers is not None
+    return (str(python_of(job.setup.peers.resolve(), name)), "-m", f"benchmarks.peers.apps.{name}_app")
 
 
 def _task(job: Job) -> Task:
     (port,) = free_ports(1)
-    archive = job.archives.get(job.work.kind, "")
+    archive = job.setup.archives.get(job.work.kind, "")
     return Task(
         kind=job.work.kind,
         batch=job.work.batch,
         delay=job.work.delay_ms / 1e3,
         port=port,
-        queue=job.queue,
-        threads=job.threads,
-        archive=str((job.store / archive).resolve()),
-        arch=job.arch,
+        queue=job.setup.queue,
+        threads=job.setup.threads,
+        archive=str((job.setup.store / archive).resolve()),
+        arch=job.setup.arch,
     )
 
 
@@ -230,7 +237,7 @@ def _variables(job: Job, task: Task) -> dict[str, str]:
 
 
 def _threads(job: Job) -> dict[str, str]:
-    return thread_variables(job.threads // job.work.workers or 1) if job.work.kind == "resnet" else {}
+    return thread_variables(job.setup.threads // job.work.workers or 1) if job.work.kind == "resnet" else {}
 
 
 def _modelserver(
