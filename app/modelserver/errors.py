@@ -68,6 +68,12 @@ class DownloadFailed(BadRequest):
 
     type = "DownloadArchiveException"
 
+    @classmethod
+    def of(cls, url: str, reason: str = "") -> DownloadFailed:
+        """TorchServe's error, with the reason if known."""
+        text = f"Failed to download archive from: {url}"
+        return cls(f"{text}: {reason}" if reason else text)
+
 
 class InvalidModelVersion(ModelServerError):
     """The default version cannot be removed while others exist."""
@@ -146,6 +152,11 @@ class PayloadTooLarge(ModelServerError):
 
     status = 413
     type = "RequestEntityTooLargeException"
+
+    @classmethod
+    def of(cls, limit: int) -> PayloadTooLarge:
+        """For a body over the limit, in bytes."""
+        return cls(f"The request body is larger than max_request_size={limit} bytes.")
 
 
 class InternalError(ModelServerError):

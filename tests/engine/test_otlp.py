@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from modelserver.engine.otlp import close_within, resource
+from modelserver.engine.otlp import close_within_grace, resource
 
 if TYPE_CHECKING:
     import pytest
@@ -31,7 +31,7 @@ def test_the_end_is_bounded() -> None:
         gate.wait(10)
         ended.set()
 
-    close_within(0.05, close)
+    close_within_grace(close, 0.05)
     assert not ended.is_set()
     gate.set()
     assert ended.wait(10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
 
 # Seconds that the end of a process waits for a collector.
 GRACE = 2.0
-
-_log = logging.getLogger("modelserver.tracing")
 
 
 class HashedOnce(Resource):
@@ -42,24 +38,16 @@ def resource() -> Resource:
     return HashedOnce(service)
 
 
-def is_enabled(signal: str) -> bool:
-    """Whether the environment allows to export `traces` or `metrics`."""
-    exporter = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip().lower()
-    if exporter not in {"", "otlp", "none"}:
-        _log.warning("OTEL_%s_EXPORTER=%s is not supported; otlp is used", signal.upper(), exporter)
-    return exporter != "none" and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
-
-
 def open_provider(sampler: Sampler | None = None) -> tuple[TracerProvider, BatchSpanProcessor]:
     """A provider, by default with the environment's sampler, and what exports its spans in a thread."""
-    # Ended by close_within: by itself, it would wait for 30 seconds.
+    # Ended by close_within_grace: by itself, it would wait for 30 seconds.
     provider = TracerProvider(sampler, resource(), shutdown_on_exit=False)
     processor = BatchSpanProcessor(OTLPSpanExporter())
     provider.add_span_processor(processor)
     return provider, processor
 
 
-def close_within(seconds: float, close: Callable[[], object]) -> None:
+def close_within_grace(close: Callable[[], object], seconds: float = GRACE) -> None:
     """Calls ``close``, but waits no longer than this for it: the collector may hang."""
     closing = threading.Thread(target=close, name="otel-close", daemon=True)
     closing.start()

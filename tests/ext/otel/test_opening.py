@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from tests.ext.otel.collector import collector, environment
 
-from modelserver.engine.otlp import is_enabled
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
 from modelserver.ext.otel.extension import Extension
-from modelserver.ext.otel.opening import OpenTelemetry
+from modelserver.ext.otel.opening import OpenTelemetry, is_enabled
 from modelserver.models.settings.settings import Settings
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.models.archives.incoming import Incoming, Transfer, failed, is_beside
+from modelserver.errors import DownloadFailed
+from modelserver.models.archives.incoming import Incoming, Transfer, is_beside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,4 +38,4 @@ def test_a_file_beside_another_is_marked(tmp_path: Path) -> None:
 
 def test_a_failure_may_have_no_reason() -> None:
     """TorchServe's words stand alone then."""
-    assert failed("u").message == "Failed to download archive from: u"
+    assert DownloadFailed.of("u").message == "Failed to download archive from: u"

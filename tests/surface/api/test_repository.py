@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
 from modelserver.models.archives.store import ModelStore
-from modelserver.surface.api.repository import RepositoryApi, is_near, load_model
+from modelserver.surface.api.repository import ModelRepository, RepositoryApi, is_near
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "::1%lo"])
@@ -65,5 +65,5 @@ async def test_what_the_store_does_not_have(tells: bool, end: str) -> None:
     registry: Any = SimpleNamespace(names=list, builder=SimpleNamespace(store=ModelStore(None)))
 
     with pytest.raises(ModelNotFound) as caught:
-        await load_model(registry, settings, "m")
+        await ModelRepository(registry, settings).load("m")
     assert caught.value.kserve_message == f"Model with name m does not exist{end}"

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.reserve import Reserve, has_idle, idled
-from modelserver.engine.pools.spec import WorkerState, policy_for
+from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.frames import ProtocolError
 from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
 
@@ -73,7 +73,7 @@ class Dispatch:
     def size_queue(self) -> None:
         """Sets the size of batches: handlers with a call for each request get no larger ones than 1."""
         size = 1 if self._concurrent else self.limits.batch_size
-        self.queue.reconfigure(size, policy_for(replace(self.limits, batch_size=size), self.queue.policy))
+        self.queue.reconfigure(size, replace(self.limits, batch_size=size).make_policy(self.queue.policy))
 
     # -- batches
 

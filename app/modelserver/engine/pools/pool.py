@@ -17,7 +17,7 @@ from modelserver.engine.batching.tickets import TicketQueue
 from modelserver.engine.pools.admission import Admission
 from modelserver.engine.pools.crew import Crew
 from modelserver.engine.pools.dispatch import Dispatch
-from modelserver.engine.pools.spec import PoolStatistics, WorkerState, policy_for
+from modelserver.engine.pools.spec import PoolStatistics, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +205,7 @@ class Pool:
 
 def _queue_for(limits: PoolLimits, workers: list[Worker]) -> BatchQueue:
     """A queue for workers that are alike."""
-    bounds = limits.batch_size, policy_for(limits), limits.max_requests, limits.max_bytes
+    bounds = limits.batch_size, limits.make_policy(), limits.max_requests, limits.max_bytes
     if limits.tickets:
         return TicketQueue(*bounds, lambda: sum(worker.idle for worker in workers))
     return BatchQueue(*bounds)

@@ -351,6 +351,18 @@ class PoolLimits:
     max_worker_requests: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def make_policy(self, current: Policy | None = None) -> Policy:
+        """The policy for these limits; what ``current`` has learned is kept if only its delay changes.
+
+        Batches of one are always full, so there is nothing to wait for or learn.
+        """
+        name = self.policy if self.batch_size > 1 else "greedy"
+        if current is None or current.name != name:
+            return make_policy(name, self.max_delay)
+        if isinstance(current, (Window, Adaptive)):
+            current.max_delay = self.max_delay
+        return current
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
@@ -363,19 +375,6 @@ class PoolStatistics:
     ready: int
     loading: int
     failed: int
-
-
-def policy_for(limits: PoolLimits, current: Policy | None = None) -> Policy:
-    """The policy for these limits; what ``current`` has learned is kept if only its delay changes.
-
-    Batches of one are always full, so there is nothing to wait for or learn.
-    """
-    name = limits.policy if limits.batch_size > 1 else "greedy"
-    if current is None or current.name != name:
-        return make_policy(name, limits.max_delay)
-    if isinstance(current, (Window, Adaptive)):
-        current.max_delay = limits.max_delay
-    return current
 
 
 # Characters of the reason in responses.

@@ -71,7 +71,7 @@ class ServerMetrics:
             self._families.values[f"Requests{digit}XX"].labels(*host) for digit in (2, 4, 5)
         )
         checks = "Answers to health checks, by class of status."
-        self._probes = self.add(Counter("modelserver_health_checks_total", checks, ("path", "code")))
+        self._probes = self.counter("modelserver_health_checks_total", checks, ("path", "code"))
         self._as_torchserve = as_torchserve
         blocked = "CPU time for which an event loop was blocked, if 10 ms or more."
         stalls = self.add(Histogram("modelserver_loop_stall_seconds", blocked, bounds=STALL_BOUNDS))
@@ -126,6 +126,14 @@ class ServerMetrics:
     def add(self, family: AddedFamily) -> AddedFamily:
         """Adds a metric defined elsewhere. Raises ValueError if its name is taken."""
         return self._registry.add(family)
+
+    def counter(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> Counter:
+        """Adds a number that only grows. Raises ValueError if the name is taken."""
+        return self.add(Counter(name, help_text, label_names))
+
+    def gauge(self, name: str, help_text: str, label_names: Sequence[str] = ()) -> Gauge:
+        """Adds a number that goes up and down. Raises ValueError if the name is taken."""
+        return self.add(Gauge(name, help_text, label_names))
 
     def on_render(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` before each rendering, to set gauges; failures are logged and skipped."""

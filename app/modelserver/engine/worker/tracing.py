@@ -52,8 +52,7 @@ class Exporting:
     def close(self) -> None:
         """Exports the rest, for two seconds at most."""
         if self._processor is not None:
-            exporter = import_module("modelserver.engine.otlp")
-            exporter.close_within(exporter.GRACE, self._processor.shutdown)
+            import_module("modelserver.engine.otlp").close_within_grace(self._processor.shutdown)
 
 
 exporting = Exporting()

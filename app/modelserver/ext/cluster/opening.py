@@ -12,7 +12,7 @@ from modelserver.errors import ConfigError
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.processes import ProcessPlacer
-from modelserver.models.settings.address import is_loopback, parse_endpoint
+from modelserver.models.settings.address import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,12 +33,13 @@ async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Clust
 
     Raises ConfigError if the address is taken, or packages are missing.
     """
-    host, _ = parse_endpoint(settings.worker_address)
+    address = Endpoint.parse(settings.worker_address)
+    host = address.host
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)
     hub = Hub(bound, _advertised(host, settings.ray_address), certificate=certificate, folder=workdir)
     await hub.open()
-    unprotected = certificate is None and not is_loopback(host)
+    unprotected = certificate is None and not address.is_loopback
     _log.info("Workers connect to %s:%d%s", host, hub.port, " WITHOUT ENCRYPTION" if unprotected else "")
     placer = _placer(settings)
     try:
@@ -73,7 +74,7 @@ def _certificate(host: str) -> Certificate:
 
 
 def _bind(endpoint: str) -> socket.socket:
-    host, port = parse_endpoint(endpoint)
+    host, port = Endpoint.parse(endpoint)
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -95,7 +96,7 @@ def _advertised(host: str, ray_address: str | None) -> str:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # This sends nothing: it only chooses the interface.
-            probe.connect(parse_endpoint(ray_address))
+            probe.connect(Endpoint.parse(ray_address))
         except OSError as error:
             raise ConfigError(f"ray_address={ray_address}: {error.strerror or error}") from error
         return str(probe.getsockname()[0])

@@ -21,8 +21,6 @@ from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
 
 if TYPE_CHECKING:
-    from modelserver.engine.pools.worker import Worker
-    from modelserver.engine.telemetry.prometheus import Distribution
     from modelserver.models.registry import Registry
     from modelserver.models.version import ModelVersion
 
@@ -123,26 +121,21 @@ class _Stopwatch:
 def figures_of(model: ModelVersion) -> dict[str, Any]:
     """The part that changes all the time: counts, and the requests that wait and run now."""
     metrics, statistics = model.metrics, model.pool.statistics()
+    counted = {
+        "latency": metrics.requests.seconds,
+        "queue": metrics.batches.queue_seconds,
+        "handler": metrics.batches.handler_seconds,
+    }
+    summed = {"size": metrics.batches.sizes, "fill": metrics.batches.fill_ratios}
     return {
-        "latency": _counted(metrics.requests.seconds),
-        "queue": _counted(metrics.batches.queue_seconds),
-        "handler": _counted(metrics.batches.handler_seconds),
-        "size": _summed(metrics.batches.sizes),
-        "fill": _summed(metrics.batches.fill_ratios),
+        # The sum, and how many fell into each bucket.
+        **{name: [round(each.total, 6), *each.counts] for name, each in counted.items()},
+        **{name: [round(each.total, 6), sum(each.counts)] for name, each in summed.items()},
         "unanswered": metrics.requests.unanswered,
         "errors": metrics.requests.errors.count,
         "waiting": statistics.pending,
         "running": statistics.batches_in_flight,
     }
-
-
-def _counted(observed: Distribution) -> list[float]:
-    """The sum, and how many fell into each bucket."""
-    return [round(observed.total, 6), *observed.counts]
-
-
-def _summed(observed: Distribution) -> list[float]:
-    return [round(observed.total, 6), sum(observed.counts)]
 
 
 def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
@@ -152,7 +145,12 @@ def facts_of(model: ModelVersion, *, is_default: bool) -> dict[str, Any]:
     described = describe(model)
     del described["jobQueueStatus"], described["sequences"]
     described["workers"] = [
-        _worker(worker, described_worker)
+        {
+            **described_worker,
+            "memoryUsage": described_worker["memoryUsage"] // _MEGABYTE,
+            "failure": worker.failure[-_MOST_FAILURE:],
+            "output": "" if worker.process is None else worker.process.last_output(_LINES)[-_MOST_OUTPUT:],
+        }
         for worker, described_worker in zip(model.pool.workers, described["workers"], strict=True)
     ]
     failure = described.get("failure") or model.pool.failure
@@ -178,16 +176,6 @@ def _state(model: ModelVersion) -> str:
     if pool.failure:
         return "retrying" if statistics.loading else "failed"
     return "loading" if statistics.loading else "empty"
-
-
-def _worker(worker: Worker, described: dict[str, Any]) -> dict[str, Any]:
-    output = "" if worker.process is None else worker.process.last_output(_LINES)
-    return {
-        **described,
-        "memoryUsage": described["memoryUsage"] // _MEGABYTE,
-        "failure": worker.failure[-_MOST_FAILURE:],
-        "output": output[-_MOST_OUTPUT:],
-    }
 
 
 def _options(model: ModelVersion) -> list[tuple[str, str, str]]:

@@ -25,7 +25,7 @@ from modelserver.ext.grpc.statuses import API_DISABLED, open_inference_status
 from modelserver.ext.grpc.tensors import ModelInfer
 from modelserver.ext.grpc.watching import WatchedRequest
 from modelserver.surface.api.metadata import PLATFORM, describe_tensors, extensions, is_ready
-from modelserver.surface.api.repository import is_near, list_models, load_model, unload_model
+from modelserver.surface.api.repository import ModelRepository, is_near
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -74,6 +74,7 @@ class OpenInferenceService:
         rpcs: Mapping[str, Rpc] = MappingProxyType({}),
     ) -> None:
         self._registry = services.registry
+        self._repository = ModelRepository(services.registry, services.settings)
         self._stopping = stopping
         self._watch = watch
         self._settings = services.settings
@@ -187,17 +188,17 @@ class OpenInferenceService:
 
     async def index(self, request: AnyMessage, _: GrpcCall) -> AnyMessage:
         """The loaded models, and those in the store."""
-        return _Index(models=await list_models(self._registry, only_ready=request.ready))
+        return _Index(models=await self._repository.list(only_ready=request.ready))
 
     async def load(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
         """Loads or reloads a model of the store."""
         name = self._named(request, call, ())
-        await self._finishing.run(load_model(self._registry, self._settings, name))
+        await self._finishing.run(self._repository.load(name))
         return _Loaded(model_name=name, isLoaded=True)
 
     async def unload(self, request: AnyMessage, call: GrpcCall) -> AnyMessage:
         name = self._named(request, call, ("unload_dependents",))
-        await self._finishing.run(unload_model(self._registry, name))
+        await self._finishing.run(self._repository.unload(name))
         return _Unloaded(model_name=name, isUnloaded=True)
 
     def _named(self, request: AnyMessage, call: GrpcCall, parameters: Sequence[str]) -> str:

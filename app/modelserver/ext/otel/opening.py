@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from modelserver.engine.otlp import GRACE, close_within, is_enabled
+from modelserver.engine.otlp import close_within_grace
 from modelserver.ext.otel.spans import Tracing
 
 if TYPE_CHECKING:
@@ -52,4 +53,12 @@ class OpenTelemetry:
             closing.append(self._sender.finish())
         if self._tracing is not None:
             closing.append(self._tracing.shutdown)
-        await asyncio.gather(*(asyncio.to_thread(close_within, GRACE, close) for close in closing))
+        await asyncio.gather(*(asyncio.to_thread(close_within_grace, close) for close in closing))
+
+
+def is_enabled(signal: str) -> bool:
+    """Whether the environment allows to export `traces` or `metrics`."""
+    exporter = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip().lower()
+    if exporter not in {"", "otlp", "none"}:
+        _log.warning("OTEL_%s_EXPORTER=%s is not supported; otlp is used", signal.upper(), exporter)
+    return exporter != "none" and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"

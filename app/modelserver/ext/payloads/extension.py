@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.engine.telemetry.prometheus import Counter, Gauge
 from modelserver.ext.payloads.log import PayloadLog
 from modelserver.ext.payloads.watcher import watch_with
 
@@ -34,12 +33,10 @@ class Extension:
 
 def show(log: PayloadLog, metrics: ServerMetrics) -> None:
     """Adds metrics of the payload log's events."""
-    events = metrics.add(
-        Counter("modelserver_payload_events_total", "Events of the payload log, by outcome.", ("outcome",))
-    )
-    waiting = metrics.add(
-        Gauge("modelserver_payload_events_waiting", "Events that wait for the sink.")
-    ).labels()
+    about = "Events of the payload log, by outcome."
+    events = metrics.counter("modelserver_payload_events_total", about, ("outcome",))
+    about = "Events that wait for the sink."
+    waiting = metrics.gauge("modelserver_payload_events_waiting", about).labels()
 
     def update() -> None:
         for outcome, count in log.counts().items():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from modelserver.engine.ids import accept_request_id
 from modelserver.ext.payloads.event import REQUEST, RESPONSE, Event
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.v2 import BINARY, header_length
+from modelserver.surface.inference.v2 import header_length
 from modelserver.surface.watching import Watcher
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class LoggedRequest(Watcher):
         content_type = watched.content_type
         if not content_type:
             is_json = watched.target.route.kserve and header_length(watched.headers) is None
-            content_type = JSON if is_json else BINARY
+            content_type = JSON if is_json else "application/octet-stream"
         self._put(REQUEST, self._arrived, content_type, watched.body)
 
     def _log_response(self, content_type: str, body: bytes, batch_id: str = "") -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.telemetry.prometheus import Counter, Gauge
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -25,24 +23,22 @@ class Meters:
 
     def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[ModelTraffic[Any]]]) -> None:
         self._traffics = traffics
-        self._weights = metrics.add(
-            Gauge("modelserver_traffic_weight", "Percent of the requests that a version gets.", _VERSION)
-        )
-        self._requests = metrics.add(
-            Counter("modelserver_traffic_requests_total", "Requests sent to it by its weight.", _VERSION)
-        )
-        self._copies = metrics.add(
-            Counter("modelserver_shadow_copies_total", "Copies for a shadow.", (*_VERSION, "outcome"))
-        )
-        self._decisions = metrics.add(
-            Counter(
+        counter, gauge = metrics.counter, metrics.gauge
+        self._families = {
+            "weight": gauge(
+                "modelserver_traffic_weight", "Percent of the requests that a version gets.", _VERSION
+            ),
+            "requests": counter(
+                "modelserver_traffic_requests_total", "Requests sent to it by its weight.", _VERSION
+            ),
+            "copies": counter(
+                "modelserver_shadow_copies_total", "Copies for a shadow.", (*_VERSION, "outcome")
+            ),
+            "decisions": counter(
                 "modelserver_promotion_steps_total",
                 "Steps of its weight by itself.",
                 (*_VERSION, "direction", "reason"),
-            )
-        )
-        self._families: dict[str, Counter | Gauge] = {
-            each.name: each for each in (self._weights, self._requests, self._copies, self._decisions)
+            ),
         }
         self._series: set[tuple[str, ...]] = set()
         metrics.on_render(self._render)
@@ -51,19 +47,19 @@ class Meters:
         before, self._series = self._series, set()
         for traffic in self._traffics():
             for version, weight in traffic.effective.items():
-                self._set(self._weights, weight, traffic.name, version)
+                self._set("weight", weight, traffic.name, version)
             for version, requests in traffic.requests.items():
-                self._set(self._requests, requests.value, traffic.name, version)
+                self._set("requests", requests.value, traffic.name, version)
             for version, shadow in traffic.shadows.items():
                 for outcome, copies in shadow.counts.outcomes.items():
-                    self._set(self._copies, copies, traffic.name, version, outcome)
+                    self._set("copies", copies, traffic.name, version, outcome)
             if (promotion := traffic.promotion) is not None:
                 for cause, steps in promotion.decisions.items():
                     direction = "on" if cause == "kept" else "back"
-                    self._set(self._decisions, steps, traffic.name, promotion.version, direction, cause)
-        for name, *labels in before - self._series:
-            self._families[name].remove(*labels)
+                    self._set("decisions", steps, traffic.name, promotion.version, direction, cause)
+        for family, *labels in before - self._series:
+            self._families[family].remove(*labels)
 
-    def _set(self, family: Counter | Gauge, value: float, *labels: str) -> None:
-        family.labels(*labels).set(value)
-        self._series.add((family.name, *labels))
+    def _set(self, family: str, value: float, *labels: str) -> None:
+        self._families[family].labels(*labels).set(value)
+        self._series.add((family, *labels))

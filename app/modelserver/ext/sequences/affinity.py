@@ -23,7 +23,7 @@ import math
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.request import SequencedRequest
-from modelserver.engine.pools.spec import SequenceStatistics, policy_for
+from modelserver.engine.pools.spec import SequenceStatistics
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue, state_lost
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def sequence_affinity(limits: PoolLimits, options: ModelOptions, names: Sequence
     )
     return SequenceAffinity(
         SequenceQueue(
-            limits.batch_size, policy_for(limits), limits.max_requests, limits.max_bytes, bounds, names
+            limits.batch_size, limits.make_policy(), limits.max_requests, limits.max_bytes, bounds, names
         ),
         names,
     )

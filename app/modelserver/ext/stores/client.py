@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from modelserver import errors
-from modelserver.errors import InternalError
+from modelserver.errors import DownloadFailed, InternalError
 from modelserver.ext.stores.address import StoreAddress, parse_address
 from modelserver.ext.stores.process import Message, Task
-from modelserver.models.archives.incoming import AS_USUAL, Transfer, failed
+from modelserver.models.archives.incoming import Transfer
 from modelserver.models.environments import environment_store
 from modelserver.models.environments.cache_folder import cache_folder
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 _SILENCE: Final = 5  # times the timeout for reading: the libraries try again themselves
+_AS_USUAL: Final = Transfer()
 _LISTING: Final = 60.0  # seconds
 _FRESH: Final = 5.0  # seconds
 _LONGEST_LINE: Final = 64 << 20
@@ -33,7 +34,7 @@ _decode: Final = msgspec.json.Decoder(Message).decode
 
 
 async def fetch(
-    url: str, address: StoreAddress, workdir: Path, transfer: Transfer = AS_USUAL
+    url: str, address: StoreAddress, workdir: Path, transfer: Transfer = _AS_USUAL
 ) -> tuple[Path, environment_store.Use]:
     """The archive that ``place`` is, in the cache of the machine; it stays there until its use ends.
 
@@ -46,7 +47,7 @@ async def fetch(
     try:
         return await asyncio.wait_for(_fetch(task, transfer, silence), transfer.total_timeout)
     except asyncio.TimeoutError as error:
-        raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+        raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
 
 
 async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use]:
@@ -66,11 +67,11 @@ async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, 
 
 async def names(url: str) -> list[str]:
     """What is in the folder at a URL; folders end in a slash. Raises as :func:`fetch`, and ``BadRequest``."""
-    task = _task(url, parse_address(url), Path("/"), AS_USUAL, lists=True)
+    task = _task(url, parse_address(url), Path("/"), _AS_USUAL, lists=True)
     try:
         return await asyncio.wait_for(_names(task), _LISTING)
     except asyncio.TimeoutError as error:
-        raise failed(url, f"it took longer than {_LISTING:g} seconds") from error
+        raise DownloadFailed.of(url, f"it took longer than {_LISTING:g} seconds") from error
 
 
 async def _names(task: Task) -> list[str]:
@@ -146,7 +147,7 @@ async def _read(process: Process, task: Task, silence: float) -> AsyncIterator[M
         try:
             line = await asyncio.wait_for(process.stdout.readline(), patience)
         except asyncio.TimeoutError as error:
-            raise failed(task.url, f"nothing arrived for {silence:g} seconds") from error
+            raise DownloadFailed.of(task.url, f"nothing arrived for {silence:g} seconds") from error
         if not line:
             raise InternalError(
                 f"{task.url}: the process that fetches it ended with status {await process.wait()}."

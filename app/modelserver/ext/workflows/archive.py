@@ -16,7 +16,7 @@ from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, InvalidModel, ModelNotFound
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.ext.workflows.specification import Specification, parse_specification
-from modelserver.models.archives.sources import Located, locate
+from modelserver.models.archives.sources import locate
 from modelserver.models.archives.unpack import safe_parts, unpack
 from modelserver.models.archives.urls import leaves_its_place, scheme
 
@@ -83,22 +83,27 @@ class ArchiveReader:
 
         Raises WorkflowNotFound, InvalidWorkflow, InvalidDag, DownloadFailed, Conflict, InternalError.
         """
-        located = await find_archive(url, self._store, self._policy, self._workdir)
+        path, downloaded = await find_archive(url, self._store, self._policy, self._workdir)
         folder = self._workdir / uuid4().hex
         try:
-            contents = await self._helpers.call(_SECONDS, read_archive, str(located.path), str(folder))
+            contents = await self._helpers.call(_SECONDS, read_archive, str(path), str(folder))
         except BaseException:
-            await asyncio.to_thread(_discard, folder, located.downloaded)
+            await asyncio.to_thread(_discard, folder, downloaded)
             raise
-        return WorkflowArchive(url, folder, contents, located.downloaded)
+        return WorkflowArchive(url, folder, contents, downloaded)
 
     def close(self) -> None:
         """Ends the helper."""
         self._helpers.close()
 
 
-async def find_archive(url: str, store: Path | None, policy: UrlPolicy, workdir: Path) -> Located:
-    """A file of the workflow store, or a URL by the rules for models. Raises WorkflowNotFound and others."""
+async def find_archive(
+    url: str, store: Path | None, policy: UrlPolicy, workdir: Path
+) -> tuple[Path, Path | None]:
+    """A file of the workflow store, or a URL by the rules for models; with the latter, the downloaded file.
+
+    Raises WorkflowNotFound and others.
+    """
     if not url:
         raise WorkflowNotFound("Workflow not found at: ")
     if leaves_its_place(url):
@@ -108,7 +113,7 @@ async def find_archive(url: str, store: Path | None, policy: UrlPolicy, workdir:
         if kind in (None, "file", "http", "https"):
             located = await locate(url, store, policy, workdir)
             if located.path.is_file() and located.single is None:
-                return located
+                return located.path, located.downloaded
     except ModelNotFound as error:
         if kind is not None:
             raise WorkflowNotFound(error.message) from None

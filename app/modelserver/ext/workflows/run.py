@@ -23,7 +23,6 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.http.intake import too_large
 from modelserver.surface.inference.codec import SECONDS, Parsed, contents_of, failure_of
 from modelserver.surface.inference.requests import make_request
 
@@ -192,7 +191,7 @@ class WorkflowRun:
         for target in graph.after[node]:
             self._received[target] += len(content)
             if self._received[target] > self._max_received:
-                self._fail(target, too_large(self._max_received))
+                self._fail(target, PayloadTooLarge.of(self._max_received))
                 return
             self._missing[target] -= 1
             if not self._missing[target]:

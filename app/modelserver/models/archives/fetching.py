@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import httpx
 
-from modelserver.models.archives.incoming import failed
+from modelserver.errors import DownloadFailed
 from modelserver.models.archives.urls import scheme
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def fetch(incoming: Incoming, policy: UrlPolicy, transfer: Transfer) -> No
                     return
                 place = _redirected(response, place)
                 policy.check(place, original=url)
-    raise failed(url, f"more than {transfer.max_redirects} redirects")
+    raise DownloadFailed.of(url, f"more than {transfer.max_redirects} redirects")
 
 
 def _origin(url: str) -> tuple[str, bytes, int | None]:
@@ -122,7 +122,7 @@ async def _store(response: httpx.Response, incoming: Incoming, transfer: Transfe
             f"HTTP status {response.status_code}", request=response.request, response=response
         )
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise failed(incoming.url, "the server used a content encoding, which was not accepted")
+        raise DownloadFailed.of(incoming.url, "the server used a content encoding, which was not accepted")
     announced = response.headers.get("content-length", "")
     total = int(announced) if announced.isdecimal() else None
     incoming.expect(total)
@@ -139,14 +139,14 @@ def file_name(url: str) -> str:
     try:
         path = httpx.URL(url).raw_path.decode("ascii").partition("?")[0]
     except httpx.InvalidURL as error:
-        raise failed(url) from error
+        raise DownloadFailed.of(url) from error
     name = unquote(path.rpartition("/")[2])
     if (
         not name
         or name.startswith(".")
         or any(character < " " or character in "/\\\x7f" for character in name)
     ):
-        raise failed(url, "it does not end in a file name")
+        raise DownloadFailed.of(url, "it does not end in a file name")
     if len(name.encode()) > 255:
-        raise failed(url, "its file name is too long")
+        raise DownloadFailed.of(url, "its file name is too long")
     return name

@@ -86,7 +86,7 @@ class Incoming:
     def expect(self, size: int | None) -> None:
         """Fail early if the announced size is over the limit."""
         if size is not None and size > self._transfer.max_bytes:
-            raise failed(self.url, f"it is larger than {self._transfer.max_bytes} bytes")
+            raise DownloadFailed.of(self.url, f"it is larger than {self._transfer.max_bytes} bytes")
 
     def write(self, chunk: bytes) -> None:
         """Add to the file. Raises ``InternalError``, and ``DownloadFailed`` over the limit."""
@@ -130,9 +130,3 @@ def _rename_to_new(partial: Path, target: Path) -> None:
         if os.path.lexists(target):
             raise FileExistsError(target) from None
         partial.rename(target)
-
-
-def failed(url: str, reason: str = "") -> DownloadFailed:
-    """TorchServe's error for a failed download, with the reason if known."""
-    text = f"Failed to download archive from: {url}"
-    return DownloadFailed(f"{text}: {reason}" if reason else text)

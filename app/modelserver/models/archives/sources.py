@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from modelserver.errors import InternalError, ModelNotFound
-from modelserver.models.archives.incoming import AS_USUAL, Incoming, failed
+from modelserver.errors import DownloadFailed, InternalError, ModelNotFound
+from modelserver.models.archives.incoming import AS_USUAL, Incoming
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.torchvision_url import TorchvisionSource
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
@@ -185,10 +185,10 @@ async def download(url: str, store: Path | None, policy: UrlPolicy, transfer: Tr
             fetched = fetching.fetch(incoming, policy, transfer)
             await asyncio.wait_for(fetched, transfer.total_timeout)
         except asyncio.TimeoutError as error:
-            raise failed(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+            raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
         except fetching.FAILURES as error:
             _LOG.warning("Download of %s failed: %s", url, error or type(error).__name__)
-            raise failed(url) from error
+            raise DownloadFailed.of(url) from error
         return await asyncio.to_thread(incoming.publish)
 
 
@@ -211,7 +211,7 @@ def _copy(source: Path, incoming: Incoming, progress: Progress | None) -> None:
                 if progress is not None:
                     progress(incoming.size, total)
     except OSError as error:
-        raise failed(incoming.url) from error
+        raise DownloadFailed.of(incoming.url) from error
 
 
 def _path_of(url: str) -> Path | None:

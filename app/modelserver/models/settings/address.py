@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _FORM = re.compile(
     r"(?P<scheme>https?)://(\[(?P<ipv6>[0-9a-f:.]+(%[\w.-]+)?)\]|(?P<host>[^:/\s\[\]]+))(?::(?P<port>[0-9]+))?"
@@ -67,17 +68,24 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}"
 
 
-def parse_endpoint(text: str) -> tuple[str, int]:
-    """A host and a port from ``host:port``; IPv6 hosts are in brackets. Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or (":" in host and not host.startswith("[")):
-        raise ValueError(f"{text}: host:port is needed")
-    return host.strip("[]"), _port(port, text)
+class Endpoint(NamedTuple):
+    """A host and a port of it."""
 
+    host: str
+    port: int
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a host; other names than ``localhost`` are not resolved."""
-    return Address("http", host).is_loopback
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """From ``host:port``; IPv6 hosts are in brackets. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdecimal() or (":" in host and not host.startswith("[")):
+            raise ValueError(f"{text}: host:port is needed")
+        return cls(host.strip("[]"), _port(port, text))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect; host names other than ``localhost`` are not resolved."""
+        return Address("http", self.host).is_loopback
 
 
 def _port(digits: str, address: str) -> int:

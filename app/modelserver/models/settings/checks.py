@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.address import is_loopback, parse_endpoint
+from modelserver.models.settings.address import Endpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +39,14 @@ def _check_cluster(settings: Settings) -> None:
     """Workers on other machines need an address that they can reach."""
     if settings.worker_launcher == "local":
         return
-    ours = _host_of("worker_address", settings.worker_address)
+    ours = _endpoint("worker_address", settings.worker_address)
     _check_own_port(settings)
     if settings.worker_launcher != "ray":
         return
     if settings.ray_address is None:
         raise ConfigError("Invalid configuration: worker_launcher=ray: ray_address is needed, too")
-    rays = _host_of("ray_address", settings.ray_address)
-    if is_loopback(ours) and not is_loopback(rays):
+    rays = _endpoint("ray_address", settings.ray_address)
+    if ours.is_loopback and not rays.is_loopback:
         raise ConfigError(
             f"Invalid configuration: worker_address={settings.worker_address}: an address that the machines "
             f"of the cluster at ray_address={settings.ray_address} can reach is needed"
@@ -55,7 +55,7 @@ def _check_cluster(settings: Settings) -> None:
 
 def _check_own_port(settings: Settings) -> None:
     """The workers' address is nobody else's."""
-    _, port = parse_endpoint(settings.worker_address)
+    port = Endpoint.parse(settings.worker_address).port
     for name in ("inference_address", "management_address", "metrics_address"):
         address = getattr(settings, name)
         if port and address.scheme != "unix" and address.port == port:
@@ -65,9 +65,9 @@ def _check_own_port(settings: Settings) -> None:
             )
 
 
-def _host_of(name: str, endpoint: str) -> str:
+def _endpoint(name: str, text: str) -> Endpoint:
     try:
-        return parse_endpoint(endpoint)[0]
+        return Endpoint.parse(text)
     except ValueError as error:
         raise ConfigError(f"Invalid configuration: {name}={error}") from None
 

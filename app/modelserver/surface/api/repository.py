@@ -26,15 +26,73 @@ if TYPE_CHECKING:
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+class ModelRepository:
+    """The models of the store, which are named like their files, without suffixes."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._settings = settings
+
+    async def list(self, *, only_ready: bool) -> list[dict[str, str]]:
+        """The registered versions with their states, and the store's other models, which are unloaded."""
+        models = self._registry.versions()
+        entries = [_entry(model) for model in models]
+        taken = {model.name for model in models}
+        used = {file_of(model.url) for model in models}
+        stored = await self._registry.builder.store.by_name()
+        entries += [
+            {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
+            for name, file in sorted(stored.items())
+            if name not in taken and file not in used
+        ]
+        return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
+
+    async def load(self, name: str) -> None:
+        """Loads or reloads a model from the store, and waits for its workers.
+
+        Raises:
+            ModelNotFound: the store has no such model.
+            ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
+        """
+        registry, settings = self._registry, self._settings
+        before = registry.get(name) if name in registry.names() else None
+        if before is not None and scheme(before.url) in OBJECT_STORES:
+            url: str | None = before.url
+        else:
+            stored = await registry.builder.store.by_name()
+            url = stored.get(name)
+            if before is not None:
+                file = file_of(before.url)
+                url = file if file in stored.values() else stored.get(name, before.url)
+        if url is None:
+            raise ModelNotFound.named(name, stored if settings.tells_names else None)
+        workers = settings.default_workers_per_model or 1
+        registration = Registration(url=url, model_name=name, initial_workers=workers)
+        try:
+            if before is not None:
+                await load_anew(registry, before, registration)
+            else:
+                await registry.wait_loaded(await registry.register(registration))
+        except StartFailed as error:
+            error.kserve_status = 503
+            error.kserve_message = f"Model with name {name} is not ready. {error.message}"
+            raise
+
+    async def unload(self, name: str) -> None:
+        """Unregisters all versions of a model. Raises ModelNotFound."""
+        for model in sorted(self._registry.versions(name), key=self._registry.is_default):
+            await self._registry.unregister(name, model.version)
+
+
 class RepositoryApi:
     """One method per route.
 
-    The models of the store are named like their files, without suffixes. At an address for inference only,
-    which may be open to many, just clients on this machine may load and unload models.
+    At an address for inference only, which may be open to many, just clients on this machine may load and
+    unload models.
     """
 
     def __init__(self, registry: Registry, settings: Settings, *, everybody: bool) -> None:
-        self._registry = registry
+        self._repository = ModelRepository(registry, settings)
         self._settings = settings
         self._everybody = everybody
 
@@ -42,18 +100,18 @@ class RepositoryApi:
         only_ready = (await read_object(request)).get("ready", False)
         if not isinstance(only_ready, bool):
             raise BadRequest(f"ready is {only_ready!r} instead of true or false")
-        return JSONResponse(await list_models(self._registry, only_ready=only_ready))
+        return JSONResponse(await self._repository.list(only_ready=only_ready))
 
     async def load(self, request: Request, name: str) -> JSONResponse:
         self._check_allowed(request)
         await _check_parameters(request, ())
-        await load_model(self._registry, self._settings, name)
+        await self._repository.load(name)
         return JSONResponse({"name": name, "load": True})
 
     async def unload(self, request: Request, name: str) -> JSONResponse:
         self._check_allowed(request)
         await _check_parameters(request, ("unload_dependents",))
-        await unload_model(self._registry, name)
+        await self._repository.unload(name)
         return JSONResponse({"name": name, "unload": True})
 
     def _check_allowed(self, request: Request) -> None:
@@ -64,58 +122,6 @@ class RepositoryApi:
                 message="Only clients on the server's machine may load and unload models at this address; "
                 "the management address has these routes too."
             )
-
-
-async def list_models(registry: Registry, *, only_ready: bool) -> list[dict[str, str]]:
-    """The registered versions with their states, and the store's other models, which are unloaded."""
-    models = registry.versions()
-    entries = [_entry(model) for model in models]
-    taken = {model.name for model in models}
-    used = {file_of(model.url) for model in models}
-    stored = await registry.builder.store.by_name()
-    entries += [
-        {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"}
-        for name, file in sorted(stored.items())
-        if name not in taken and file not in used
-    ]
-    return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
-
-
-async def load_model(registry: Registry, settings: Settings, name: str) -> None:
-    """Loads or reloads a model from the store, and waits for its workers.
-
-    Raises:
-        ModelNotFound: the store has no such model.
-        ModelServerError: it cannot be loaded; what was loaded before keeps serving (F52).
-    """
-    before = registry.get(name) if name in registry.names() else None
-    if before is not None and scheme(before.url) in OBJECT_STORES:
-        url: str | None = before.url
-    else:
-        stored = await registry.builder.store.by_name()
-        url = stored.get(name)
-        if before is not None:
-            file = file_of(before.url)
-            url = file if file in stored.values() else stored.get(name, before.url)
-    if url is None:
-        raise ModelNotFound.named(name, stored if settings.tells_names else None)
-    workers = settings.default_workers_per_model or 1
-    registration = Registration(url=url, model_name=name, initial_workers=workers)
-    try:
-        if before is not None:
-            await load_anew(registry, before, registration)
-        else:
-            await registry.wait_loaded(await registry.register(registration))
-    except StartFailed as error:
-        error.kserve_status = 503
-        error.kserve_message = f"Model with name {name} is not ready. {error.message}"
-        raise
-
-
-async def unload_model(registry: Registry, name: str) -> None:
-    """Unregisters all versions of a model. Raises ModelNotFound."""
-    for model in sorted(registry.versions(name), key=registry.is_default):
-        await registry.unregister(name, model.version)
 
 
 def _entry(model: ModelVersion) -> dict[str, str]:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from modelserver.errors import PayloadTooLarge
 from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.delivery import Delivery
 from modelserver.surface.http.exchange import UNREAD
 from modelserver.surface.http.head import invalid_message
-from modelserver.surface.http.intake import Intake, too_large
+from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing, OutgoingFull
 from modelserver.surface.http.sockets import Addresses, is_reset
 
@@ -156,7 +157,7 @@ class Http1Connection:
         listener = self._listener
         if len(exchange.body) > listener.max_body:
             # A pipelined body: its size was not checked while it arrived.
-            self.refuse(too_large(listener.max_body), exchange)
+            self.refuse(PayloadTooLarge.of(listener.max_body), exchange)
             return
         if listener.outgoing.is_tight and not listener.outgoing.has_room():
             exchange.fail(OutgoingFull(listener.outgoing.limit), form=form_of(exchange.target.path))
@@ -216,7 +217,7 @@ class Http1Connection:
                 request = ConnectionExchange(
                     self, request.target, request.method, version, headers, keep_alive=False
                 )
-            self.refuse(too_large(listener.max_body), request)
+            self.refuse(PayloadTooLarge.of(listener.max_body), request)
         elif self.write_paused:
             self.pipeline.append(request)
             self._hold()

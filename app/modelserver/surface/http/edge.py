@@ -11,12 +11,11 @@ from starlette.requests import ClientDisconnect
 
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.engine.telemetry.stalls import served
-from modelserver.errors import InternalError, ModelServerError
+from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 from modelserver.surface.http.answers import ALWAYS, JSON, error_body, form_of
 from modelserver.surface.http.cors import is_preflight
 from modelserver.surface.http.exchange import check_query
 from modelserver.surface.http.head import announced_length
-from modelserver.surface.http.intake import too_large
 from modelserver.surface.http.sockets import address_text
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class _Call:
         if message["type"] == "http.request":
             self._received += len(message.get("body", b""))
             if max(self._received, self._announced) > self._max_body:
-                raise too_large(self._max_body)
+                raise PayloadTooLarge.of(self._max_body)
         return message
 
     async def send(self, message: Message) -> None:

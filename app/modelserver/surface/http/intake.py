@@ -10,7 +10,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelserver.errors import PayloadTooLarge, ServiceUnavailable
+from modelserver.errors import ServiceUnavailable
 from modelserver.surface.http.head import HEADER_LIMIT
 
 if TYPE_CHECKING:
@@ -101,8 +101,3 @@ class IntakeFull(ServiceUnavailable):
         super().__init__(
             f"More than max_incoming_bytes={limit} bytes of requests are coming in at this time; try later."
         )
-
-
-def too_large(limit: int) -> PayloadTooLarge:
-    """The error for a body over the limit."""
-    return PayloadTooLarge(f"The request body is larger than max_request_size={limit} bytes.")

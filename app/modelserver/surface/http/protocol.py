@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from modelserver.errors import InternalError
+from modelserver.errors import InternalError, PayloadTooLarge
 from modelserver.surface.http.asgi_cycle import AsgiCycle
 from modelserver.surface.http.connection import Arrival, Http1Connection
 from modelserver.surface.http.connection_exchange import ConnectionExchange
@@ -33,7 +33,7 @@ from modelserver.surface.http.head import (
     fault_of,
     invalid_message,
 )
-from modelserver.surface.http.intake import IntakeFull, too_large
+from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.sockets import is_reset
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class HttpProtocol(asyncio.Protocol):
             size = _CHUNK_SIZE.search(before + bytes(data[max(0, start - _TAIL) : start]))
             if size is not None and int(size[1], 16) > self._listener.max_body:
                 exchange = None if self._connection.pipeline else self.incoming
-                self._connection.refuse(too_large(self._listener.max_body), exchange)
+                self._connection.refuse(PayloadTooLarge.of(self._listener.max_body), exchange)
         self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
 
     def _drop(self, size: int) -> None:
@@ -361,7 +361,7 @@ class HttpProtocol(asyncio.Protocol):
             if connection.newest is not None:
                 connection.newest.receive(body)
         elif exchange.receive(body) > self._listener.max_body and exchange is connection.exchange:
-            connection.refuse(too_large(self._listener.max_body), exchange)
+            connection.refuse(PayloadTooLarge.of(self._listener.max_body), exchange)
 
     def on_message_complete(self) -> None:
         if self._offer:
