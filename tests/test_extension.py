@@ -10,7 +10,6 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
-from modelserver.surface.watching import Watcher
 
 ANY: Any = None
 
@@ -71,28 +70,3 @@ async def test_extension_that_cannot_be_opened_ends_the_start(events: list[tuple
         await open_extensions(table, host(first=True, broken=True))
 
     assert events[2:] == [("close in 0 s", "broken"), ("close in 0 s", "first")]
-
-
-def test_calls_and_their_requests_are_watched_apart() -> None:
-    """Over gRPC; over REST they are the same."""
-    server, seen = host(), []
-
-    def watch_of(name: str) -> Any:
-        def watch(request: Any) -> Watcher:
-            seen.append((name, request))
-            return Watcher()
-
-        return watch
-
-    server.watch(watch_of("requests"))
-    server.watch(watch_of("calls"), whole_calls=True)
-    for requests, whole_calls in ((True, True), (True, False), (False, True), (False, False)):
-        if (watch := server.watch_of(requests=requests, whole_calls=whole_calls)) is not None:
-            watch((requests, whole_calls))
-
-    assert seen == [
-        ("requests", (True, True)),
-        ("calls", (True, True)),
-        ("requests", (True, False)),
-        ("calls", (False, True)),
-    ]

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from modelserver.surface.watching import joined
-
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -92,14 +90,17 @@ class Endpoints:
     """What answers at the listeners; made when all extensions are open.
 
     ``hot`` are the routes of inference, ``unwatched`` the same for requests that no watcher is to see;
-    ``paths`` are those of protocols that extensions add. ``edge`` makes the application of an address.
-    ``sockets`` are bound, and do not listen yet; ``roles`` are those of their addresses.
+    ``paths`` are those of protocols that extensions add. ``watch_request`` and ``watch_call`` are called with
+    requests over gRPC, and with whole calls, if anybody watches those. ``edge`` makes the application of an
+    address. ``sockets`` are bound, and do not listen yet; ``roles`` are those of their addresses.
     """
 
     services: Services
     hot: HotRoutes
     unwatched: HotRoutes
     paths: tuple[tuple[str, str], ...]
+    watch_request: Watch | None
+    watch_call: Watch | None
     edge: Callable[[Address], Edge]
     roles: Mapping[Address, AbstractSet[Role]]
     sockets: Mapping[Address, socket.socket]
@@ -199,12 +200,6 @@ class Host:
     def run(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs while the server listens."""
         self.tasks.append(task)
-
-    # -- for the server
-
-    def watch_of(self, *, requests: bool, whole_calls: bool) -> Watch | None:
-        """All watches of one kind, or of both."""
-        return joined(watch for watch, whole in self.watches if (whole_calls if whole else requests))
 
 
 async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:

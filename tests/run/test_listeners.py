@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -14,12 +15,13 @@ from modelserver.engine.tensors.shared_memory import Regions
 from modelserver.extension import Endpoints, Host
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
-from modelserver.run.listeners import Listeners, check_of_pages, make_edge, make_listeners
+from modelserver.run.listeners import Listeners, check_of_pages, make_edge, make_listeners, watch_of
 from modelserver.surface.api.services import LateApp, Services
 from modelserver.surface.auth.origins import ForeignName
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.watching import Watcher
 
 ANY: Any = None
 
@@ -46,6 +48,9 @@ async def test_a_listener_does_not_wait_for_its_application() -> None:
         services,
         cast("Any", Hot()),
         cast("Any", Hot()),
+        paths=(),
+        watch_request=None,
+        watch_call=None,
         edge=lambda address: make_edge(address, late, services, lambda *_: None),
         roles={address: {"inference", "management", "metrics"}},
         sockets={address: bound},
@@ -113,3 +118,28 @@ async def test_each_address_has_an_application(shared: bool) -> None:
     assert cast("Any", endpoints.unwatched)._watch is None
     cast("Any", endpoints.hot)._watch(request)
     watch.assert_called_once_with(request)
+
+
+def test_calls_and_their_requests_are_watched_apart() -> None:
+    """Over gRPC; over REST they are the same."""
+    server: Any = SimpleNamespace(watches=[])
+    seen: list[tuple[str, Any]] = []
+
+    def watch(name: str) -> Any:
+        def seeing(request: Any) -> Watcher:
+            seen.append((name, request))
+            return Watcher()
+
+        return seeing
+
+    server.watches = [(watch("requests"), False), (watch("calls"), True)]
+    for requests, whole_calls in ((True, True), (True, False), (False, True), (False, False)):
+        if (joined := watch_of(server, requests=requests, whole_calls=whole_calls)) is not None:
+            joined((requests, whole_calls))
+
+    assert seen == [
+        ("requests", (True, True)),
+        ("calls", (True, True)),
+        ("requests", (True, False)),
+        ("calls", (False, True)),
+    ]

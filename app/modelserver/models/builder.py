@@ -143,6 +143,16 @@ class VersionBuilder:
         finally:
             located.release()
 
+    async def find_file(self, url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
+        """An archive that is one file, by the rules for models, and what was downloaded for it.
+
+        None for a folder and for a script. Raises as :func:`.sources.locate`.
+        """
+        located = await locate(url, store, self._policy, workdir)
+        if not located.path.is_file() or located.single is not None:
+            return None
+        return located.path, located.downloaded
+
     @property
     def grace(self) -> float:
         """Seconds that a removed version has to answer waiting requests."""

@@ -23,6 +23,7 @@ from modelserver.surface.http.edge import Edge
 from modelserver.surface.http.protocol import HttpProtocol
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.tls.context import tls_arguments
+from modelserver.surface.watching import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,6 +140,11 @@ class Listeners:
             await other.close(grace)
 
 
+def watch_of(host: Host, *, requests: bool, whole_calls: bool) -> Watch | None:
+    """All watches of one kind, or of both."""
+    return joined(watch for watch, whole in host.watches if (whole_calls if whole else requests))
+
+
 def make_listeners(
     host: Host,
     sockets: Mapping[Address, socket.socket],
@@ -160,9 +166,11 @@ def make_listeners(
 
     endpoints = Endpoints(
         services,
-        hot=hot_routes(host, host.watch_of(requests=True, whole_calls=True)),
+        hot=hot_routes(host, watch_of(host, requests=True, whole_calls=True)),
         unwatched=hot_routes(host, None),
         paths=tuple((protocol.name, protocol.paths) for protocol in host.protocols),
+        watch_request=watch_of(host, requests=True, whole_calls=False),
+        watch_call=watch_of(host, requests=False, whole_calls=True),
         edge=edge,
         roles=roles,
         sockets=sockets,

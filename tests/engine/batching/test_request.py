@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from modelserver.engine.batching.request import Batch, Parcel, Request
-from modelserver.engine.wire.messages import Answer, Row
+from modelserver.engine.wire.messages import BODY, TENSORS, Answer, Row
+from modelserver.errors import DeadlineExceeded, HandlerError, InternalError, ModelServerError
 
 
 def make(count: int, done: list[Request] | None = None) -> Request:
@@ -120,3 +123,61 @@ def test_times_of_a_request_in_several_batches() -> None:
             assert (request.handler_time, request.queued) == (2.5, 2.5)
 
     assert (request.began, request.handler_time, request.queued) == (1.5, 6.0, 0.5)
+
+
+# What became of the rows
+
+
+def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
+    """A request whose rows have these answers."""
+    request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
+    request.deliver(0, list(answers))
+    return request
+
+
+def test_the_first_row_that_failed_is_named() -> None:
+    """With the status and the type that the worker gives; one row alone needs no name."""
+    failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
+    failure = ended((Answer(1), b"a"), failed, failed, kind=TENSORS).failure("row %d: ")
+    alone = ended(failed).failure("row %d: ")
+
+    assert isinstance(failure, HandlerError)
+    assert (str(failure), str(alone)) == ("row 1: bad", "bad")
+    assert (failure.status, failure.kserve_status, failure.type) == (400, None, "Own")
+    assert HandlerError.type == "InternalServerException"
+
+
+def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
+    """What is 503 in TorchServe's protocol (design 9, "Statuses")."""
+    failure = ended((Answer(3, 503, failed=True), b"bad")).failure()
+
+    assert failure is not None
+    assert (failure.status, failure.kserve_status) == (503, 500)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(DeadlineExceeded("d"), DeadlineExceeded), (OSError("o"), InternalError)]
+)
+def test_errors_of_a_request_are_told(error: Exception, kind: type[ModelServerError]) -> None:
+    """Those of the server as they are, strange ones as the server's fault."""
+    request = Request("id", [Row("id", 0)], [b""], 0.0)
+    request.fail(error)
+
+    assert type(request.failure()) is kind
+
+
+def test_a_request_that_failed_is_let_go() -> None:
+    """At once, not when a collector comes by."""
+    request = Request("id", [Row("id", 0)], [b""], 0.0)
+    request.fail(DeadlineExceeded("d"))
+    failure = request.failure()
+
+    assert failure is not None
+    assert failure.__traceback__ is None
+
+
+def test_answers_come_in_order() -> None:
+    """Of a request without a failure."""
+    request = ended((Answer(1), b"a"), (Answer(1), b"b"))
+
+    assert (request.failure(), request.contents()) == (None, [b"a", b"b"])

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.requests import Request
 
-from modelserver.ext.console.tries import TriedExchange, answer_try
-from modelserver.surface.http.exchange import MAX_UNSENT
+from modelserver.ext.console.tries import MOST_UNSENT, TriedExchange, answer_try
 from modelserver.surface.inference.routes import target_finder
 
 if TYPE_CHECKING:
@@ -110,9 +109,9 @@ async def test_what_nobody_reads_ends() -> None:
     tried = exchange()
     tried.on_disconnect = lambda: left.append("left")
     tried.begin(200)
-    tried.send(b"x" * (MAX_UNSENT + 1))
+    tried.send(b"x" * (MOST_UNSENT + 1))
     tried.send(b"one more")
 
-    assert tried.unsent() == MAX_UNSENT + 1
+    assert tried.unsent() == MOST_UNSENT + 1
     assert left == ["left"]
-    assert [len(part) async for part in tried.parts()] == [MAX_UNSENT + 1]
+    assert [len(part) async for part in tried.parts()] == [MOST_UNSENT + 1]

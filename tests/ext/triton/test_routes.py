@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -32,8 +33,8 @@ class NoModels:
 def client(folder: Path, host: str = "127.0.0.1") -> httpx.AsyncClient:
     """Of a server without models, which allows shared memory in that folder; errors are raised."""
     app = Application()
-    registry: Any = NoModels()
-    add_triton(app, registry, Regions("/", 1 << 20, folder))
+    services: Any = SimpleNamespace(registry=NoModels(), shared=Regions("/", 1 << 20, folder))
+    add_triton(app, services)
     transport = httpx.ASGITransport(app=app, client=(host, 1))
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 

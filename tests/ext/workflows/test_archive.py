@@ -10,6 +10,7 @@ import pytest
 
 from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive, find_archive, read_archive
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
+from modelserver.models.archives.sources import locate
 from modelserver.models.archives.urls import UrlPolicy
 
 if TYPE_CHECKING:
@@ -32,10 +33,17 @@ def pack(path: Path, manifest: Any = None, **files: str) -> Path:
     return path
 
 
+async def _find_file(url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
+    """As the builder of versions."""
+    located = await locate(url, store, UrlPolicy(), workdir)
+    is_file = located.path.is_file() and located.single is None
+    return (located.path, located.downloaded) if is_file else None
+
+
 async def test_an_archive_is_opened_and_removed(tmp_path: Path) -> None:
     """It is unpacked in a helper process; nothing stays afterwards."""
     pack(tmp_path / "w.war")
-    reader = ArchiveReader(tmp_path, UrlPolicy(), tmp_path / "work")
+    reader = ArchiveReader(_find_file, tmp_path, tmp_path / "work")
     archive = await reader.open("w.war")
     try:
         assert (archive.contents.name, archive.contents.handler) == ("w", "functions.py")
@@ -79,7 +87,7 @@ async def test_other_url_is_not_found(tmp_path: Path, url: str, why: str) -> Non
     (tmp_path / "m.py").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(WorkflowNotFound, match=why):
-        await find_archive(url, tmp_path, UrlPolicy(), tmp_path / "work")
+        await find_archive(url, _find_file, tmp_path, tmp_path / "work")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ class Flow:
             specification=SimpleNamespace(graph=graph, nodes=nodes),
             model_name=lambda name: f"w__{name}",
         )
-        request: Any = (self.exchange, workflow, self, None, settings)
+        services = SimpleNamespace(registry=self, off_loop=None, settings=settings)
+        request: Any = (self.exchange, workflow, services)
         self.run = WorkflowRun(*request, on_end=self.end)
         self.run.start()
 

@@ -69,7 +69,9 @@ class Known:
     def __init__(self, folder: Path) -> None:
         self.builder = Prepared()
         self.registry = Registry(cast("Any", self.builder))
-        self.workflows = Workflows(self.registry, Settings(), cast("Any", None), folder)
+        self.workflows = Workflows(
+            cast("Any", SimpleNamespace(registry=self.registry, settings=Settings())), folder
+        )
         self.reader = Reader(folder)
         self.workflows._reader = cast("Any", self.reader)
 

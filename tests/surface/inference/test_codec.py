@@ -1,70 +1,51 @@
-"""What became of the rows of a request."""
+"""TorchServe's protocol: a body is one row."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from modelserver.engine.batching.request import Request
-from modelserver.engine.wire.messages import BODY, TENSORS, Answer, Row
-from modelserver.errors import (
-    DeadlineExceeded,
-    HandlerError,
-    InternalError,
-    ModelServerError,
-)
-from modelserver.surface.inference.codec import contents_of, failure_of
+from modelserver.engine.tensors.limits import RequestLimits
+from modelserver.engine.wire.messages import BODY
+from modelserver.errors import BadRequest
+from modelserver.surface.inference.codec import Codec
+from modelserver.surface.inference.routes import Route
+from modelserver.surface.inference.v1 import V1
 
-
-def ended(*answers: tuple[Answer, bytes], kind: int = BODY) -> Request:
-    """A request whose rows have these answers."""
-    request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)
-    request.deliver(0, list(answers))
-    return request
-
-
-def test_the_first_row_that_failed_is_named() -> None:
-    """With the status and the type that the worker gives; one row alone needs no name."""
-    failed = Answer(3, 400, failed=True, error_type="Own"), b"bad"
-    failure = failure_of(ended((Answer(1), b"a"), failed, failed, kind=TENSORS), "row %d: ")
-    alone = failure_of(ended(failed), "row %d: ")
-
-    assert isinstance(failure, HandlerError)
-    assert (str(failure), str(alone)) == ("row 1: bad", "bad")
-    assert (failure.status, failure.kserve_status, failure.type) == (400, None, "Own")
-    assert HandlerError.type == "InternalServerException"
-
-
-def test_a_whole_body_that_failed_is_500_for_kserve() -> None:
-    """What is 503 in TorchServe's protocol (design 9, "Statuses")."""
-    failure = failure_of(ended((Answer(3, 503, failed=True), b"bad")))
-
-    assert failure is not None
-    assert (failure.status, failure.kserve_status) == (503, 500)
+ANY: Any = None
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"), [(DeadlineExceeded("d"), DeadlineExceeded), (OSError("o"), InternalError)]
+    ("route", "query"),
+    [(Route("m", url_path="more"), None), (Route("m", url_path="more", query=True), [("a", "1")])],
 )
-def test_errors_of_a_request_are_told(error: Exception, kind: type[ModelServerError]) -> None:
-    """Those of the server as they are, strange ones as the server's fault."""
-    request = Request("id", [Row("id", 0)], [b""], 0.0)
-    request.fail(error)
+def test_body_is_one_row(route: Route, query: list[tuple[str, str]] | None) -> None:
+    """With the rest of the path, and the query where the handler gets it."""
+    target = SimpleNamespace(route=route, query=b"a=1")
+    exchange: Any = SimpleNamespace(body=b"body", content_type="text/plain", target=target)
+    parsed = Codec(RequestLimits(), ANY).read(exchange, ANY)
 
-    assert type(failure_of(request)) is kind
-
-
-def test_a_request_that_failed_is_let_go() -> None:
-    """At once, not when a collector comes by."""
-    request = Request("id", [Row("id", 0)], [b""], 0.0)
-    request.fail(DeadlineExceeded("d"))
-    failure = failure_of(request)
-
-    assert failure is not None
-    assert failure.__traceback__ is None
+    assert (parsed.bodies, parsed.kind, parsed.content_type) == ([b"body"], BODY, "text/plain")
+    assert (parsed.query, parsed.url_path) == (query, "more")
+    assert not parsed.joins
 
 
-def test_answers_come_in_order() -> None:
-    """Of a request without a failure."""
-    request = ended((Answer(1), b"a"), (Answer(1), b"b"))
+@pytest.mark.parametrize(
+    ("codec", "batches", "batch"), [(Codec, True, None), (V1, True, "b"), (V1, False, None)]
+)
+def test_error_names_the_batch_where_the_protocol_does(
+    codec: type[Codec], batches: bool, batch: str | None
+) -> None:
+    """If the model batches."""
+    failures: list[tuple[Any, ...]] = []
+    exchange: Any = SimpleNamespace(
+        target=SimpleNamespace(route=Route("m", protocol="v1")),
+        fail=lambda error, *, kserve, extra, batch_id: failures.append((error, kserve, extra, batch_id)),
+    )
+    model: Any = SimpleNamespace(batches=batches)
+    error = BadRequest("no")
+    codec(RequestLimits(), ANY).fail(exchange, error, model, "b", b"x: y\r\n")
 
-    assert (failure_of(request), contents_of(request)) == (None, [b"a", b"b"])
+    assert failures == [(error, True, b"x: y\r\n", batch)]

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from modelserver.engine.ids import make_uuid
+from modelserver.engine.wire.messages import BODY
+from modelserver.errors import HandlerError, InternalError, ModelServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelserver.engine.wire.messages import Answer, Result, Row, TracedPredict
+    from modelserver.engine.wire.messages import Answer, Result, Row
 
 
 class BatchTrace(Protocol):
     """A batch that has traced requests."""
 
-    def message(self, sequence: int, rows: list[Row]) -> TracedPredict:
-        """What its worker is sent."""
+    @property
+    def parent(self) -> str:
+        """The span of the handler's call as a ``traceparent``, which its worker is sent."""
 
     def answered(self, batch: Batch, result: Result, began: float, now: float) -> None:
         """The handler had it from ``began`` on, and has answered."""
@@ -117,6 +120,24 @@ class Request(msgspec.Struct, eq=False):
         self.error = error
         self._end()
         return True
+
+    def failure(self, where: str = "") -> ModelServerError | None:
+        """The error of an ended request, or of its first failed row, which ``where`` names; None without one.
+
+        It is not raised here: request and error would form a reference cycle.
+        """
+        error = self.error
+        if error is not None:
+            return error if isinstance(error, ModelServerError) else InternalError(str(error))
+        for index, (answer, content) in enumerate(cast("list[tuple[Answer, bytes]]", self.answers)):
+            if answer.failed:
+                prefix = (where % index).encode() if where and len(self.rows) > 1 else b""
+                return HandlerError.of(answer, prefix + content, whole=self.rows[0].kind == BODY)
+        return None
+
+    def contents(self) -> list[bytes]:
+        """The answers to the rows of a request without a failure."""
+        return [content for _, content in cast("list[tuple[Answer, bytes]]", self.answers)]
 
     def _end(self) -> None:
         self.done = True

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Expectation
-from modelserver.engine.wire.messages import Cancelled, Loaded, Predict, Proceed
+from modelserver.engine.wire.messages import Cancelled, Loaded, Predict, Proceed, TracedPredict
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Batch, Request
@@ -111,7 +111,9 @@ class Flights:
         if not self.in_flight:
             self.head_since = self._loop.time()
         number, trace = self._sequence, batch.trace
-        self.process.send(Predict(number, rows) if trace is None else trace.message(number, rows), bodies)
+        self.process.send(
+            Predict(number, rows) if trace is None else TracedPredict(number, rows, trace.parent), bodies
+        )
         batch.sequence = number
         if self.concurrency:
             batch.active_at = self._loop.time()

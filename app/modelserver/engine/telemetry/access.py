@@ -71,6 +71,16 @@ class AccessLog:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @staticmethod
+    def is_on() -> bool:
+        """Whether lines are written: the operator's configuration of logging may turn them off."""
+        return _access.isEnabledFor(logging.INFO)
+
+    @staticmethod
+    def turn(*, on: bool) -> None:
+        """Whether this process writes lines from now on."""
+        _access.setLevel(logging.INFO if on else logging.CRITICAL)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts writing by timer on ``loop``; until then, lines are only collected."""
         self._loop = loop

@@ -45,12 +45,13 @@ class ArrivalInterval(NamedTuple):
 
 class ArrivalHistory(NamedTuple):
     """Intervals in order, from the first request on; how many answers fell into each bucket of the latency
-    histogram; the mean seconds of a request beside queue and handler.
+    histogram, which ends at these bounds; the mean seconds of a request beside queue and handler.
     """
 
     intervals: list[ArrivalInterval]
     latencies: list[float]
     overhead: float
+    bounds: tuple[float, ...] = REQUEST_BOUNDS
 
 
 class _Sums(NamedTuple):

@@ -16,7 +16,6 @@ from msgspec import Meta
 from modelserver.engine.batching.policies import make_policy
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval  # noqa: TC001 - read at run time
-from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
@@ -206,7 +205,7 @@ def _measured(measured: ArrivalHistory, seconds: float) -> EstimatedFigures:
     _, answered, lost, batches, instances, worked, available = map(
         math.fsum, zip(*measured.intervals, strict=True)
     )
-    p50, p99 = (quantile(share, REQUEST_BOUNDS, measured.latencies) for share in (0.5, 0.99))
+    p50, p99 = (quantile(share, measured.bounds, measured.latencies) for share in (0.5, 0.99))
     return EstimatedFigures(
         rate=answered / seconds,
         refused=lost / seconds,

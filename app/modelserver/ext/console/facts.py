@@ -14,8 +14,6 @@ from uuid import uuid4
 
 import msgspec
 
-from modelserver.engine.telemetry.families import REQUEST_BOUNDS
-from modelserver.engine.telemetry.prometheus import SECONDS_BOUNDS
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.settings.key import property_text
 from modelserver.surface.api.describe import describe, read_gpus_of
@@ -45,6 +43,8 @@ class ConsoleState:
         self._registry = registry
         self._life = uuid4().hex
         self._at = 0.0
+        # Of the histograms in figures: those of all versions are the same.
+        self._bounds: dict[str, tuple[float, ...]] = {}
         self._figures: dict[str, msgspec.Raw] = {}
         self._facts: dict[str, msgspec.Raw] = {}
 
@@ -58,6 +58,7 @@ class ConsoleState:
         figures = {}
         for key, model in versions.items():
             figures[key] = msgspec.Raw(_encode(figures_of(model)))
+            self._bounds = bounds_of(model)
             await watch.give_way()
         before = {key: facts for key, facts in self._facts.items() if key in versions}
         facts, until = dict(before), watch.total + _FACTS_TIME
@@ -87,7 +88,7 @@ class ConsoleState:
         content = {
             "life": self._life,
             "at": round(self._at, 3),
-            "bounds": {"latency": REQUEST_BOUNDS, "parts": SECONDS_BOUNDS},
+            "bounds": self._bounds,
             "figures": self._figures,
             "facts": facts,
         }
@@ -116,6 +117,12 @@ class _Stopwatch:
             self._before = self.total
             await asyncio.sleep(0)
             self._began = time.thread_time()
+
+
+def bounds_of(model: ModelVersion) -> dict[str, tuple[float, ...]]:
+    """The bounds of the buckets that figures count: of latencies, and of their parts."""
+    metrics = model.metrics
+    return {"latency": metrics.requests.seconds.bounds, "parts": metrics.batches.queue_seconds.bounds}
 
 
 def figures_of(model: ModelVersion) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from modelserver.errors import ResourceNotFound
 from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS
 from modelserver.surface.http.answers import clean
-from modelserver.surface.http.exchange import MAX_UNSENT, Exchange
+from modelserver.surface.http.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from modelserver.surface.http.exchange import HotRoutes, Target
 
+# Bytes of an answer in parts that may wait for the page.
+MOST_UNSENT: Final = 6_553_500
 _PREFIX: Final = b"/console/try"
 # Headers of the response that the page gets; a handler may set others, which must not act on the console.
 _PASSED_ON: Final = frozenset({b"server-timing", b"x-batch-id", b"x-batch-size"})
@@ -111,7 +113,7 @@ class TriedExchange(Exchange):
     def send(self, part: bytes) -> None:
         if not self.sent_status or not part or self.disconnected:
             return
-        if self._unsent > MAX_UNSENT:
+        if self._unsent > MOST_UNSENT:
             self._put(None)
             self.leave()
         else:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from modelserver.engine.telemetry.logs import ACCESS_LOGGER
+from modelserver.engine.telemetry.access import AccessLog
 from modelserver.ext.frontends.messages import Setup, Tokens
 from modelserver.ext.frontends.processes import Fleet
 from modelserver.surface.http.cors import Cors
@@ -63,7 +62,7 @@ def setup_of(endpoints: Endpoints) -> Setup:
     return Setup(
         settings.max_request_size,
         Intake.of(settings, count).limit,
-        logging.getLogger(ACCESS_LOGGER).isEnabledFor(logging.INFO),
+        AccessLog.is_on(),
         endpoints.stamped_log,
         cors.pairs if cors is not None else (),
         () if endpoints.services.tokens is None else tuple(sorted(endpoints.roles[address])),

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from modelserver.engine.telemetry.access import AccessLog
-from modelserver.engine.telemetry.logs import ACCESS_LOGGER
 from modelserver.engine.telemetry.repeated import limit_tracebacks
 from modelserver.engine.telemetry.stalls import LoopWatch
 from modelserver.engine.wire.arena import Arena
@@ -101,7 +100,7 @@ class Frontend:
             self._hurry()
 
     def _set_up(self, setup: messages.Setup) -> None:
-        logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if setup.access else logging.CRITICAL)
+        AccessLog.turn(on=setup.access)
         access = self._access = AccessLog(
             stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
         )

@@ -48,8 +48,8 @@ class GrpcListener:
             host.services,
             host.access,
             self._endpoints.certificate,
-            requests=host.watch_of(requests=True, whole_calls=False),
-            calls=host.watch_of(requests=False, whole_calls=True),
+            requests=self._endpoints.watch_request,
+            calls=self._endpoints.watch_call,
             rpcs=host.rpcs,
         )
         await servers.open(self._held)

@@ -15,7 +15,6 @@ from google.protobuf.json_format import ParseDict
 from starlette.datastructures import Address
 
 from modelserver import __version__
-from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelServerError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.management import Uninterrupted
@@ -80,9 +79,7 @@ class OpenInferenceService:
         self._settings = services.settings
         self._finishing = Uninterrupted()
         self._rpcs = rpcs
-        settings = services.settings
-        limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
-        self._codec = ModelInfer(limits, services.off_loop, services.intake, services.shared)
+        self._codec = ModelInfer(services)
 
     @property
     def torchserve_methods(self) -> Mapping[str, Method]:

@@ -13,7 +13,6 @@ from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
 from modelserver.surface.http import trace_context
 from modelserver.surface.http.exchange import with_header
-from modelserver.surface.inference.codec import contents_of, failure_of
 from modelserver.surface.inference.requests import NO_HEADERS, home_of_sequence, make_request
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class Pending:
             self.model.metrics.requests.answered(
                 time.monotonic() - request.arrived, request.queued, self._named
             )
-        failure = failure_of(request, self._where)
+        failure = request.failure(self._where)
         if failure is not None:
             if self.model.exposes_errors and isinstance(failure, HandlerError):
                 failure.request_id = request.id
@@ -171,7 +170,7 @@ class Pending:
             finally:
                 # The error refers to this frame, and thereby to the bodies: they would outlive the call.
                 failure = request.error = None
-        return contents_of(request)
+        return request.contents()
 
 
 def _context_of(call: GrpcCall) -> bytes:

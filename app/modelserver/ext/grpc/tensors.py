@@ -14,24 +14,23 @@ from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.shared_memory import Memory
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
 from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHeavy
-from modelserver.engine.wire.messages import BODY, TENSORS
+from modelserver.engine.wire.messages import TENSORS
 from modelserver.errors import BadRequest, InternalError
 from modelserver.ext.grpc.encoded import EncodedMessage
 from modelserver.ext.grpc.messages import DecodeError, message
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS
 from modelserver.surface.inference.v2 import Inference, InputRules, ResponseParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from modelserver.engine.batching.request import Request
-    from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.ext.grpc.messages import AnyMessage
     from modelserver.models.version import ModelVersion
-    from modelserver.surface.http.intake import Intake
-    from modelserver.surface.http.off_loop import OffLoop
+    from modelserver.surface.api.services import Services
 
+# CPU time that a helper may use for one message.
+_SECONDS = 10.0
 _LIMITS = RequestLimits()
 _NO_MEMORY = Memory()
 
@@ -66,19 +65,16 @@ class ModelInfer:
     """The codec.
 
     Args:
-        limits: of one request.
-        off_loop: has the helpers for what would block the event loop.
-        intake: counts what waits for them.
-        shared: memory that clients have registered.
+        services: the limits of one request, the memory that clients have registered, helpers for what would
+            block the event loop, and what counts the bytes that wait for them.
     """
 
-    def __init__(
-        self, limits: RequestLimits, off_loop: OffLoop, intake: Intake, shared: Regions | None = None
-    ) -> None:
-        self._limits = limits
-        self._shared = shared
-        self._helpers = off_loop.helpers
-        self._intake = intake
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        self._shared = services.shared
+        self._helpers = services.off_loop.helpers
+        self._intake = services.intake
 
     async def read(self, message_: AnyMessage, model: ModelVersion) -> Inference:
         """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
@@ -88,14 +84,14 @@ class ModelInfer:
                 return read_message(message_, takes, light=True)
         body = message_.SerializeToString()
         with self._intake.holding(len(body)):
-            return await self._helpers.call(SECONDS, read_bytes, body, takes.for_helper(body))
+            return await self._helpers.call(_SECONDS, read_bytes, body, takes.for_helper(body))
 
     async def encode(self, inference: Inference, model: ModelVersion, ended: Request) -> AnyMessage:
         """The response. Raises InternalError for unsuitable answers."""
         answering = inference.parts(model, ended)
         if answering.is_light:
             return make_response(answering)
-        content = await self._helpers.call(SECONDS, encode_response, answering.without_inputs())
+        content = await self._helpers.call(_SECONDS, encode_response, answering.without_inputs())
         return EncodedMessage(_Answer.DESCRIPTOR, content)
 
 
@@ -113,7 +109,7 @@ def read_message(message_: AnyMessage, takes: InputRules, *, light: bool = False
     sequence = takes.sequence_of(request)
     if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
         raise TooHeavy
-    return Inference([to_json(request)], BODY, JSON, sequence=sequence, request=request)
+    return Inference([to_json(request)], content_type=JSON, sequence=sequence, request=request)
 
 
 def read_bytes(body: bytes, takes: InputRules) -> Inference:

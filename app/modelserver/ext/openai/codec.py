@@ -16,7 +16,7 @@ from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
 from modelserver.engine.wire.messages import BODY, INSTANCE
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS, Codec, Parsed, contents_of
+from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -96,7 +96,7 @@ class Rows(Parsed):
     where: ClassVar[str] = "input[%d]: "
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
-        rows = [_decode_row(content) for content in contents_of(request)]
+        rows = [_decode_row(content) for content in request.contents()]
         return self.document(rows, model.name, request.id), JSON, b""
 
     def document(self, rows: list[_Row], model: str, request_id: str) -> bytes:

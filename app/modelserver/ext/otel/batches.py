@@ -10,11 +10,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modelserver.engine.wire.messages import TracedPredict
 from modelserver.ext.otel.spans import UNSET, failed, traceparent
 
 if TYPE_CHECKING:
-    from modelserver.engine.wire.messages import Result, Row
+    from modelserver.engine.wire.messages import Result
 
 _PHASES = ("preprocess", "inference", "postprocess")
 
@@ -45,9 +44,10 @@ class TracedBatch:
         if member is not self._members[-1]:
             self._members.append(member)
 
-    def message(self, sequence: int, rows: list[Row]) -> TracedPredict:
+    @property
+    def parent(self) -> str:
         """What the worker is sent."""
-        return TracedPredict(sequence, rows, traceparent(self._handler))
+        return traceparent(self._handler)
 
     def answered(self, batch: Any, result: Result, began: float, now: float) -> None:
         """The worker, which was free for the batch from ``began`` on, has answered it."""

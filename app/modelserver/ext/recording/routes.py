@@ -11,7 +11,6 @@ from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.recording.recorder import LiveRecording, RecordingOptions
-from modelserver.surface.api.application import BINARY
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
 
@@ -53,7 +52,7 @@ def add_recording(app: Application, registry: Registry, recorder: Recorder) -> N
         return status(200, "The recording ends when the requests that it has begun are answered")
 
     add = app.section("Management")
-    content = {"application/octet-stream": {"schema": BINARY}}
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     add(
         record,
         f"post {PATH}",

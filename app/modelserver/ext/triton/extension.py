@@ -19,7 +19,7 @@ class Extension:
         def add(app: Application, services: Services) -> None:
             from modelserver.ext.triton.routes import add_triton  # noqa: PLC0415 - with FastAPI
 
-            add_triton(app, services.registry, services.shared)
+            add_triton(app, services)
 
         host.routes("inference", add)
         for name, respond in triton_rpcs(host.services).items():

@@ -26,9 +26,9 @@ from modelserver.surface.api.repository import is_near, read_object
 from modelserver.surface.api.routes import V2_VERSIONS
 
 if TYPE_CHECKING:
-    from modelserver.engine.tensors.shared_memory import Regions
     from modelserver.models.registry import Registry
     from modelserver.surface.api.application import Application
+    from modelserver.surface.api.services import Services
 
 _TAG = "Open Inference"
 _encode = msgspec.json.Encoder().encode
@@ -119,10 +119,11 @@ class LogSettings(TypedDict):
     log_format: str
 
 
-def add_triton(app: Application, registry: Registry, shared: Regions) -> None:
+def add_triton(app: Application, services: Services) -> None:
     """Adds the routes."""
+    registry = services.registry
     _add_model_routes(app, registry)
-    _add_system_memory(app, shared)
+    _add_system_memory(app, services)
     _add_cuda_memory(app)
     _add_trace_settings(app, registry)
     _add_log_settings(app)
@@ -151,7 +152,9 @@ def _add_model_routes(app: Application, registry: Registry) -> None:
         add(statistics, f"get {path}/stats", f"v2_{prefix}modelStatistics", text, V2Statistics, (404,))
 
 
-def _add_system_memory(app: Application, shared: Regions) -> None:
+def _add_system_memory(app: Application, services: Services) -> None:
+    shared = services.shared
+
     async def status(region: str = "") -> JSONResponse:
         return JSONResponse(shared.status(region))
 

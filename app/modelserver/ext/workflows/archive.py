@@ -16,12 +16,13 @@ from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, InvalidModel, ModelNotFound
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.ext.workflows.specification import Specification, parse_specification
-from modelserver.models.archives.sources import locate
 from modelserver.models.archives.unpack import safe_parts, unpack
 from modelserver.models.archives.urls import leaves_its_place, scheme
 
 if TYPE_CHECKING:
-    from modelserver.models.archives.urls import UrlPolicy
+    from collections.abc import Awaitable, Callable
+
+    FindFile = Callable[[str, Path | None, Path], Awaitable[tuple[Path, Path | None] | None]]
 
 MANIFEST_PATH: Final = "WAR-INF/MANIFEST.json"
 # The most bytes of the manifest, the specification and the file of functions.
@@ -67,14 +68,14 @@ class ArchiveReader:
     """Finds and unpacks archives; what is in them is read by a helper process.
 
     Args:
+        find_file: finds or downloads an archive by the rules for models.
         store: the folder of workflow archives, if there is one.
-        policy: which URLs are allowed.
         workdir: for unpacked archives.
     """
 
-    def __init__(self, store: Path | None, policy: UrlPolicy, workdir: Path) -> None:
+    def __init__(self, find_file: FindFile, store: Path | None, workdir: Path) -> None:
+        self._find_file = find_file
         self._store = store
-        self._policy = policy
         self._workdir = workdir
         self._helpers = Helpers("workflows", 1, _MEMORY, InvalidWorkflow)
 
@@ -83,7 +84,7 @@ class ArchiveReader:
 
         Raises WorkflowNotFound, InvalidWorkflow, InvalidDag, DownloadFailed, Conflict, InternalError.
         """
-        path, downloaded = await find_archive(url, self._store, self._policy, self._workdir)
+        path, downloaded = await find_archive(url, self._find_file, self._store, self._workdir)
         folder = self._workdir / uuid4().hex
         try:
             contents = await self._helpers.call(_SECONDS, read_archive, str(path), str(folder))
@@ -98,7 +99,7 @@ class ArchiveReader:
 
 
 async def find_archive(
-    url: str, store: Path | None, policy: UrlPolicy, workdir: Path
+    url: str, find_file: FindFile, store: Path | None, workdir: Path
 ) -> tuple[Path, Path | None]:
     """A file of the workflow store, or a URL by the rules for models; with the latter, the downloaded file.
 
@@ -111,9 +112,9 @@ async def find_archive(
     kind = scheme(url)
     try:
         if kind in (None, "file", "http", "https"):
-            located = await locate(url, store, policy, workdir)
-            if located.path.is_file() and located.single is None:
-                return located.path, located.downloaded
+            file = await find_file(url, store, workdir)
+            if file is not None:
+                return file
     except ModelNotFound as error:
         if kind is not None:
             raise WorkflowNotFound(error.message) from None

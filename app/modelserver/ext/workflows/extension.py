@@ -56,7 +56,7 @@ class Extension:
 def _make(host: Host) -> Workflows:
     from modelserver.ext.workflows.workflows import Workflows  # noqa: PLC0415 - where they are on
 
-    return Workflows(host.registry, host.settings, host.services.off_loop, host.workdir)
+    return Workflows(host.services, host.workdir)
 
 
 def _refuse(exchange: Exchange) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import Required, TypedDict
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
-from modelserver.surface.api.application import ANY_METHOD, BINARY, JsonBody, Operation
+from modelserver.surface.api.application import ANY_METHOD, JsonBody
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Error, PageQuery, Status
 from modelserver.surface.api.parameters import Parameters, one_page
@@ -135,22 +135,23 @@ def add_workflow_inference(app: Application, workflows: Workflows | None) -> Non
         raise MethodNotAllowed(", ".join(sorted(method.upper() for method in ANY_METHOD)))
 
     path = "/{verb:wfpredict}/{workflow}"
-    body = {"description": "What the first node is given.", "content": {"*/*": {"schema": BINARY}}}
-    app.operations.append(
-        Operation(
-            "Workflows",
-            f"post {path}",
-            "wfpredict",
-            "Ask a workflow.",
-            Any,
-            (404, 413, 500, 503, 504),
-            "The last node's answer; of several, an object of them by name.",
-            others=ANY_METHOD,
-            more={"requestBody": body},
-        )
-    )
-    refused = Operation(
+    body = {
+        "description": "What the first node is given.",
+        "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    app.describe(
         "Workflows",
+        f"post {path}",
+        "wfpredict",
+        "Ask a workflow.",
+        Any,
+        (404, 413, 500, 503, 504),
+        "The last node's answer; of several, an object of them by name.",
+        others=ANY_METHOD,
+        more={"requestBody": body},
+    )
+    app.section("Workflows")(
+        refuse,
         f"options {path}",
         "wfpredict_options",
         "Refused: a workflow has no description of its own.",
@@ -160,7 +161,6 @@ def add_workflow_inference(app: Application, workflows: Workflows | None) -> Non
         status=404,
         unlisted=True,
     )
-    app.add(refuse, refused)
     app.add_api_route(f"{path}/{{rest:path}}", refuse, methods=["OPTIONS"])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from modelserver.engine.tensors.weight import LIGHT_BYTES
-from modelserver.engine.wire.messages import BODY, FIELDS
+from modelserver.engine.wire.messages import FIELDS
 from modelserver.errors import (
     DeadlineExceeded,
     HandlerError,
@@ -23,7 +23,7 @@ from modelserver.errors import (
     ServiceUnavailable,
 )
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS, Parsed, contents_of, failure_of
+from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.requests import make_request
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
     from modelserver.engine.batching.request import Request
     from modelserver.ext.workflows.workflow import Workflow
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion
+    from modelserver.surface.api.services import Services
     from modelserver.surface.http.exchange import Exchange
-    from modelserver.surface.http.off_loop import OffLoop
 
 _log = logging.getLogger("modelserver.workflows")
+
+# CPU time that a helper may use for one answer.
+_SECONDS = 10.0
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -52,9 +53,8 @@ class WorkflowRun:
     Args:
         exchange: with its body inflated.
         workflow: that is asked.
-        registry: has the models of the nodes.
-        off_loop: for joining large answers.
-        settings: the sizes of what nodes are given, and of the answer.
+        services: the models of the nodes, the sizes of what these are given and of the answer, and what joins
+            large answers.
         on_end: called once, when no node has the request any more.
     """
 
@@ -62,16 +62,14 @@ class WorkflowRun:
         self,
         exchange: Exchange,
         workflow: Workflow,
-        registry: Registry,
-        off_loop: OffLoop,
-        settings: Settings,
+        services: Services,
         *,
         on_end: Callable[[WorkflowRun], None],
     ) -> None:
         self._exchange = exchange
         self._workflow = workflow
-        self._registry = registry
-        self._off_loop = off_loop
+        self._registry = services.registry
+        self._off_loop = services.off_loop
         self._on_end: Callable[[WorkflowRun], None] | None = on_end
         self._loop = asyncio.get_running_loop()
         self._packed = exchange.packed_headers()
@@ -84,6 +82,7 @@ class WorkflowRun:
         # Bytes so far: of each node's input, and of the answer.
         self._received = dict.fromkeys(graph.after, 0)
         self._replied = 0
+        settings = services.settings
         self._max_received, self._max_reply = settings.max_request_size, settings.max_response_size
         self._outputs: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
@@ -140,7 +139,7 @@ class WorkflowRun:
         """What a node is given: the body, the output of the node before it, or those of several by name."""
         before = self._graph.before[node]
         if not before:
-            return Parsed([self._exchange.body], BODY, self._exchange.content_type)
+            return Parsed([self._exchange.body], content_type=self._exchange.content_type)
         names = ("body",) if len(before) == 1 else before
         fields = {name: self._outputs[source] for name, source in zip(names, before, strict=True)}
         return Parsed([_pack(fields)], FIELDS)
@@ -149,10 +148,10 @@ class WorkflowRun:
         """An attempt has ended. What follows is for the next turn of the loop: the pool is still busy."""
         if self._live.pop(node, None) is None:
             return
-        failure = failure_of(request)
+        failure = request.failure()
         if failure is None:
             model.metrics.requests.answered(monotonic() - request.arrived, request.queued, False)
-            (content,) = contents_of(request)
+            (content,) = request.contents()
             self._loop.call_soon(self._pass_on, node, content)
         else:
             model.metrics.requests.totals.fail(monotonic() - request.arrived, answered=False)
@@ -228,7 +227,7 @@ class WorkflowRun:
             self._exchange.on_disconnect = leave
 
     async def _join_off_loop(self, contents: list[bytes]) -> None:
-        self._reply(await self._off_loop.helpers.call(SECONDS, join_ends, self._graph.ends, contents))
+        self._reply(await self._off_loop.helpers.call(_SECONDS, join_ends, self._graph.ends, contents))
 
     def _reply(self, content: bytes) -> None:
         self._exchange.reply(200, content, JSON)

@@ -18,7 +18,6 @@ from modelserver.errors import (
 )
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.workflow import Workflow
-from modelserver.models.archives.urls import UrlPolicy
 from modelserver.models.registry import check_name
 from modelserver.surface.http.content import inflate
 
@@ -29,11 +28,9 @@ if TYPE_CHECKING:
     from modelserver.ext.workflows.archive import ArchiveReader, WorkflowArchive
     from modelserver.ext.workflows.run import WorkflowRun
     from modelserver.ext.workflows.specification import NodeSpec
-    from modelserver.models.registry import Registry
-    from modelserver.models.settings.settings import Settings
     from modelserver.models.version import SavedWorkflow
+    from modelserver.surface.api.services import Services
     from modelserver.surface.http.exchange import Exchange
-    from modelserver.surface.http.off_loop import OffLoop
 
 _log = logging.getLogger("modelserver.workflows")
 
@@ -45,18 +42,16 @@ class Workflows:
     restored stay there, too.
 
     Args:
-        registry: of the models.
-        settings: the store of workflow archives, allowed URLs, the size of bodies.
-        off_loop: for what would block the event loop.
+        services: the models; the settings: the store of workflow archives, the size of bodies; what does
+            what would block the event loop.
         workdir: for unpacked archives.
     """
 
-    def __init__(self, registry: Registry, settings: Settings, off_loop: OffLoop, workdir: Path) -> None:
-        self._registry = registry
-        self._off_loop = off_loop
-        self._settings = settings
-        policy = UrlPolicy(settings.allowed_urls, settings.sets_allowed_urls)
-        self._reads = settings.workflow_store, policy, workdir / "workflows"
+    def __init__(self, services: Services, workdir: Path) -> None:
+        self._services = services
+        self._registry = services.registry
+        self._settings = services.settings
+        self._workdir = workdir / "workflows"
         self._reader: ArchiveReader | None = None
         self._run_of: type[WorkflowRun]
         self._workflows: dict[str, Workflow] = {}
@@ -99,7 +94,9 @@ class Workflows:
             archives = await asyncio.to_thread(import_module, "modelserver.ext.workflows.archive")
             runs = await asyncio.to_thread(import_module, "modelserver.ext.workflows.run")
             self._run_of = runs.WorkflowRun
-            self._reader = archives.ArchiveReader(*self._reads)
+            self._reader = archives.ArchiveReader(
+                self._registry.builder.find_file, self._settings.workflow_store, self._workdir
+            )
         return self._reader
 
     async def _register(self, archive: WorkflowArchive, name: str | None, request: SavedWorkflow) -> Workflow:
@@ -245,12 +242,10 @@ class Workflows:
             exchange.body = await asyncio.to_thread(inflate, exchange.body, encoding, limit)
             self._run(exchange, workflow)
 
-        exchange.on_disconnect = self._off_loop.start(len(exchange.body), read(), exchange.fail)
+        exchange.on_disconnect = self._services.off_loop.start(len(exchange.body), read(), exchange.fail)
 
     def _run(self, exchange: Exchange, workflow: Workflow) -> None:
-        run = self._run_of(
-            exchange, workflow, self._registry, self._off_loop, self._settings, on_end=workflow.remove_run
-        )
+        run = self._run_of(exchange, workflow, self._services, on_end=workflow.remove_run)
         workflow.add_run(run)
         run.start()
 

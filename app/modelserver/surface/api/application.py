@@ -184,6 +184,10 @@ class Application(FastAPI):
 
         return add
 
+    def describe(self, tag: str, *arguments: Any, **more: Any) -> None:
+        """Describes what is served before the application, by an operation of these arguments."""
+        self.operations.append(Operation(tag, *arguments, **more))
+
     def add(self, endpoint: Callable[..., Any], operation: Operation) -> None:
         """Serves the operation's methods of its path, and describes them."""
         self.add_api_route(operation.path, endpoint, methods=operation.methods)

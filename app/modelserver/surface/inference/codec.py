@@ -8,12 +8,11 @@ Helpers import the codecs, so these import little.
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - helpers read annotations at run time
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from modelserver.engine.wire.messages import BODY
-from modelserver.errors import HandlerError, InternalError, ModelServerError
 from modelserver.surface.http.exchange import read_query
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from modelserver.engine.offload.helpers import Helpers
     from modelserver.engine.tensors.limits import RequestLimits
     from modelserver.engine.tensors.shared_memory import Regions
-    from modelserver.engine.wire.messages import Answer
+    from modelserver.errors import ModelServerError
     from modelserver.models.version import ModelVersion
     from modelserver.surface.http.exchange import Exchange
     from modelserver.surface.inference.routes import Route
@@ -66,26 +65,6 @@ class Parsed(msgspec.Struct):
     ) -> tuple[bytes, str, bytes]:
         """What :meth:`encode` returns, encoded by a helper process."""
         raise NotImplementedError
-
-
-def failure_of(request: Request, where: str = "") -> ModelServerError | None:
-    """The error of an ended request, or of its first failed row, which ``where`` names; None without one.
-
-    It is not raised here: request and error would form a reference cycle.
-    """
-    error = request.error
-    if error is not None:
-        return error if isinstance(error, ModelServerError) else InternalError(str(error))
-    for index, (answer, content) in enumerate(cast("list[tuple[Answer, bytes]]", request.answers)):
-        if answer.failed:
-            prefix = (where % index).encode() if where and len(request.rows) > 1 else b""
-            return HandlerError.of(answer, prefix + content, whole=request.rows[0].kind == BODY)
-    return None
-
-
-def contents_of(request: Request) -> list[bytes]:
-    """The answers to the rows of a request without a failure."""
-    return [content for _, content in cast("list[tuple[Answer, bytes]]", request.answers)]
 
 
 class Codec:

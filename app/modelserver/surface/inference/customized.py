@@ -14,7 +14,6 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import make_uuid
 from modelserver.engine.wire.messages import DESCRIBE, Answer, Row
 from modelserver.errors import InternalError, ResponseTimeout, ServiceUnavailable
-from modelserver.surface.inference.codec import failure_of
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
@@ -65,7 +64,7 @@ def _read(model: ModelVersion, request: Request) -> Description:
         raise _no_worker(model)
     if isinstance(request.error, ResponseTimeout):
         raise InternalError(TOO_LATE)
-    failure = failure_of(request)
+    failure = request.failure()
     if failure is not None:
         try:
             raise failure

@@ -13,7 +13,6 @@ from modelserver.engine.telemetry.stalls import served
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.errors import HandlerError, ModelServerError
 from modelserver.surface.http.answers import header_block
-from modelserver.surface.inference.codec import contents_of, failure_of
 from modelserver.surface.inference.sequences import sequence_headers
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def _last(self, request: Request) -> None:
         """The end of an answer in parts, which is broken off after a failure."""
-        failure = failure_of(request)
+        failure = request.failure()
         if failure is not None:
             _log.warning("Request %s: the answer broke off after its first part: %s", request.id, failure)
             self.model.metrics.requests.broken_off()
@@ -63,7 +62,7 @@ class Reply(msgspec.Struct, eq=False):
             self.exchange.send(ending or b"")
             self.exchange.end(complete=ending is not None)
             return
-        self.exchange.send(*contents_of(request))
+        self.exchange.send(*request.contents())
         self._extra(request)
         self.model.metrics.requests.ended(self.sent_status, request.id)
         self.exchange.end()
@@ -88,7 +87,7 @@ class Reply(msgspec.Struct, eq=False):
     def joined(self, request: Request) -> None:
         """The codec makes one body of the rows' answers; the first failure fails all."""
         served.request = self.exchange
-        failure = failure_of(request, self.parsed.where)
+        failure = request.failure(self.parsed.where)
         if failure is not None:
             self._fail(request, failure)
             return
@@ -108,7 +107,7 @@ class Reply(msgspec.Struct, eq=False):
             )
 
         self.exchange.on_disconnect = self.off_loop.start(
-            sum(map(len, contents_of(request))), encode(), partial(self._fail, request)
+            sum(map(len, request.contents())), encode(), partial(self._fail, request)
         )
 
     def _encoded(self, request: Request, encoded: tuple[bytes, str, bytes]) -> None:

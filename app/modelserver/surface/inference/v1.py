@@ -14,7 +14,7 @@ from modelserver.engine.tensors.limits import RequestLimits  # noqa: TC001 - hel
 from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS, Codec, Parsed, contents_of
+from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Instances(Parsed):
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         key = b"explanations" if request.rows[0].explain else b"predictions"
         batch_id = request.batch_id if model.batches else None
-        return join(contents_of(request), batch_id, key), JSON, b""
+        return join(request.contents(), batch_id, key), JSON, b""
 
 
 class V1(Codec):

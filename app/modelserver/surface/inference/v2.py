@@ -27,7 +27,7 @@ from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
 from modelserver.models.options.signature import Signature  # noqa: TC001 - helpers read annotations at run time
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.inference.codec import SECONDS, Codec, Parsed, contents_of
+from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -158,7 +158,7 @@ class Inference(Parsed):
             self.request,
             self.kind,
             self.whole,
-            contents_of(request),
+            request.contents(),
             identity,
             parameters or None,
         )
