@@ -75,7 +75,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.options.values": "excerpt",
     "models.options.yaml_file": "load_document",
     "models.registry": "check_name Registry",
-    "models.settings.address": "Endpoint",
+    "models.settings.address": "HostPort",
     "models.settings.checks": "holds_credentials is_header_name listed",
     "models.settings.key": "LARGEST property_text",
     "models.settings.load": "settings_as_text",

@@ -12,7 +12,7 @@ from modelserver.errors import ConfigError
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.cluster.processes import ProcessPlacer
-from modelserver.models.settings.address import Endpoint
+from modelserver.models.settings.address import HostPort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def open_cluster(settings: Settings, workdir: Path) -> AsyncIterator[Clust
 
     Raises ConfigError if the address is taken, or packages are missing.
     """
-    address = Endpoint.parse(settings.worker_address)
+    address = HostPort.parse(settings.worker_address)
     host = address.host
     certificate = None if settings.worker_tls == "off" else _certificate(host)
     bound = _bind(settings.worker_address)
@@ -74,7 +74,7 @@ def _certificate(host: str) -> Certificate:
 
 
 def _bind(endpoint: str) -> socket.socket:
-    host, port = Endpoint.parse(endpoint)
+    host, port = HostPort.parse(endpoint)
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -96,7 +96,7 @@ def _advertised(host: str, ray_address: str | None) -> str:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # This sends nothing: it only chooses the interface.
-            probe.connect(Endpoint.parse(ray_address))
+            probe.connect(HostPort.parse(ray_address))
         except OSError as error:
             raise ConfigError(f"ray_address={ray_address}: {error.strerror or error}") from error
         return str(probe.getsockname()[0])

@@ -68,14 +68,14 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}"
 
 
-class Endpoint(NamedTuple):
+class HostPort(NamedTuple):
     """A host and a port of it."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Endpoint:
+    def parse(cls, text: str) -> HostPort:
         """From ``host:port``; IPv6 hosts are in brackets. Raises ValueError."""
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isdecimal() or (":" in host and not host.startswith("[")):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.address import Endpoint
+from modelserver.models.settings.address import HostPort
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def _check_cluster(settings: Settings) -> None:
 
 def _check_own_port(settings: Settings) -> None:
     """The workers' address is nobody else's."""
-    port = Endpoint.parse(settings.worker_address).port
+    port = HostPort.parse(settings.worker_address).port
     for name in ("inference_address", "management_address", "metrics_address"):
         address = getattr(settings, name)
         if port and address.scheme != "unix" and address.port == port:
@@ -65,9 +65,9 @@ def _check_own_port(settings: Settings) -> None:
             )
 
 
-def _endpoint(name: str, text: str) -> Endpoint:
+def _endpoint(name: str, text: str) -> HostPort:
     try:
-        return Endpoint.parse(text)
+        return HostPort.parse(text)
     except ValueError as error:
         raise ConfigError(f"Invalid configuration: {name}={error}") from None
 
