@@ -39,7 +39,7 @@ def listener(kind: str, *, tokens: Any = None, recorder: Any = None, **changed: 
     if "inference" in roles:
         added.append(lambda app, _: add_workflow_inference(app, nothing))
         if values["ts_open_inference_protocol"]:
-            added.append(lambda app, _: add_triton(app, nothing))
+            added.append(lambda app, _: add_triton(app, services))
     return build_app(roles, services, added)
 
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAMES: Final[Mapping[str, str]] = {
-    "engine.batching.policies": "make_policy Policy Waiting",
+    "engine.batching.policies": "Policy Waiting",
     "engine.batching.queue": "BatchQueue ImmediateKey QueueFull",
-    "engine.batching.request": "Batch Parcel Request SequencedRequest SequenceMark",
+    "engine.batching.request": "Batch Parcel Request SequencedRequest",
     "engine.demand": "Demand",
     "engine.file_locks": "replace_file sync",
     "engine.ids": "accept_request_id make_uuid",
@@ -25,7 +25,8 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "member_spec Position RankGroup",
     "engine.pools.spec": (
-        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
+        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec "
+        "WorkerState"
     ),
     "engine.pools.variables": "worker_variables",
     "engine.telemetry.access": "AccessLog",
@@ -38,18 +39,16 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.stalls": "LoopWatch served",
     "engine.telemetry.system": "worker_memory",
     "engine.tensors.datatypes": "BYTES from_json pack TensorError unpack",
-    "engine.tensors.limits": "RequestLimits",
     "engine.tensors.rest": "InferRequest RequestedOutput",
     "engine.tensors.rows": "join_answers",
-    "engine.tensors.shared_memory": "Memory",
     "engine.tensors.tensor": "check_data check_form OutputTensor Tensor TensorSpec VARIABLE",
     "engine.tensors.weight": "is_heavy_json LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
     "engine.wire.arena": "Arena LARGE NoSuchBlock receive_with send_with",
     "engine.wire.frames": "encode FrameReader ProtocolError",
     "engine.wire.marks": "end_marked end_orphans MARK new_mark",
     "engine.wire.messages": (
-        "Answer BODY FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders TENSORS "
-        "ToServer ToWorker TracedPredict"
+        "Answer BODY FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders "
+        "TENSORS ToServer ToWorker"
     ),
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",
@@ -85,7 +84,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.version": "Headed ModelVersion SavedWorkflow",
     "run.binding": "bind_tcp",
     "run.pidfile": "address_file",
-    "surface.api.application": "ANY_METHOD Application JsonBody",
+    "surface.api.application": "ANY_METHOD Application JsonBody Operation",
     "surface.api.describe": "describe moment read_gpus_of",
     "surface.api.management": "ManagementApi status",
     "surface.api.metadata": "describe_tensors extensions is_ready PLATFORM tensors_of",
@@ -97,7 +96,6 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.guard": "Guard",
     "surface.auth.scopes": "CONSOLE_PATH Scope",
     "surface.auth.verifier": "Fingerprint InvalidKey Verifier",
-    "surface.http": "trace_context",
     "surface.http.answers": "clean form_of JSON pretty",
     "surface.http.asgi_cycle": "prepared",
     "surface.http.connection": "check_regularly HttpListener",
@@ -107,12 +105,12 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.http.intake": "Intake IntakeFull MUCH",
     "surface.http.outgoing": "Outgoing OutgoingFull",
     "surface.http.protocol": "HttpProtocol",
-    "surface.http.trace_context": "trace_context",
-    "surface.inference.codec": "Codec contents_of failure_of Parsed SECONDS",
+    "surface.http.trace_context": "NAMES trace_context",
+    "surface.inference.codec": "Codec Parsed SECONDS",
     "surface.inference.inference": "InferenceProtocol",
-    "surface.inference.requests": "home_of_sequence make_request NO_HEADERS",
+    "surface.inference.requests": "home_of_sequence make_request",
     "surface.inference.routes": "Route target_finder",
-    "surface.inference.v2": "BINARY header_length Inference InputRules ResponseParts",
+    "surface.inference.v2": "header_length Inference InputRules ResponseParts",
     "surface.tls.context": "Certificate tls_arguments",
     "surface.tls.throwaway": "make_certificate",
     "surface.watching": "GRPC message_framed Watch Watched Watcher",

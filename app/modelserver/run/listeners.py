@@ -10,7 +10,6 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.extension import Endpoints
 from modelserver.run.binding import roles_by_address
 from modelserver.surface.api.services import LateApp
@@ -188,12 +187,11 @@ def make_listeners(
 def hot_routes(host: Host, watch: Watch | None) -> InferenceApi:
     """The routes of inference, whose requests are watched."""
     services, settings = host.services, host.settings
-    limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
     return InferenceApi(
         services.registry,
         settings.max_request_size,
         services.off_loop,
-        limits,
+        services.limits,
         services.shared,
         watch,
         host.protocols,

@@ -16,6 +16,7 @@ from tests.ext.grpc.calling import around_calls, listening
 from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import ServiceUnavailable, WorkerDied
 from modelserver.ext.grpc import inference, open_inference
@@ -105,7 +106,12 @@ async def client(pool: Pool) -> AsyncIterator[grpc.aio.Channel]:
     registry: Any = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
     settings = Settings(max_request_instances=4)
     services: Any = SimpleNamespace(
-        registry=registry, settings=settings, off_loop=off_loop, intake=Intake(1 << 30), shared=None
+        registry=registry,
+        settings=settings,
+        limits=RequestLimits(4),
+        off_loop=off_loop,
+        intake=Intake(1 << 30),
+        shared=None,
     )
     around = around_calls([])
     predictions = inference.InferenceService(registry).methods

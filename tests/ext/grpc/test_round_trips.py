@@ -26,7 +26,8 @@ from modelserver.engine.tensors.tensor import OutputTensor, Tensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.tensors import read_request, response
-from modelserver.surface.inference.v2 import ResponseParts
+from modelserver.models.options.signature import Signature
+from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
 _FEW = settings(max_examples=15)
 _FIELDS = {
@@ -112,7 +113,8 @@ def in_binary(sent: Sent) -> InferRequest:
 
 def over_grpc(**fields: Any) -> InferRequest:
     kind = message("inference.ModelInferRequest")
-    return read_request(kind.FromString(kind(**fields).SerializeToString()))
+    takes = InputRules("m", Signature())
+    return read_request(kind.FromString(kind(**fields).SerializeToString()), takes)
 
 
 def typed(sent: Sent) -> InferRequest:

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
+from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import ConfigError, ServiceUnavailable
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.ports import reserved
@@ -42,6 +43,7 @@ def servers(settings: Settings) -> GrpcServers:
         metrics=SimpleNamespace(response=lambda *_: None),
         off_loop=SimpleNamespace(helpers=None),
         shared=None,
+        limits=RequestLimits(),
     )
     access: Any = SimpleNamespace(log=lambda *_: None)
     return GrpcServers(services, access, rpcs=triton_rpcs(services))

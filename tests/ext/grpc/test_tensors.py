@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -25,11 +25,19 @@ from modelserver.ext.grpc.tensors import (
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
+if TYPE_CHECKING:
+    from modelserver.engine.tensors.rest import InferRequest
+
 
 def asking(**fields: Any) -> Any:
     """A request as it arrives."""
     made = message("inference.ModelInferRequest")(**fields)
     return message("inference.ModelInferRequest").FromString(made.SerializeToString())
+
+
+def read(request: Any) -> InferRequest:
+    """For a model that takes anything."""
+    return read_request(request, InputRules("m", Signature()))
 
 
 def answering(request: Any, identity: str = "id", **parameters: Any) -> ResponseParts:
@@ -44,7 +52,7 @@ def test_raw_request_gets_raw_answer(datatype: str) -> None:
     count = 8 // (4 if datatype == "FP32" else 2)
     tensor = {"name": "x", "datatype": datatype, "shape": [count]}
 
-    request = read_request(asking(inputs=[tensor], raw_input_contents=[raw]))
+    request = read(asking(inputs=[tensor], raw_input_contents=[raw]))
     answer = response(
         answering(request, "id", batchId="b"), [OutputTensor("x", datatype, (count,), [raw[:4], raw[4:]])]
     )
@@ -56,7 +64,7 @@ def test_raw_request_gets_raw_answer(datatype: str) -> None:
 
 def test_one_raw_output_makes_all_raw() -> None:
     """An output without a typed form makes all of them raw, though the request was typed."""
-    request = read_request(
+    request = read(
         asking(inputs=[{"name": "x", "datatype": "FP32", "shape": [1], "contents": {"fp32_contents": [1]}}])
     )
     outputs = [OutputTensor("a", "FP32", (1,), [b"aaaa"]), OutputTensor("b", "BF16", (1,), [b"bb"])]
@@ -74,7 +82,7 @@ def test_parameters_are_read_by_kind() -> None:
         "u": {"uint64_param": 1 << 63},
     }
     tensor = {"name": "x", "datatype": "BOOL", "shape": [0], "parameters": {"p": {"int64_param": 2}}}
-    request = read_request(
+    request = read(
         asking(inputs=[tensor], parameters=value, outputs=[{"name": "o", "parameters": {"q": value["b"]}}])
     )
 
@@ -93,8 +101,8 @@ def test_floats_are_taken_as_they_lie(count: int) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [count]}
 
     for each in (contents, unknown):
-        (read,) = read_request(asking(inputs=[{**tensor, "contents": each}])).inputs
-        assert bytes(read.data) == struct.pack(f"<{count}f", *values)
+        (made,) = read(asking(inputs=[{**tensor, "contents": each}])).inputs
+        assert bytes(made.data) == struct.pack(f"<{count}f", *values)
 
 
 def test_parameters_of_rest_are_left_out() -> None:
@@ -102,7 +110,7 @@ def test_parameters_of_rest_are_left_out() -> None:
     sized = {"binary_data_size": {"int64_param": 4}, "p": {"int64_param": 2}}
     wish = {"name": "o", "parameters": {"binary_data": {"bool_param": True}}}
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": sized}
-    request = read_request(
+    request = read(
         asking(
             inputs=[tensor],
             raw_input_contents=[b"\0" * 4],
@@ -119,7 +127,7 @@ def test_parameters_of_rest_are_left_out() -> None:
 def test_envelope_gets_json() -> None:
     """A model in an envelope gets the JSON that REST would have, and its answer becomes tensors."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": [b"a", b"\xff"]}}
-    request = read_request(asking(id="i", inputs=[tensor], outputs=[{"name": "o"}]))
+    request = read(asking(id="i", inputs=[tensor], outputs=[{"name": "o"}]))
     assert to_json(request) == (
         b'{"id":"i","outputs":[{"name":"o"}],'
         b'"inputs":[{"name":"x","shape":[2],"datatype":"BYTES","data":["YQ==","/w=="]}]}'

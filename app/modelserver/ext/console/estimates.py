@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from modelserver.engine.batching.policies import make_policy
 from modelserver.engine.offload.helpers import Helpers
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval  # noqa: TC001 - read at run time
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 from modelserver.ext.console.simulation.costs import Cost, fit
@@ -233,7 +233,8 @@ def _simulated(
 ) -> EstimatedFigures:
     server = SimulatedServer(cost, choice.size, choice.workers, overhead, choice.queue)
     coming: Iterator[float] = iter(times)
-    trace = Simulation(server, make_policy(choice.policy, choice.delay / 1e3), coming, 1).run(math.inf)
+    limits = PoolLimits(choice.size, choice.policy, choice.delay / 1e3, choice.queue, _MEMORY)
+    trace = Simulation(server, limits.make_policy(), coming, 1).run(math.inf)
     begin = _WARMUP * seconds
     figures = summarize(trace, begin, seconds)
     busy = figures.device_ms / 1e3 * figures.rate / choice.workers

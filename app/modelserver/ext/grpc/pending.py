@@ -11,9 +11,9 @@ import msgspec
 
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.errors import HandlerError, ModelServerError, PayloadTooLarge
-from modelserver.surface.http import trace_context
 from modelserver.surface.http.exchange import with_header
-from modelserver.surface.inference.requests import NO_HEADERS, home_of_sequence, make_request
+from modelserver.surface.http.trace_context import NAMES as TRACE_HEADERS
+from modelserver.surface.inference.requests import home_of_sequence, make_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,6 +33,7 @@ BATCH_ID = "x-batch-id"
 MAX_UNSENT = 64 << 20
 
 _pack = msgspec.msgpack.Encoder().encode
+_NO_HEADERS = _pack([])
 
 
 class Pending:
@@ -65,7 +66,7 @@ class Pending:
         now, left = time.monotonic(), call.time_remaining()
         traffic = None if version is not None else model.traffic
         if traffic is not None and model.sequence_headers is not None:
-            model = home_of_sequence(model, traffic, parsed, NO_HEADERS)
+            model = home_of_sequence(model, traffic, parsed, _NO_HEADERS)
         request = make_request(
             parsed, model, request_id_of(call), _context_of(call), now, left, explain=False
         )
@@ -175,10 +176,10 @@ class Pending:
 
 def _context_of(call: GrpcCall) -> bytes:
     """The call's trace context (W3C), which handlers get as headers."""
-    headers = [header for header in call.head.headers if header[0] in trace_context.NAMES]
+    headers = [header for header in call.head.headers if header[0] in TRACE_HEADERS]
     if call.traceparent:
         headers = with_header(headers, b"traceparent", call.traceparent)
-    return _pack(headers) if headers else NO_HEADERS
+    return _pack(headers) if headers else _NO_HEADERS
 
 
 def request_id_of(call: GrpcCall) -> str:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.tensors.datatypes import BYTES, TensorError, from_json, pack, unpack
-from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
-from modelserver.engine.tensors.shared_memory import Memory
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor, check_data, check_form
 from modelserver.engine.tensors.weight import LIGHT_BYTES, LIGHT_ELEMENTS, TooHeavy
 from modelserver.engine.wire.messages import TENSORS
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 # CPU time that a helper may use for one message.
 _SECONDS = 10.0
-_LIMITS = RequestLimits()
-_NO_MEMORY = Memory()
 
 _Request = message("inference.ModelInferRequest")
 _Answer = message("inference.ModelInferResponse")
@@ -70,8 +66,7 @@ class ModelInfer:
     """
 
     def __init__(self, services: Services) -> None:
-        settings = services.settings
-        self._limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)
+        self._limits = services.limits
         self._shared = services.shared
         self._helpers = services.off_loop.helpers
         self._intake = services.intake
@@ -103,7 +98,7 @@ def read_message(message_: AnyMessage, takes: InputRules, *, light: bool = False
         PayloadTooLarge: too many rows.
         TooHeavy: only if ``light``: reading it would take long.
     """
-    request = read_request(message_, takes.limits, takes.memory, light=light)
+    request = read_request(message_, takes, light=light)
     if takes.rows:
         return takes.split(request, light=light)
     sequence = takes.sequence_of(request)
@@ -133,13 +128,7 @@ def encode_response(answering: ResponseParts) -> bytes:
     return encoded
 
 
-def read_request(
-    request: AnyMessage,
-    limits: RequestLimits = _LIMITS,
-    memory: Memory = _NO_MEMORY,
-    *,
-    light: bool = False,
-) -> InferRequest:
+def read_request(request: AnyMessage, takes: InputRules, *, light: bool = False) -> InferRequest:
     """A ModelInferRequest; ``binary`` says whether its contents were raw.
 
     REST's parameters about binary data have no meaning here and are dropped.
@@ -149,11 +138,11 @@ def read_request(
         TooHeavy: only if ``light``: reading it would take long.
     """
     for what in ("inputs", "outputs", "parameters"):
-        limits.check_tensors(what, len(getattr(request, what)))
+        takes.limits.check_tensors(what, len(getattr(request, what)))
     raw = request.raw_input_contents
     if not request.inputs:
         raise BadRequest("inputs is empty: at least one input is needed")
-    shared = sum(memory.is_named(each.parameters) for each in request.inputs)
+    shared = sum(takes.memory.is_named(each.parameters) for each in request.inputs)
     if raw and len(raw) != len(request.inputs) - shared:
         raise BadRequest(
             f"the number of inputs ({len(request.inputs) - shared}) does not match the expected number of "
@@ -164,18 +153,18 @@ def read_request(
     # Tensors in shared memory are not in raw_input_contents.
     binary = bool(raw or shared)
     return InferRequest(
-        inputs=_tensors(request, memory, light=light),
+        inputs=_tensors(request, takes, light=light),
         id=request.id,
         parameters=_parameters(request.parameters, "the request") or None,
-        outputs=[_requested_output(each, binary, memory) for each in request.outputs] or None,
+        outputs=[_requested_output(each, binary, takes) for each in request.outputs] or None,
         binary=binary,
     )
 
 
-def _requested_output(each: AnyMessage, binary: bool, memory: Memory) -> RequestedOutput:
+def _requested_output(each: AnyMessage, binary: bool, takes: InputRules) -> RequestedOutput:
     where = f"output '{each.name}'"
     parameters = _parameters(each.parameters, where)
-    part = memory.find(parameters, where) if parameters else None
+    part = takes.memory.find(parameters, where) if parameters else None
     return RequestedOutput(each.name, binary, parameters, part)
 
 
@@ -187,8 +176,9 @@ def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
         names.add(each.name)
 
 
-def _tensors(request: AnyMessage, memory: Memory, *, light: bool) -> list[Tensor]:
+def _tensors(request: AnyMessage, takes: InputRules, *, light: bool) -> list[Tensor]:
     tensors: list[Tensor] = []
+    memory = takes.memory
     raw, shared = iter(request.raw_input_contents), 0
     for each in request.inputs:
         if not memory.is_named(each.parameters):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.queue import BatchQueue, ImmediateKey, QueueFull
-from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest, SequenceMark
+from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest
 from modelserver.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class SequenceQueue(BatchQueue):
         if not isinstance(request, SequencedRequest):
             super().put(request)
             return
-        line = self._find(request.mark)
+        line = self._find(request)
         if self.nbytes + request.nbytes > self.max_bytes and self.requests:
             raise QueueFull("bytes")
         now = request.arrived
@@ -217,8 +217,9 @@ class SequenceQueue(BatchQueue):
             self.policy.arrived(len(request.rows), now)
         self._wake(line)
 
-    def _find(self, mark: SequenceMark) -> Line | None:
+    def _find(self, request: SequencedRequest) -> Line | None:
         """The sequence that a request continues, None if it begins one."""
+        mark = request.mark
         line = self.lines.get(mark.id)
         if line is None:
             if mark.id in self._lost and not mark.starts:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from modelserver.engine.tensors.limits import RequestLimits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -43,6 +45,11 @@ class Services:
     intake: Intake
     outgoing: Outgoing
     shared: Regions
+
+    @property
+    def limits(self) -> RequestLimits:
+        """Of one inference request."""
+        return RequestLimits(self.settings.max_request_instances, self.settings.max_request_tensors)
 
 
 _ONE_AT_A_TIME = threading.Lock()
