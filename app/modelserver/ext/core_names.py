@@ -45,9 +45,9 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.tensors.weight": "is_heavy_json LIGHT_BYTES LIGHT_ELEMENTS TooHeavy",
     "engine.wire.arena": "Arena LARGE NoSuchBlock receive_with send_with",
     "engine.wire.frames": "encode FrameReader ProtocolError",
-    "engine.wire.marks": "end_marked end_orphans MARK new_mark",
+    "engine.wire.marks": "end_orphans Mark",
     "engine.wire.messages": (
-        "Answer BODY FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders "
+        "Answer FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders "
         "TENSORS ToServer ToWorker"
     ),
     "engine.workdir": "work_directory",
@@ -56,9 +56,9 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.worker.runtime": "serve_parent",
     "errors": (
         "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed HandlerError "
-        "InternalError InvalidModel MethodNotAllowed ModelFileExists ModelNotFound "
-        "ModelServerError ModelVersionNotFound PayloadTooLarge ResourceNotFound "
-        "ServiceUnavailable StartFailed WorkerDied"
+        "InternalError MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
+        "ModelVersionNotFound PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed "
+        "WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
     "models.archives.incoming": "Transfer",
@@ -73,7 +73,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.options.table": "OPTIONS",
     "models.options.values": "excerpt",
     "models.options.yaml_file": "load_document",
-    "models.registry": "check_name Registry",
+    "models.registry": "Registry",
     "models.settings.address": "HostPort",
     "models.settings.checks": "holds_credentials is_header_name listed",
     "models.settings.key": "LARGEST property_text",
@@ -84,12 +84,12 @@ NAMES: Final[Mapping[str, str]] = {
     "models.version": "Headed ModelVersion SavedWorkflow",
     "run.binding": "bind_tcp",
     "run.pidfile": "address_file",
-    "surface.api.application": "ANY_METHOD Application JsonBody Operation",
+    "surface.api.application": "ANY_METHOD Application JsonBody",
     "surface.api.describe": "describe moment read_gpus_of",
     "surface.api.management": "ManagementApi status",
     "surface.api.metadata": "describe_tensors extensions is_ready PLATFORM tensors_of",
     "surface.api.models": "Error Nothing PageQuery Promotion Status",
-    "surface.api.parameters": "one_page Parameters read_json",
+    "surface.api.parameters": "Parameters read_json",
     "surface.api.repository": "is_near ModelRepository read_object",
     "surface.api.routes": "V2_VERSIONS",
     "surface.api.services": "Services",

@@ -35,8 +35,6 @@ _log = logging.getLogger("modelserver.models")
 
 # Each is a process.
 MAX_WORKERS = 1024
-# Characters of a model's name, which becomes part of paths, file names and log lines.
-LONGEST_NAME = 256
 
 
 class Registry(ModelTable):
@@ -81,7 +79,7 @@ class Registry(ModelTable):
             name = registration.model_name or archive.manifest.model_name or fallback_name
             if not name:
                 raise nameless(archive.url, archive.manifest)
-            check_name(name)
+            self.check_name(name)
             version = archive.manifest.model_version
             self.reserve(name, version)
             try:
@@ -265,14 +263,6 @@ class Registry(ModelTable):
         self.builder.close()
         for model in models:
             await asyncio.to_thread(model.archive.close)
-
-
-def check_name(name: str, kind: str = "model") -> None:
-    """Raises :class:`InvalidModel` for a name that cannot be part of a path: no request could reach it."""
-    if "/" in name or name in (".", "..") or not name.isprintable():
-        raise InvalidModel(f"The {kind} name {name!r} cannot be part of a path.")
-    if len(name) > LONGEST_NAME:
-        raise InvalidModel(f"The {kind} name has {len(name)} characters, {LONGEST_NAME} are allowed.")
 
 
 def check_workers(count: int) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from modelserver.errors import Conflict, ModelNotFound, ModelVersionNotFound
+from modelserver.errors import Conflict, InvalidModel, ModelNotFound, ModelVersionNotFound
 from modelserver.models.version import FailedVersion, ModelVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from modelserver.models.version import Headed, ModelRouter
+
+
+# Characters of a model's name, which becomes part of paths, file names and log lines.
+LONGEST_NAME = 256
 
 
 @dataclass(slots=True)
@@ -60,6 +64,14 @@ class ModelTable:
             model = model.traffic.choose(request)
         model.metrics.requests.received(version is not None)
         return model
+
+    @staticmethod
+    def check_name(name: str, kind: str = "model") -> None:
+        """Raises InvalidModel for a name that cannot be part of a path: no request could reach it."""
+        if "/" in name or name in (".", "..") or not name.isprintable():
+            raise InvalidModel(f"The {kind} name {name!r} cannot be part of a path.")
+        if len(name) > LONGEST_NAME:
+            raise InvalidModel(f"The {kind} name has {len(name)} characters, {LONGEST_NAME} are allowed.")
 
     def has(self, name: str, version: str) -> bool:
         """Whether the version is registered, even if it failed."""

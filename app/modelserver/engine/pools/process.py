@@ -18,7 +18,7 @@ from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.spawner import SpawnRefused
 from modelserver.engine.wire.arena import Arena, send_with
 from modelserver.engine.wire.frames import encode
-from modelserver.engine.wire.marks import MARK, end_marked, new_mark
+from modelserver.engine.wire.marks import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class WorkerProcess:
     process: Child
     channel: Channel
     capture: Capture
-    mark: str
+    mark: Mark
     memory: Arena | None
     batches_started: int | None = None
 
@@ -105,7 +105,7 @@ class WorkerProcess:
         # Processes that user code left behind, in the worker's process group or elsewhere (F45).
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        await asyncio.get_running_loop().run_in_executor(_enders, end_marked, self.mark)
+        await asyncio.get_running_loop().run_in_executor(_enders, self.mark.end)
         await self.capture.finish()
         # A descendant may still hold the worker's end of the connection; its messages are ignored.
         await self.channel.finish(_LAST_WORDS)
@@ -146,8 +146,8 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     local.setblocking(False)
     capture = Capture()
-    mark = new_mark()
-    environment = {**spec.environment(os.environ), MARK: mark}
+    mark = Mark()
+    environment = {**spec.environment(os.environ), **mark.variables}
     arena, memory = Arena.create(), None
     try:
         # A duplicate, as the arena is closed with the connection.

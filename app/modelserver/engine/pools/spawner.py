@@ -22,7 +22,7 @@ from modelserver.engine.pools.output import Capture
 from modelserver.engine.pools.preload_reader import PreloadReader
 from modelserver.engine.pools.preloading import EARLY_VARIABLE, Preload
 from modelserver.engine.pools.variables import THREAD_VARIABLES, with_allocator
-from modelserver.engine.wire.marks import MARK, new_mark
+from modelserver.engine.wire.marks import Mark
 from modelserver.engine.wire.spawning import (
     ChildEnded,
     ForkRefused,
@@ -316,7 +316,7 @@ class _SpawnerProcess:
         capture = Capture()
         try:
             command = [sys.executable, "-m", "modelserver.engine.worker.spawner"]
-            own = {**with_allocator(environment), **_spawner_threads(), MARK: new_mark()}
+            own = {**with_allocator(environment), **_spawner_threads(), **Mark().variables}
             process = await capture.start(command, own, remote.fileno())
         except BaseException:
             local.close()

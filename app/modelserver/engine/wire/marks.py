@@ -17,6 +17,7 @@ import select
 import signal
 import time
 import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,22 @@ def new_mark() -> str:
     """A mark for a worker of this server."""
     pid = os.getpid()
     return _FORM.format(pid=pid, started=_start_of(pid) or 0, unique=uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The mark of a new worker of this server."""
+
+    text: str = field(default_factory=new_mark)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the worker's environment has of it."""
+        return {MARK: self.text}
+
+    def end(self) -> int:
+        """Kills all other processes that have it; returns how many."""
+        return end_marked(self.text)
 
 
 def server_of(mark: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
-from modelserver.engine.wire.messages import BODY, INSTANCE
+from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
@@ -171,13 +171,13 @@ class OpenAI(Codec):
                 return super().read(exchange, model)
             if not model.pool.ready and endpoint in _WHOLE:
                 # It waits in the queue while the model loads.
-                return Parsed([exchange.body], BODY, _OCTETS, url_path=endpoint)
+                return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
             if not model.pool.ready:
                 raise ServiceUnavailable(model.pool.failure or f"Model {model.name} is still loading.")
         if endpoint not in endpoints:
             raise BadRequest(_not_offered(model.name, endpoint, endpoints))
         if not endpoints[endpoint]:
-            return Parsed([exchange.body], BODY, _OCTETS, url_path=endpoint)
+            return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
         if is_heavy_json(exchange.body):
             raise TooHeavy
         return split(endpoint, exchange.body)

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from modelserver.errors import ServiceUnavailable
-from modelserver.surface.api.application import JsonBody, Operation
+from modelserver.surface.api.application import JsonBody
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
@@ -59,13 +59,14 @@ def add_models(app: Application, registry: Registry) -> None:
             raise ServiceUnavailable(f"Model with name {plain} is not ready.")
         return JSONResponse({**described, "id": name, "name": plain, "ready": True})
 
+    add = app.section("OpenAI")
     for prefix, word in (("", "openai"), ("/openai", "openai_prefixed")):
         listing = f"get {prefix}/v1/models"
         about = "List the models, for KServe's V1 protocol and OpenAI's API."
-        app.add(list_models, Operation("OpenAI", listing, f"{word}_listModels", about, ListedModels))
+        add(list_models, listing, f"{word}_listModels", about, ListedModels)
         path = f"get {prefix}/v1/models/{{name}}"
         about = "One model, for KServe's V1 protocol and OpenAI's API."
-        app.add(show_model, Operation("OpenAI", path, f"{word}_model", about, OneModel, (404, 503)))
+        add(show_model, path, f"{word}_model", about, OneModel, (404, 503))
 
 
 _MESSAGES = [{"role": "user", "content": "What is a tensor?"}]
@@ -86,10 +87,8 @@ def describe_endpoints(app: Application) -> None:
         for path, about, example in _ENDPOINTS:
             body = JsonBody(Body, "As OpenAI's API has it.", {"model": "my-model", **example})
             line, name = f"post {prefix}/v1/{path}", f"{word}_{path.replace('/', '_')}"
-            operation = Operation(
-                "OpenAI", line, name, about, Body, _ERRORS, body=body, unlisted=bool(prefix)
-            )
-            app.operations.append(operation)
+            unlisted = bool(prefix)
+            app.describe("OpenAI", line, name, about, Body, _ERRORS, body=body, unlisted=unlisted)
 
 
 def _described(model: ModelVersion) -> OpenAIModel:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from modelserver.engine.offload.helpers import Helpers
-from modelserver.errors import InternalError, InvalidModel, ModelNotFound
+from modelserver.errors import BadRequest, InternalError, ModelNotFound
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowNotFound
 from modelserver.ext.workflows.specification import Specification, parse_specification
 from modelserver.models.archives.unpack import safe_parts, unpack
@@ -130,7 +130,7 @@ def read_archive(path: str, folder: str) -> ArchiveContents:
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         unpack(archive, target)
-    except InvalidModel as error:
+    except BadRequest as error:
         raise InvalidWorkflow(error.message) from None
     except OSError as error:
         raise InternalError(f"Failed to save workflow: {archive.name}: {error.strerror or error}") from error

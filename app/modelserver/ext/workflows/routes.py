@@ -16,7 +16,7 @@ from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import ANY_METHOD, JsonBody
 from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Error, PageQuery, Status
-from modelserver.surface.api.parameters import Parameters, one_page
+from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class WorkflowApi:
 
     async def list_all(self, request: Request) -> Response:
         urls = {} if self._workflows is None else self._workflows.urls()
-        return one_page("workflow", urls, Parameters.of_query(request))
+        return Parameters.of_query(request).page("workflow", urls)
 
     async def describe(self, request: Request) -> Response:
         workflow = self._named(request).get(request.path_params["workflow"])

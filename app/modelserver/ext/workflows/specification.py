@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.errors import InvalidModel
+from modelserver.errors import BadRequest
 from modelserver.ext.workflows.errors import InvalidDag, InvalidWorkflow
 from modelserver.models.options.values import excerpt
 from modelserver.models.settings.key import LARGEST
@@ -122,7 +122,7 @@ def parse_specification(text: str, file: str, functions: str | None) -> Specific
 
     try:
         document = load_document(text, file)
-    except InvalidModel as error:
+    except BadRequest as error:
         raise InvalidWorkflow(f"Failed to parse yaml. {error.message}") from None
     odd = [_unknown(file, key, _SECTIONS) for key in document if key not in _SECTIONS]
     warnings = list(odd)

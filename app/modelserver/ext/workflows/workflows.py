@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modelserver.errors import (
+    BadRequest,
     Conflict,
-    InvalidModel,
     ModelNotFound,
     ModelServerError,
     ModelVersionNotFound,
@@ -18,7 +18,6 @@ from modelserver.errors import (
 )
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.workflow import Workflow
-from modelserver.models.registry import check_name
 from modelserver.surface.http.content import inflate
 
 if TYPE_CHECKING:
@@ -135,10 +134,10 @@ class Workflows:
             raise Conflict(f"Workflow {name} is already registered.")
         models = [workflow.model_name(node) for node in workflow.specification.nodes]
         try:
-            check_name(name, "workflow")
+            self._registry.check_name(name, "workflow")
             for model in models:
-                check_name(model)
-        except InvalidModel as error:
+                self._registry.check_name(model)
+        except BadRequest as error:
             raise InvalidWorkflow(error.message) from None
         taken = set(self._registry.names()) - request.nodes.keys()
         for model in models:

@@ -17,7 +17,7 @@ from modelserver.models.options.table import CHANGEABLE
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
 from modelserver.surface.api.describe import describe, read_gpus_of
-from modelserver.surface.api.parameters import Parameters, one_page
+from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import fetch_description
 
@@ -78,7 +78,7 @@ class ManagementApi:
 
     def list_by(self, parameters: Parameters) -> Response:
         """The models, ``limit`` of them from ``next_page_token`` on."""
-        return one_page("model", {each.name: each.url for each in self._registry.defaults()}, parameters)
+        return parameters.page("model", {each.name: each.url for each in self._registry.defaults()})
 
     async def describe(self, request: Request, name: str, version: str | None = None) -> Response:
         """GET /models/{name}[/{version}|/all]; ``customized`` is for a single version only."""

@@ -129,6 +129,18 @@ class Parameters:
             raise BadRequest(f"{name}={value[:100]}: true or false is needed")
         return self.boolean(name)
 
+    def page(self, kind: str, urls: Mapping[str, str]) -> Response:
+        """A page of names and URLs of a kind ("model"): ``limit`` from ``next_page_token`` on (reference
+        5.5).
+        """
+        limit = self.integer("limit", _LONGEST_PAGE)
+        if limit is None or not 0 <= limit <= _LONGEST_PAGE:
+            limit = _LONGEST_PAGE
+        start = max(0, self.integer("next_page_token", 0) or 0)
+        page = [{f"{kind}Name": name, f"{kind}Url": url} for name, url in sorted(urls.items())]
+        token = {"nextPageToken": str(start + limit)} if start + limit <= len(page) else {}
+        return Response(pretty({**token, f"{kind}s": page[start : start + limit]}), media_type=JSON)
+
 
 async def read_json(request: Request) -> Any:
     """The body. Raises BadRequest, PayloadTooLarge."""
@@ -136,14 +148,3 @@ async def read_json(request: Request) -> Any:
         return json.loads(await read_parameters_body(request))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"The body is not valid JSON: {error}") from error
-
-
-def one_page(kind: str, urls: Mapping[str, str], parameters: Parameters) -> Response:
-    """A page of names and URLs of a kind ("model"): ``limit`` from ``next_page_token`` on (reference 5.5)."""
-    limit = parameters.integer("limit", _LONGEST_PAGE)
-    if limit is None or not 0 <= limit <= _LONGEST_PAGE:
-        limit = _LONGEST_PAGE
-    start = max(0, parameters.integer("next_page_token", 0) or 0)
-    page = [{f"{kind}Name": name, f"{kind}Url": url} for name, url in sorted(urls.items())]
-    token = {"nextPageToken": str(start + limit)} if start + limit <= len(page) else {}
-    return Response(pretty({**token, f"{kind}s": page[start : start + limit]}), media_type=JSON)

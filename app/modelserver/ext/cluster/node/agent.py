@@ -29,7 +29,7 @@ from modelserver.engine.telemetry.gpus import VISIBLE, Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import FrameReader, ProtocolError, encode
-from modelserver.engine.wire.marks import MARK, end_marked, end_orphans, new_mark
+from modelserver.engine.wire.marks import Mark, end_orphans
 from modelserver.engine.wire.messages import METRICS_CONFIG, Recalled
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import BadRequest
@@ -72,7 +72,7 @@ class Agent:
         self._tickets: asyncio.Queue[Invitation] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
         self._memory: Arena | None = None
-        self._mark = new_mark()
+        self._mark = Mark()
         self._outgoing: asyncio.StreamWriter
         self._received_at = time.monotonic()
         self._is_killed = False
@@ -197,7 +197,7 @@ class Agent:
             self._kill()
         code = await process.wait()
         for_memory = kills.claim() if code == -signal.SIGKILL and not self._is_killed else False
-        await asyncio.to_thread(end_marked, self._mark)
+        await asyncio.to_thread(self._mark.end)
         await asyncio.wait(forwarding, timeout=_LAST_WORDS)
         for task in (*forwarding, reporting):
             task.cancel()
@@ -252,7 +252,7 @@ class Agent:
                     *(str(other.fileno()), str(os.getpid())),
                     # `-m` searches the current directory first, so nobody else may be able to write to it.
                     cwd="/",
-                    env={**variables, MARK: self._mark},
+                    env={**variables, **self._mark.variables},
                     stdin=subprocess.DEVNULL,
                     stdout=outputs[0],
                     stderr=outputs[1],
