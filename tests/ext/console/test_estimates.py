@@ -52,18 +52,18 @@ def estimate_of(history: list[ArrivalInterval], then: Choice = NOW, factor: floa
 
 def test_the_cost_is_that_of_the_measured_batches() -> None:
     """Intervals with batches of several sizes tell fixed cost from cost per instance."""
-    cost, is_guess = cost_of(intervals([1, 2, 4, 3]))
+    cost, is_guess = cost_of(measured(intervals([1, 2, 4, 3])))
 
     assert (cost.fixed, cost.each, is_guess) == (pytest.approx(0.010), pytest.approx(0.002), False)
 
 
 def test_batches_of_one_size_leave_a_guess() -> None:
     """Half of their cost is taken as fixed, and the estimate says so; without batches there is none."""
-    cost, is_guess = cost_of(intervals([2, 2]))
+    cost, is_guess = cost_of(measured(intervals([2, 2])))
 
     assert (cost.fixed, cost.each, is_guess) == (pytest.approx(0.007), pytest.approx(0.0035), True)
     with pytest.raises(BadRequest, match="No batches"):
-        cost_of([interval(0.5, 3, 0, 0, 0.0)])
+        cost_of(measured([interval(0.5, 3, 0, 0, 0.0)]))
 
 
 def test_arrivals_are_those_that_were_measured() -> None:
@@ -83,26 +83,26 @@ def test_what_can_be_simulated_is_taken_whole() -> None:
     """Every interval, with and without requests."""
     history = [interval(1.0, 5000), interval(3.0, 0), interval(2.0, 3000)]
 
-    assert stretches(history, 8000) == [(1.0, 5000), (3.0, 0), (2.0, 3000)]
+    assert stretches(measured(history), 8000) == [(1.0, 5000), (3.0, 0), (2.0, 3000)]
 
 
 def test_more_is_taken_in_stretches_from_all_of_it() -> None:
     """Each as it was: quiet and busy hours have the same part in them as in the day."""
     history = [*[interval(900.0, 900)] * 40, interval(5000.0, 0), *[interval(1.0, 100)] * 3600]
-    result = stretches(history, 8000)
+    result = stretches(measured(history), 8000)
     busy = sum(arrived for seconds, arrived in result if arrived > 50 * seconds)
     quiet = sum(arrived for seconds, arrived in result if arrived < 2 * seconds)
 
     assert sum(arrived for _, arrived in result) == pytest.approx(396_000 / 50)
     assert quiet / busy == pytest.approx(0.1, abs=0.03)
     assert max(seconds for seconds, arrived in result if arrived) < 900.0
-    assert len(arrivals(stretches([interval(1.0, 4000)], 80), 100.0)[0]) == 8000
+    assert len(arrivals(stretches(measured([interval(1.0, 4000)]), 80), 100.0)[0]) == 8000
 
 
 def test_a_billion_requests_are_divided_as_quickly_as_few() -> None:
     """What is kept takes time, not what is left out; a pause within a kept stretch belongs to it."""
     history = [interval(1.0, 10**9 - 1), interval(7.0, 0), interval(1.0, 1)]
-    result = stretches(history, 80)
+    result = stretches(measured(history), 80)
 
     assert len(result) == 42
     assert sum(arrived for _, arrived in result) == pytest.approx(80)

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.pools.spec import PoolLimits
-from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval  # noqa: TC001 - read at run time
+from modelserver.engine.telemetry.arrivals import ArrivalHistory  # noqa: TC001 - read at run time
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
@@ -121,8 +121,8 @@ class Estimates:
 def estimate(wish: EstimateRequest, measured: ArrivalHistory) -> Estimate:
     """Simulates both choices; the same request always gives the same answer. Raises BadRequest."""
     history = measured.intervals
-    cost, is_guess = cost_of(history)
-    times, seconds = arrivals(stretches(history, _MOST_REQUESTS / wish.factor), wish.factor)
+    cost, is_guess = cost_of(measured)
+    times, seconds = arrivals(stretches(measured, _MOST_REQUESTS / wish.factor), wish.factor)
     if not times:
         raise BadRequest(f"No requests were measured to make an estimate of. {_SEND}")
     now, then = (
@@ -143,8 +143,9 @@ def estimate(wish: EstimateRequest, measured: ArrivalHistory) -> Estimate:
     )
 
 
-def cost_of(history: Sequence[ArrivalInterval]) -> tuple[Cost, bool]:
+def cost_of(measured: ArrivalHistory) -> tuple[Cost, bool]:
     """The cost of a batch, and whether it is a guess. Raises BadRequest if nothing was measured."""
+    history = measured.intervals
     points = [(each.instances / each.batches, each.worked / each.batches) for each in history if each.batches]
     points = [(size, seconds) for size, seconds in points if size > 0 and seconds > 0]
     if not points:
@@ -156,11 +157,12 @@ def cost_of(history: Sequence[ArrivalInterval]) -> tuple[Cost, bool]:
     return Cost("measured", seconds / 2, seconds / 2 / size), True
 
 
-def stretches(history: Sequence[ArrivalInterval], most: float) -> list[tuple[float, float]]:
+def stretches(measured: ArrivalHistory, most: float) -> list[tuple[float, float]]:
     """The seconds and requests of each interval, or if there were more than ``most``, of parts of some.
 
     All requests are divided into stretches of equally many; one of each group of stretches is taken, whole.
     """
+    history = measured.intervals
     total = math.fsum(each.arrived for each in history)
     every = math.ceil(total / most)
     if every <= 1:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from modelserver.ext.grpc.messages import message
 from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.parameters import Parameters
-from modelserver.surface.http.trace_context import trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -73,7 +72,7 @@ class ManagementService:
     async def _register(self, request: AnyMessage, call: GrpcCall) -> Response:
         # Unlike over REST, the call waits for workers only if the client requests it (reference 20).
         parameters = {**_positive_fields(request), "synchronous": request.synchronous}
-        return await self._api.register_by(Parameters(parameters, trace_context(call.head.headers)))
+        return await self._api.register_by(Parameters(parameters, call.head.headers))
 
     async def _scale(self, request: AnyMessage, _: GrpcCall) -> Response:
         version = request.model_version or None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from modelserver.ext.rollout.guard import LEAST, Cause, Evidence, Verdict, judge, next_step
 from modelserver.ext.rollout.latencies import Latencies, milliseconds
-from modelserver.surface.api.describe import moment
 
 if TYPE_CHECKING:
     from modelserver.engine.batching.request import Request
@@ -41,7 +41,7 @@ class Report:
             "base": self.base,
             "state": self.state,
             "reason": self.reason or None,
-            "since": moment(self.since),
+            "since": f"{datetime.fromtimestamp(self.since, timezone.utc):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z",
             **({} if progress is None else progress.describe()),
         }
 

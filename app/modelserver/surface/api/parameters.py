@@ -15,7 +15,7 @@ from modelserver.surface.http.content import read_parameters_body
 from modelserver.surface.http.trace_context import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from starlette.requests import Request
 
@@ -37,12 +37,12 @@ class Parameters:
     """Values by name, from the query or from a JSON body.
 
     ``warnings`` are about values that are not used as the client may expect; they are logged too. ``trace``
-    is the client's trace as headers.
+    is the client's trace, of the request's headers.
     """
 
-    def __init__(self, values: Mapping[str, Any], trace: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, values: Mapping[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._values = values
-        self.trace = trace
+        self.trace = trace_context(headers)
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Parameters:
         values: dict[str, Any] = {}
         for name, value in request.query_params.multi_items():
             values.setdefault(name, value)
-        return cls(values, trace_context(request.headers.raw))
+        return cls(values, request.headers.raw)
 
     @classmethod
     async def of_registration(cls, request: Request) -> Parameters:
@@ -79,7 +79,7 @@ class Parameters:
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
         values = {name: value for name, value in values.items() if value is not None}
-        return cls(values, trace_context(request.headers.raw))
+        return cls(values, request.headers.raw)
 
     def text(self, name: str) -> str | None:
         """The value as text; None if it is not given. Raises BadRequest for one that is too long."""
