@@ -47,8 +47,8 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.wire.frames": "encode FrameReader ProtocolError",
     "engine.wire.marks": "end_orphans Mark",
     "engine.wire.messages": (
-        "Answer FIELDS INSTANCE Load METRICS_CONFIG Ping Recalled Result Row SequenceHeaders "
-        "TENSORS ToServer ToWorker"
+        "Answer FIELDS INSTANCE Load METRICS_CONFIG Recalled Result Row SequenceHeaders TENSORS "
+        "ToServer ToWorker"
     ),
     "engine.workdir": "work_directory",
     "engine.worker.channel": "ServerChannel",
@@ -102,7 +102,7 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.http.content": "inflate MAX_PARAMETERS_BODY",
     "surface.http.cors": "Cors",
     "surface.http.exchange": "Exchange HotRoutes Target UNREAD with_header",
-    "surface.http.intake": "Intake IntakeFull MUCH",
+    "surface.http.intake": "Intake MUCH",
     "surface.http.outgoing": "Outgoing OutgoingFull",
     "surface.http.protocol": "HttpProtocol",
     "surface.http.trace_context": "NAMES",

@@ -77,12 +77,17 @@ class FrameChannel(asyncio.BaseProtocol):
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         """Queues one frame, dropped if the connection is lost; those of one loop turn share a write."""
         self._outgoing += encode(message, bodies, self._outgoing_arena)
-        if not bodies and self._arena is not None and isinstance(message, Ping):
+        if not bodies and isinstance(message, Ping):
             # Only idle workers are pinged.
-            self._arena.trim()
+            self._trim()
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
+
+    def _trim(self) -> None:
+        """Gives back memory that is kept for the next large frame."""
+        if self._arena is not None:
+            self._arena.trim()
 
     def _flush(self) -> None:
         self._flush_is_due = False

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.channel import FrameChannel
 from modelserver.engine.wire.arena import Arena
-from modelserver.engine.wire.messages import Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from modelserver.engine.pools.spec import OnLost, OnMessage
-    from modelserver.engine.wire.messages import ToWorker
 
 # One for the connections of all workers: what has been received is taken before anything else is read.
 _SMALL = memoryview(bytearray(1 << 18))
@@ -50,11 +46,9 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
         if not self.connected.done():
             self.connected.set_result(None)
 
-    def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
-        super().send(message, bodies)
-        if isinstance(message, Ping):
-            # Only idle workers are pinged.
-            self._reader.trim()
+    def _trim(self) -> None:
+        super()._trim()
+        self._reader.trim()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A worker that is killed, or its machine, does not close the connection in good order.

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modelserver.engine.offload.gradual import GradualCalls
+from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Http2Stream
 from modelserver.ext.grpc.statuses import StatusCode
-from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.outgoing import OutgoingFull
 from modelserver.surface.watching import message_framed
 
@@ -208,7 +208,7 @@ class GrpcCall(Http2Stream):
         self._count(inbox.held)
         if self._port.intake.is_over:
             self._drop()
-            raise CallRefused(StatusCode.UNAVAILABLE, IntakeFull(self._port.intake.limit).message)
+            raise CallRefused(StatusCode.UNAVAILABLE, self._port.intake.refusal().message)
         if not is_complete:
             self._acknowledge()
         if self._more is not None:
@@ -239,7 +239,7 @@ class GrpcCall(Http2Stream):
             # The size of the unpacked message is unknown.
             with intake.holding(largest):
                 return await unpacked(message, self.head.encoding, largest)
-        except IntakeFull as error:
+        except ServiceUnavailable as error:
             raise CallRefused(StatusCode.UNAVAILABLE, error.message) from error
 
     def _acknowledge(self) -> None:

@@ -46,13 +46,17 @@ class Intake:
         """Whether the connections hold more than they may."""
         return self.held > self.limit
 
+    def refusal(self) -> IntakeFull:
+        """The error for what is too much."""
+        return IntakeFull(self.limit)
+
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Counts ``size`` bytes while in the context. Raises IntakeFull."""
         self.add(size)
         try:
             if self.is_over:
-                raise IntakeFull(self.limit)
+                raise self.refusal()
             yield
         finally:
             self.add(-size)

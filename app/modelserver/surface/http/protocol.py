@@ -33,7 +33,6 @@ from modelserver.surface.http.head import (
     fault_of,
     invalid_message,
 )
-from modelserver.surface.http.intake import IntakeFull
 from modelserver.surface.http.sockets import is_reset
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ class HttpProtocol(asyncio.Protocol):
             if arrival.size > listener.max_body:
                 connection.close_gently()
         elif listener.intake.is_over:
-            connection.refuse(IntakeFull(listener.intake.limit), self.incoming)
+            connection.refuse(listener.intake.refusal(), self.incoming)
 
     def _check_chunk(self, data: bytes | memoryview) -> None:
         """Refuses a chunk that begins in this piece if its size is over the limit: nobody waits for it."""
