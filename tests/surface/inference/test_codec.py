@@ -42,10 +42,10 @@ def test_error_names_the_batch_where_the_protocol_does(
     failures: list[tuple[Any, ...]] = []
     exchange: Any = SimpleNamespace(
         target=SimpleNamespace(route=Route("m", protocol="v1")),
-        fail=lambda error, *, kserve, extra, batch_id: failures.append((error, kserve, extra, batch_id)),
+        fail=lambda error, *, form, extra, batch_id: failures.append((error, form, extra, batch_id)),
     )
     model: Any = SimpleNamespace(batches=batches)
     error = BadRequest("no")
     codec(RequestLimits(), ANY).fail(exchange, error, model, "b", b"x: y\r\n")
 
-    assert failures == [(error, True, b"x: y\r\n", batch)]
+    assert failures == [(error, "kserve", b"x: y\r\n", batch)]
