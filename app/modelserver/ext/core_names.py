@@ -25,8 +25,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.process": "describe_exit",
     "engine.pools.ranks": "member_spec Position RankGroup",
     "engine.pools.spec": (
-        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec "
-        "WorkerState"
+        "Node OnLost OnMessage PoolLimits Ports Process Ranks SequenceStatistics WorkerSpec WorkerState"
     ),
     "engine.pools.variables": "worker_variables",
     "engine.telemetry.access": "AccessLog",
