@@ -5,6 +5,7 @@ python -m docs.migrating > docs/migrating.md
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
+from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.models.settings.keys import KEYS
 from modelserver.run.cli import build_parser
@@ -405,9 +407,15 @@ def _endpoints() -> str:
     )
 
 
+def is_inference(path: str) -> bool:
+    """Whether predictions or workflows are requested at the path."""
+    return parse_route(path) is not None or re.fullmatch(WORKFLOW_PATHS, path) is not None
+
+
 def is_there(endpoint: Endpoint) -> bool:
     """Whether the app of that port has a route for the example."""
-    if endpoint.port == "inference" and endpoint.method == "POST" and parse_route(endpoint.example):
+    path = endpoint.example
+    if endpoint.port == "inference" and endpoint.method == "POST" and is_inference(path):
         return True
     settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
     services: Any = SimpleNamespace(
@@ -424,7 +432,7 @@ def is_there(endpoint: Endpoint) -> bool:
         "inference": lambda app, _: add_workflow_inference(app, nothing),
     }
     app = build_app({role}, services, [added[role]] if role in added else [])
-    scope = {"type": "http", "path": endpoint.example, "method": endpoint.method, "headers": []}
+    scope = {"type": "http", "path": path, "method": endpoint.method, "headers": []}
     return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 

@@ -39,7 +39,7 @@ _DEFECTS = {
         "tests/e2e/test_builtin_handlers.py::test_a_densenet_with_weights_of_old_names"
     ),
     "`base_handler` did not get tensors when clients sent numbers in JSON": (
-        "tests/e2e/test_builtin_handlers.py::test_numbers_for_base_handler"
+        "tests/e2e/test_builtin_handlers.py::test_base_handler_gets_numbers_as_tensors"
     ),
     "Detectors and subclasses of `ObjectDetector` (YOLO) got a list of pictures, not a tensor": (
         "tests/handlers/test_object_detector.py::test_subclasses_get_what_torchserve_hands_them"
@@ -62,18 +62,20 @@ _RUN = {
         f"{_EACH}::test_each_starts"
     ),
     "PyPI's `sagemaker-pytorch-inference`, which starts a server": (
-        "tests/e2e/test_sagemaker.py::test_the_toolkit_itself"
+        "tests/e2e/test_sagemaker.py::test_toolkit_starts_the_server"
     ),
     "TorchServe's own tests of handlers: 11 tests in 3 files; 3 other files download weights": (
         f"{_OWN}::test_their_tests_of_handlers_pass"
     ),
     "The names in the modules of torch-model-archiver": f"{_OWN}::test_the_archivers_names_are_there",
-    "transformers 5.23: a small random BERT that classifies": f"{_PUBLIC}::test_a_classifier_of_transformers",
+    "transformers 5.23: a small random BERT that classifies": (
+        f"{_PUBLIC}::test_transformers_classifier_is_served"
+    ),
     "transformers 5.23: a small random GPT-2, whose texts `hf_batch_streamer` streams": (
         f"{_PUBLIC}::test_texts_streamed_by_transformers"
     ),
     "ultralytics 8.4: a random YOLOv8 in a subclass of `ObjectDetector`": (
-        f"{_PUBLIC}::test_a_detector_of_ultralytics"
+        f"{_PUBLIC}::test_ultralytics_detector_is_served"
     ),
 }
 

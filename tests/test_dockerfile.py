@@ -102,8 +102,8 @@ def image_settings(home: Path, environment: dict[str, str] | None = None) -> Loa
 # Structure
 
 
-def test_the_stages() -> None:
-    """All are made of one slim image, and the last takes over what the others have finished."""
+def test_stages_share_one_slim_base() -> None:
+    """All stages have the same slim base image, and the last copies the results of the others."""
     images = [item.text for item in of("FROM")]
     taken = [item.text for item in of("COPY", _LAST) if "--from=" in item.text]
 
@@ -157,8 +157,8 @@ def test_the_lock_is_of_the_packages_that_are_needed() -> None:
 _EXTRAS = sorted(path.stem.removeprefix("image-") for path in (_ROOT / "scripts").glob("image-*.lock"))
 
 
-def test_the_locks_of_extras() -> None:
-    """Each has what the extra needs, with hashes, and no other version of a package than the others have."""
+def test_locks_of_extras_match_the_others() -> None:
+    """Each lock has the packages that the extra needs, with hashes, in the versions of the other locks."""
     project = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     versions = {(name, marker): version for name, all_ in locked().items() for version, marker, _ in all_}
 
@@ -186,8 +186,8 @@ def test_the_locks_of_extras() -> None:
         ("*", None),
     ],
 )
-def test_extras(extras: str, installed: str | None, tmp_path: Path) -> None:
-    """Those of the argument are installed by their locks; an unknown one fails the build."""
+def test_extras_are_installed_by_their_locks(extras: str, installed: str | None, tmp_path: Path) -> None:
+    """The extras in the argument are installed from their locks; an unknown one fails the build."""
     (command,) = [item.text for item in of("RUN", 1) if "MODELSERVER_EXTRAS" in item.text]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pip").write_text('#!/bin/sh\necho "$@"\n')

@@ -162,9 +162,9 @@ def test_the_server_does_not_import_the_library_of_grpc() -> None:
 
 
 def test_only_the_worker_side_imports_handlers() -> None:
-    """The server names them, and user code runs in workers only, here or on nodes; the package offers
-    ``Handler`` to it. Ray's helper is a process of its own, which ends with the server as workers do.
-    ``modelserver migrate`` reads the table of their names.
+    """User code runs only in workers, here or on nodes; the server only names handlers, and the package
+    offers ``Handler`` to users. Ray's helper is a separate process, which ends with the server as workers do.
+    ``modelserver migrate`` reads the table of names.
     """
     side = ("modelserver.engine.worker", "modelserver.ext.cluster.node", "modelserver.tools.doctor.worker")
     handlers = "modelserver_handlers"
@@ -175,7 +175,7 @@ def test_only_the_worker_side_imports_handlers() -> None:
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
-    """Files have no circle, imports for types included: each can be read with those below it only."""
+    """Imports have no cycle, imports for types included: each file can be read with only those below it."""
     left = {m.name: {name for name in m.imports() if name in _NAMES and name != m.name} for m in _MODULES}
     while ends := {
         name
@@ -349,8 +349,8 @@ def test_uvicorn_and_httptools_are_used_by_public_names() -> None:
     assert used == _PUBLIC_NAMES
 
 
-def test_the_commands_lead_to_functions() -> None:
-    """``modelserver`` and ``modelserver-archive`` can be loaded."""
+def test_commands_can_be_imported() -> None:
+    """``modelserver`` and ``modelserver-archive`` name functions that can be imported."""
     scripts = entry_points(group="console_scripts", name="modelserver")
     archive = entry_points(group="console_scripts", name="modelserver-archive")
 

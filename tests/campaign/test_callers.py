@@ -48,8 +48,8 @@ def test_the_answer_to_head_has_no_body() -> None:
     assert answer.body == b""
 
 
-def test_slope_of_readings() -> None:
-    """Bytes per second, by the line that fits best."""
+def test_slope_is_that_of_the_best_line() -> None:
+    """The slope is in bytes per second, by the line that fits best."""
     assert slope([(0.0, 10), (1.0, 30), (2.0, 50)]) == pytest.approx(20)
     assert slope([(0.0, 10)]) == 0
 

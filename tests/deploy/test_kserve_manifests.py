@@ -273,7 +273,7 @@ def test_a_lone_archive_is_called_as_the_service(tmp_path: Path, monkeypatch: py
 def test_a_services_arguments_batch_for_all_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KServe puts them behind the runtime's."""
+    """KServe appends the arguments of the service to the runtime's."""
     arguments = _SERVICES["torchserve"]["spec"]["predictor"]["model"]["args"]
     settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, *arguments, serviceEnvelope="").settings
 

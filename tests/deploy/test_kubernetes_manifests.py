@@ -116,7 +116,7 @@ def test_the_settings_are_a_config_map() -> None:
 
 
 def test_the_variant_for_openshift_fixes_no_user() -> None:
-    """It takes away what the Deployment says about users and groups, and nothing else."""
+    """It removes the users and groups of the Deployment, and nothing else."""
     (variant,) = resources(ROOT / "deploy" / "openshift" / "kustomization.yaml")
     (patch,) = variant["patches"]
     removed = [step["path"] for step in yaml.safe_load(patch["patch"]) if step["op"] == "remove"]
@@ -256,7 +256,7 @@ def test_probes_are_answered_without_a_token(probe: str) -> None:
 
 
 def test_only_readiness_depends_on_models() -> None:
-    """A pod whose worker is being replaced gets no requests, and is not killed for it."""
+    """A pod whose worker is being replaced gets no requests, but it is not restarted."""
     paths = {name: container(pod())[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
 
     assert paths == {"liveness": "/v2/health/live", "readiness": "/v2/health/ready"}

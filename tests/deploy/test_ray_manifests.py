@@ -135,7 +135,7 @@ def test_the_image_is_that_of_the_server_with_ray_in_it() -> None:
 
 
 def test_nobody_enters_the_cluster_without_its_token() -> None:
-    """KubeRay makes it, under the cluster's name; the server's pod presents it."""
+    """KubeRay creates the token, under the cluster's name; the server's pod presents it."""
     assert cluster()["authOptions"] == {"mode": "token"}
     for result in (node(), container(pod())):
         variables = {entry["name"]: entry for entry in result["env"]}

@@ -221,9 +221,10 @@ def traffic(seed: int, count: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_traffic(speaker: Speaker, seed: int) -> None:
-    """All protocols at once to two models: everybody gets the answers to its own rows, from its own model, in
-    its own order; who shares a call shares a batch id, and nobody else does (F22, F23, F24).
+def test_random_traffic_gets_its_own_answers(speaker: Speaker, seed: int) -> None:
+    """Clients of all protocols at once send to two models: each gets the answers to its own rows, from its
+    own model, in its own order. Rows of one call share a batch id with nobody outside their batch (F22, F23,
+    F24).
     """
     requests = traffic(seed, 120)
     with ThreadPoolExecutor(16) as pool:

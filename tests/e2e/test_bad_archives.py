@@ -122,8 +122,8 @@ def test_bad_archive_is_refused(server: Server, name: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize("tag", TAGS, ids=["python", "own"])
-def test_yaml_builds_nothing(server: Server, store: Path, tmp_path: Path, tag: str) -> None:
-    """Tags are refused by archive and line, and nothing of them is done (F60)."""
+def test_yaml_tags_are_refused(server: Server, store: Path, tmp_path: Path, tag: str) -> None:
+    """Tags are refused with the archive and the line, and no object is built (F60)."""
     touched = tmp_path / "touched"
     write_zip(store / "tag.mar", configured(f"say: {tag}\n".format(path=touched)))
     message = refusal(server, "tag.mar")

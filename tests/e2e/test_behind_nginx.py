@@ -78,11 +78,11 @@ def is_open(port: int) -> bool:
 
 
 @pytest.mark.parametrize(("processes", "how"), [(1, "by default"), (2, "without buffers")])
-def test_large_uploads_to_nowhere(
+def test_large_uploads_to_unknown_paths_are_refused(
     tmp_path: Path, start_server: StartServer, processes: int, how: str
 ) -> None:
-    """Large bodies for paths that do not read them get their 404 or 405 through nginx, and predictions of
-    others beside them are answered, though nginx takes out a server that fails once.
+    """Large bodies for paths that do not read them get 404 or 405 through nginx. Predictions beside them are
+    answered, although nginx takes out a server that fails once.
     """
     settings = {"frontend_processes": processes}
     servers = [start_server(**settings).registered("echo.mar") for _ in range(2)]

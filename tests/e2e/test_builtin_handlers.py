@@ -180,9 +180,9 @@ def test_texts_are_classified_and_explained(shared_server, register, tmp_path):
     assert single["importances"] == pytest.approx([1.5, 1.5, 2.0], abs=1e-5)
 
 
-def test_numbers_for_base_handler(shared_server, register):
-    """JSON numbers in each form that clients send become tensors, over /predictions and V1. Of an archive
-    without weights the registration, describe and one line of the log say so.
+def test_base_handler_gets_numbers_as_tensors(shared_server, register):
+    """JSON numbers in each form that clients send become tensors, over /predictions and V1. If an archive has
+    no weights, the registration, the description and a line of the log report it.
     """
     (warning,) = register("numbers", "base_handler", SUM, delay=1, workers=2)["warnings"]
     assert warning.startswith("The archive has no weights (--serialized-file)")

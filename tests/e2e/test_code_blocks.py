@@ -323,8 +323,8 @@ def test_what_handlers_do_besides(shared_server: Server) -> None:
     assert shared_server.metric("Lookup", ModelName=model) == 1.5
 
 
-def test_sequences(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
-    """The numbers of a sequence are added up, with the configuration of that section."""
+def test_sequence_adds_its_numbers_up(shared_server: Server, model_store: Path, tmp_path: Path) -> None:
+    """The handler adds the numbers of a sequence up, with the configuration of that section."""
     script, config = tmp_path / "summing.py", tmp_path / "model-config.yaml"
     script.write_text(BLOCKS[SEQUENCES[0]].text, "utf-8")
     config.write_text(BLOCKS[SEQUENCES[1]].text, "utf-8")
@@ -361,8 +361,8 @@ def test_archives_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_pictures_of_another_size() -> None:
-    """The handler of 160 x 160 pixels makes such tensors."""
+def test_picture_becomes_a_tensor_of_the_given_size() -> None:
+    """The handler of 160 x 160 pixels makes tensors of that size."""
     scope: dict[str, Any] = {"__name__": "small"}
     exec(BLOCKS[SMALL].text, scope)
 
@@ -471,8 +471,8 @@ def test_a_handler_with_torch_answers(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_the_client_of_grpc(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends a picture to a network of that name, and prints the classes."""
+def test_grpc_client_prints_classes(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends a picture to a network of that name, and prints the classes."""
     pytest.importorskip("tritonclient.grpc")
     clone.run(_REMOVED)
     query = (
@@ -525,9 +525,9 @@ def test_handlers_and_archives_are_checked(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_one_batcher_for_all_models(clone: Clone) -> None:
-    """A server that is started so has these settings for models that set nothing themselves; it restores no
-    snapshot here, nor does the next.
+def test_batcher_flags_apply_to_all_models(clone: Clone) -> None:
+    """A server that is started with these flags has the settings for models that set nothing themselves. It
+    restores no snapshot here, and neither does the next.
     """
     clone.run(f".venv/bin/modelserver --stop && rm -r logs/config\n{BLOCKS[BATCHER].text}")
     clone.run("curl -X POST 'localhost:8081/models?url=scale.mar&initial_workers=0'")

@@ -131,8 +131,10 @@ def test_refused_start(home, flags, line, message):
     assert not home.pid_file.exists()
 
 
-def test_management_off_loopback(home, detached):
-    """Management that others can reach asks for tokens; the start says where they are (F63)."""
+def test_management_off_loopback_needs_tokens(home, detached):
+    """If others can reach the management address, it requires tokens; the server prints at its start where
+    they are (F63).
+    """
     port = free_port()
     done, _ = detached(management_address=f"http://0.0.0.0:{port}")
     url = f"http://127.0.0.1:{port}/models"
@@ -168,7 +170,7 @@ def test_a_start_says_what_has_no_effect(home, detached):
     wait_until(lambda: STARTED in (home.path / "own.log").read_text(), "the start is in the log")
 
 
-def test_foreground_status(start_server):
+def test_foreground_exits_with_status_0_after_sigterm(start_server):
     """In the foreground the command ends with the server, with status 0 after SIGTERM."""
     server = start_server()
 
@@ -176,7 +178,7 @@ def test_foreground_status(start_server):
     assert server.stop() == 0
 
 
-def test_ctrl_c(start_server):
+def test_ctrl_c_drains_the_server(start_server):
     """Ctrl-C ends the server as gently as SIGTERM does."""
     server = start_server(load_models="echo.mar", default_workers_per_model=1)
     server.wait_ready("echo")
@@ -234,9 +236,9 @@ def test_the_start_says_where_things_are(home, detached):
 
 
 @pytest.mark.parametrize(("models", "code"), [("echo.mar", 0), ("echo.mar,missing_module.mar,absent.mar", 1)])
-def test_waiting_for_models(home, detached, models, code):
-    """--wait returns when all models have loaded, with a line for each; with 1 and the reason if one has
-    not. The server lives on in any case.
+def test_wait_returns_when_models_have_loaded(home, detached, models, code):
+    """--wait returns when all models have loaded, with a line for each; with status 1 and the reason if one
+    has not. The server keeps running in any case.
     """
     done, chosen = detached("--wait", load_models=models, default_workers_per_model=1)
 

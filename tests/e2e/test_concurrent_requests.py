@@ -118,8 +118,8 @@ def test_a_failing_call(server):
     assert server.predict("three", {"name": "b", "turns": 2}).text == "b1 b2 "
 
 
-def test_death_of_the_worker(server):
-    """All requests in the batch are broken off: none is begun a second time."""
+def test_requests_of_a_killed_worker_fail(server):
+    """All requests in the batch fail; none is sent to a worker a second time."""
     with ask(server, "a", 100_000) as first, ask(server, "b", 100_000) as second:
         for client in (first, second):
             client.head()
@@ -169,8 +169,8 @@ def test_nothing_is_left_behind(calls):
     assert calls.metric("modelserver_queue_requests", model_name="calls") == 0
 
 
-def test_one_way_at_a_time(register):
-    """Continuous batching and an asynchronous handler exclude each other: the registration says so."""
+def test_continuous_and_asynchronous_exclude_each_other(register):
+    """A registration with continuous batching and an asynchronous handler is refused with the reason."""
     answer = register("both", "meeting", "asyncCommunication: true", "continuousBatching: true")
 
     assert answer.status_code == 400
@@ -187,8 +187,8 @@ def test_one_way_at_a_time(register):
         ("Asynchronous handlers", "asyncCommunication: true"),
     ],
 )
-def test_the_handlers_of_the_guide(shared_server, tmp_path, section, line):
-    """docs/handlers.md: what these sections show counts down in parts, for several clients."""
+def test_handlers_of_the_guide_stream_to_several_clients(shared_server, tmp_path, section, line):
+    """docs/handlers.md: the handlers of these sections count down in parts, for several clients."""
     name = section.split()[0].lower()
     (tmp_path / "model-config.yaml").write_text(line + "\n")
     (tmp_path / "countdown.py").write_text(examples_under(section)[0])

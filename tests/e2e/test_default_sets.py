@@ -131,9 +131,9 @@ def test_the_start_says_whose_defaults_count(torchserve: Detached, modelserver: 
     assert "Defaults" not in modelserver.printed
 
 
-def test_tokens(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: every request of inference and management needs one, /ping too, and without it the status
-    is 400, not 401 (reference 16.2). Ours on loopback: none.
+def test_tokens_are_required_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """With TorchServe's defaults every inference and management request needs a token, /ping too, and without
+    it the status is 400, not 401 (reference 16.2). With modelserver's, on loopback, none does.
     """
     for side, path in (("inference", "/ping"), ("inference", "/predictions/echo"), ("management", "/models")):
         answer = torchserve.ask(side, "GET", path)
@@ -145,8 +145,10 @@ def test_tokens(torchserve: Detached, modelserver: Detached) -> None:
     assert not (modelserver.home.path / "key_file.json").exists()
 
 
-def test_model_api_control(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: registering and unregistering are 405, after the token; scaling is not (reference 16)."""
+def test_model_api_is_off_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """With TorchServe's defaults registering and unregistering are 405, if the token is right; scaling works
+    (reference 16).
+    """
     for method, path in (("POST", "/models?url=rows.mar"), ("DELETE", "/models/echo")):
         assert torchserve.ask("management", method, path).status_code == 400
         refused = torchserve.ask("management", method, path, "management")
@@ -186,8 +188,8 @@ def test_a_model_that_is_not_there(torchserve: Detached, modelserver: Detached) 
     assert version["message"] == "Model version: 9 does not exist for model: echo. There is: 1.0"
 
 
-def test_batch_policies(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: a batch waits for its window. Ours: adaptive."""
+def test_batch_policy_follows_the_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """With TorchServe's defaults a batch waits for its window; modelserver's default is adaptive."""
     policies = [
         server.ask("management", "GET", "/models/echo", scope).json()[0]["batching"]["policy"]
         for server, scope in ((torchserve, "management"), (modelserver, None))
@@ -203,8 +205,10 @@ def test_open_inference(torchserve: Detached, modelserver: Detached) -> None:
         assert modelserver.ask("inference", "GET", path).status_code == 200
 
 
-def test_workflows(torchserve: Detached, modelserver: Detached) -> None:
-    """TorchServe's: off, as at its archived head (reference 19). Ours: on."""
+def test_workflows_are_off_by_torchserves_defaults(torchserve: Detached, modelserver: Detached) -> None:
+    """With TorchServe's defaults workflows are off, as in its last version (reference 19); with modelserver's
+    they are on.
+    """
     refused = torchserve.ask("management", "POST", "/workflows?url=x.war", "management")
     assert (refused.status_code, refused.json()["message"]) == (400, "Registering new workflows is disabled.")
     refusal = torchserve.ask("inference", "POST", "/wfpredict/x", "inference")
@@ -213,10 +217,10 @@ def test_workflows(torchserve: Detached, modelserver: Detached) -> None:
     assert (missing.status_code, missing.json()["type"]) == (404, "WorkflowNotFoundException")
 
 
-def test_the_environment_beats_flags(tmp_path: Path, model_store: Path) -> None:
-    """TS_CONFIG_FILE names the file, which takes in one variable and lets others override file and flags
-    (reference 2.4, 3.1, 3.2). What is set so counts under TorchServe's defaults too; the text of metrics has
-    its commas then.
+def test_environment_overrides_flags(tmp_path: Path, model_store: Path) -> None:
+    """TS_CONFIG_FILE names the file, which contains one variable and lets others override file and flags
+    (reference 2.4, 3.1, 3.2). Such settings also override TorchServe's defaults; the text of metrics has
+    TorchServe's commas then.
     """
     variables = {
         "TS_COMPAT_DEFAULTS": "torchserve", "TS_ENABLE_MODEL_API": "false", "TS_METRICS_MODE": "prometheus",
@@ -274,9 +278,10 @@ def test_metrics_go_to_the_log(torchserve: Detached, modelserver: Detached) -> N
 
 
 @pytest.mark.slow
-def test_snapshots_of_torchserve(torchserve: Detached, model_store: Path) -> None:
-    """Written where TorchServe has them, in its form; a start without a named file takes the newest as its
-    configuration and leaves ``--models`` out; an archive that is gone keeps it from starting (reference 17).
+def test_snapshots_are_restored_as_torchserve_does(torchserve: Detached, model_store: Path) -> None:
+    """Snapshots are written where TorchServe has them, in its form. A start without a named file uses the
+    newest as its configuration and ignores ``--models``; without one of its archives the server does not
+    start (reference 17).
     """
     written = torchserve.snapshots()
     assert re.fullmatch(r"\d{17}-startup\.cfg", written[0].name)
@@ -313,9 +318,9 @@ def test_snapshots_of_torchserve(torchserve: Detached, model_store: Path) -> Non
 
 
 @pytest.mark.slow
-def test_snapshots_of_ours(modelserver: Detached, model_store: Path) -> None:
-    """A named file does not keep the last state away, ``--models`` are loaded too, and the start says what
-    came back, and what did not.
+def test_snapshots_are_restored_beside_a_named_file(modelserver: Detached, model_store: Path) -> None:
+    """With a named file the last state is restored too, ``--models`` are loaded too, and the server prints
+    which models were restored and which were not.
     """
     modelserver.stop()
     newest = modelserver.snapshots()[-1]

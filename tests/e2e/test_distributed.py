@@ -114,7 +114,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_ranks_compute_together(server: Server) -> None:
-    """A worker of three processes is one worker; each rank has its part in the answer of rank 0."""
+    """A worker of three processes is one worker; each rank has its part in the result of rank 0."""
     server.registered("three.mar")
     assert len(server.workers()) == 3
     assert len(server.describe("three")["workers"]) == 1
@@ -169,7 +169,7 @@ def test_rank_that_cannot_load_fails_the_registration(server: Server) -> None:
 
 @pytest.mark.slow  # imports torch twice
 def test_ranks_reduce_over_gloo(server: Server) -> None:
-    """torch.distributed finds its variables: two processes reduce over gloo."""
+    """torch.distributed finds its environment variables: two processes reduce over gloo."""
     server.registered("gloo.mar")
     answers = [server.predict("gloo", str(number).encode()).json() for number in (0, 1, 2.5)]
 

@@ -162,11 +162,11 @@ class Whole:
 
 
 @pytest.mark.slow
-def test_a_whole_model_in_a_handler_of_ones_own(
+def test_whole_model_is_refused_with_three_remedies(
     shared_server: Server, model_store: Path, tmp_path: Path
 ) -> None:
-    """``torch.save(model)``, which ``torch.load`` refuses since 2.6: the registration is told three ways out,
-    and the one that changes the handler works.
+    """``torch.load`` refuses files of ``torch.save(model)`` since 2.6: the error of the registration names
+    three remedies, and the one that changes the handler works.
     """
     torch.save(torch.nn.Linear(2, 1), tmp_path / "whole.pt")
     trusting = WHOLE_MODEL.replace('"cpu")', '"cpu", weights_only=False)')

@@ -26,8 +26,8 @@ def test_v1_answers_explanations(server):
     assert predicted["predictions"][0]["asked"] == ["False"]
 
 
-def test_explanations_route(server):
-    """``/explanations`` sets the header that handlers ask for."""
+def test_explanations_route_sets_the_header(server):
+    """``/explanations`` sets the header that handlers read."""
     answer = server.inference.post("/explanations/explains", json=5)
 
     assert answer.json()["asked"] == ["True"]

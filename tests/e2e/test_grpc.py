@@ -99,9 +99,9 @@ def occupied(server, inference, seconds):
 # Predictions
 
 
-def test_prediction(server, inference):
-    """The handler gets bytes under the names of the map, and no headers but their types; a version may be
-    named. A ping gets the text of REST's.
+def test_handler_gets_the_fields_of_a_call(server, inference):
+    """The handler gets bytes under the names of the map, and no headers except their types; the call may name
+    a version. A ping returns REST's text.
     """
     for version in ("", "1.0"):
         answer = inference.Predictions(predict("echo", version, data=b"\xff\x00"))
@@ -116,9 +116,9 @@ def test_prediction(server, inference):
     server.unregister("saw")
 
 
-def test_refusals(server, inference, management):
-    """What does not exist is INTERNAL, with TorchServe's texts and what there is; a model without workers is
-    UNAVAILABLE.
+def test_unknown_models_and_versions_are_internal(server, inference, management):
+    """An unknown model or version is INTERNAL, with TorchServe's texts and the known ones; a model without
+    workers is UNAVAILABLE.
     """
     code, text = ending(lambda: inference.Predictions(predict("no")))
     first, second = text.splitlines()
@@ -181,8 +181,10 @@ def test_a_failure_can_be_followed(server, inference):
     ],
     ids=["no model", "no name", "no worker", "V2", "management"],
 )
-def test_the_id_of_a_refusal(server, management, side, service, method, query):
-    """It is in the trailing metadata and in the log of access; who sent none is told the one that it got."""
+def test_refused_call_has_its_id_in_trailers_and_log(server, management, side, service, method, query):
+    """The request id is in the trailing metadata and in the access log, also an id that the server
+    generated.
+    """
     management.RegisterModel(manage("RegisterModel", url="echo.mar", model_name="refusing"))
     named = f"refused-{uuid.uuid4()}"
     with channel(server, side) as to:
@@ -198,8 +200,8 @@ def test_the_id_of_a_refusal(server, management, side, service, method, query):
         wait_until(lambda line=line: re.search(line, server.home.log("access_log.log")), "the call is logged")
 
 
-def test_full_queue(server, inference):
-    """A full queue is UNAVAILABLE, on which clients retry."""
+def test_full_queue_is_unavailable(server, inference):
+    """If the queue is full, the status is UNAVAILABLE, with which clients retry."""
     first = occupied(server, inference, 0.6)
     waiting = [sleeping(inference, 0) for _ in range(2)]
     server.wait_pending("obey", 2)
@@ -230,13 +232,13 @@ def test_who_does_not_wait_leaves_the_queue(server, inference, how):
     running.result()
 
 
-def test_wrong_bytes(server, inference):
-    """A message that is none, and a name that is no text, are the client's fault (F11)."""
+def test_malformed_messages_are_refused(server, inference):
+    """A malformed message, and a name that is not text, are client errors (F11)."""
     assert ending(lambda: inference.Predictions(b"\xff\xff\xff"))[0] == "INVALID_ARGUMENT"
     assert ending(lambda: inference.Predictions(b"\x0a\x02\xff\xfe"))[0] == "INVALID_ARGUMENT"
 
 
-def test_too_large(inference):
+def test_message_above_limit_is_resource_exhausted(inference):
     """A message above max_request_size is RESOURCE_EXHAUSTED; one below it is served (F11)."""
     call = lambda size: inference.Predictions(predict("echo", data=b"x" * size))  # noqa: E731
 
@@ -284,8 +286,8 @@ def asking(model, *orders, sequence=None):
         yield query
 
 
-def test_conversation(inference):
-    """The requests of a stream are steps of the sequence that they name, and answers name it too; a sequence
+def test_stream_continues_sequences(inference):
+    """Requests of a stream are steps of the sequence that they name, and responses name it too. A sequence
     without a name gets one.
     """
     steps = [{"add": 1}, {"add": 2}, {"add": 3}]
@@ -299,8 +301,8 @@ def test_conversation(inference):
     assert json.loads(answer.prediction)["id"] == answer.sequence_id
 
 
-def test_failures_in_a_conversation(inference):
-    """A failure is an answer with a status, and the next request is served."""
+def test_stream_continues_after_a_failure(inference):
+    """A failure is a response with a status, and the next request is served."""
     orders = [{"raise": True}, {"add": 5}]
     failed, served = inference.StreamPredictions2(asking("summing", *orders, sequence="unlucky"))
     assert failed.status.code == grpc.StatusCode.UNAVAILABLE.value[0]
@@ -318,7 +320,7 @@ def test_failures_in_a_conversation(inference):
 # Management
 
 
-def test_managing_a_model(management):
+def test_model_is_managed_with_rests_texts(management):
     """A model is registered, described, scaled, listed and unregistered, with REST's texts."""
     answer = management.RegisterModel(
         manage("RegisterModel", url="echo.mar", model_name="m", initial_workers=1, synchronous=True)
@@ -337,8 +339,8 @@ def test_managing_a_model(management):
     assert gone.msg == 'Model "m" unregistered'
 
 
-def test_registering_without_waiting(server, management):
-    """Other than over REST nobody waits for workers unless asked to."""
+def test_registration_does_not_wait_by_default(server, management):
+    """Unlike over REST, a registration waits for workers only if the call asks for it."""
     query = manage("RegisterModel", url="echo.mar", model_name="soon", initial_workers=1)
 
     assert management.RegisterModel(query).msg == "Processing worker updates..."
@@ -399,8 +401,8 @@ def test_list(server, management):
         ),
     ],
 )
-def test_management_errors(management, method, fields, code, text):
-    """Each has its code, and TorchServe's class on the second line; allowed_urls is enforced."""
+def test_management_errors_have_codes(management, method, fields, code, text):
+    """Each error has its code, and TorchServe's class on the second line; allowed_urls is enforced."""
     outcome, details = ending(lambda: getattr(management, method)(manage(method, **fields)))
 
     assert outcome == code
@@ -456,8 +458,8 @@ def test_workers_that_do_not_start(management):
 
 
 @pytest.mark.parametrize("side", ["inference", "management"])
-def test_health(server, side):
-    """The server and each model have their state; what nobody knows is NOT_FOUND."""
+def test_health_reports_server_and_models(server, side):
+    """The health service reports the server and each model; an unknown one is NOT_FOUND."""
     check = message("grpc.health.v1.HealthCheckRequest")
     with channel(server, side) as to:
         health = stub(to, "grpc.health.v1.Health")
@@ -466,8 +468,10 @@ def test_health(server, side):
         assert ending(lambda: health.Check(check(service="no")))[0] == "NOT_FOUND"
 
 
-def test_watching(server):
-    """Who watches a model is told of each change: unknown, there without a worker, served, gone again."""
+def test_health_watch_reports_each_change(server):
+    """A client that watches a model receives each change: unknown, without a worker, serving,
+    unregistered.
+    """
     with channel(server, "inference") as to:
         watched = stub(to, "grpc.health.v1.Health").Watch(
             message("grpc.health.v1.HealthCheckRequest")(service="watched")
@@ -484,8 +488,10 @@ def test_watching(server):
         watched.cancel()
 
 
-def test_reflection(server):
-    """Clients can ask for all services and their messages, without the protos, by both versions of it."""
+def test_reflection_lists_services_and_messages(server):
+    """Clients can list all services and their messages without the protos, with both versions of
+    reflection.
+    """
     with channel(server, "inference") as to:
         outcome = ProtoReflectionDescriptorDatabase(to)
         assert set(outcome.get_services()) == SERVICES
@@ -501,8 +507,8 @@ def test_reflection(server):
         )
 
 
-def test_traces(server, inference):
-    """A call is a line in the access log, with its code, and counts like an answer over HTTP."""
+def test_calls_are_logged_and_counted(server, inference):
+    """A call has a line with its code in the access log, and counts like a response over HTTP."""
     good, bad = server.metric("Requests2XX"), server.metric("Requests4XX")
     inference.Predictions(predict("echo", data=b"x"))
     ending(lambda: inference.Predictions(order("predict_error", text="x", code=404)))
@@ -519,8 +525,10 @@ def test_traces(server, inference):
 # Servers of their own
 
 
-def test_stopping(tmp_path, model_store):
-    """A server that stops answers what it has, ends streams that only wait, and takes no more (F49)."""
+def test_stopping_server_finishes_accepted_calls(tmp_path, model_store):
+    """A server that stops finishes accepted calls, ends streams that only wait, and refuses new
+    calls (F49).
+    """
     with serving(grpc_server(tmp_path, model_store)) as server, channel(server, "inference") as to:
         server.registered("obey.mar")
         inference = stub(to, f"{INFERENCE}InferenceAPIsService")

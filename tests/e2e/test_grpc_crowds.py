@@ -49,7 +49,7 @@ def whole_log(server: Server) -> str:
     return log if log.count(METHOD) >= CALLS else ""
 
 
-def test_thousands_of_predictions_at_once(tmp_path: Path, model_store: Path) -> None:
+def test_thousands_of_calls_get_their_own_answers(tmp_path: Path, model_store: Path) -> None:
     """Over a few connections, each call gets its own answer or its own error, and each is counted and logged
     once; none is refused or cancelled.
     """

@@ -92,8 +92,8 @@ def infer(service, model="mirror", timeout=PATIENCE, **fields):
 # Triton's client
 
 
-def test_health_and_metadata(client):
-    """Server and models say what they are; inputs and outputs are those of the signature."""
+def test_health_and_metadata_describe_server_and_models(client):
+    """Metadata describes the server and the models, with the inputs and outputs of the signature."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("mirror")
@@ -118,8 +118,8 @@ def test_raw_tensors_come_back_raw(client):
         assert response.id == "seven"
 
 
-def test_parameters_of_the_handler(client):
-    """What a handler says beside its outputs are parameters of the response, each of its own type."""
+def test_handler_sets_parameters_of_the_response(client):
+    """Parameters that a handler sets are in the response, each with its own type."""
     reply = {"text": "ü", "whole": -3, "truth": True}
     answer = client.infer("mirror", [tensor("x", [1.0])], parameters=reply).get_response()
     got = {
@@ -129,8 +129,10 @@ def test_parameters_of_the_handler(client):
     assert got == reply
 
 
-def test_several_inputs_and_wishes(client):
-    """Several inputs are several outputs here; who asks for some gets those, in that order."""
+def test_requested_outputs_are_returned_in_order(client):
+    """Several inputs are several outputs here. If a request names outputs, the response has these in this
+    order.
+    """
     inputs = [tensor("a", [[1, 2]]), tensor("b", [[0.5]])]
 
     answer = client.infer("mirror", inputs, outputs=[triton.InferRequestedOutput("b")])
@@ -156,7 +158,7 @@ def test_stream(client):
     assert [result.get_response().id for result, error in outcome if not error] == list("012356789")
 
 
-def test_repository(server, client):
+def test_repository_lists_loads_and_unloads(server, client):
     """Models of the store are listed, loaded and unloaded by name."""
     index = {each.name: each.state for each in client.get_model_repository_index().models}
     assert index["mirror"] == "READY"
@@ -242,8 +244,8 @@ def test_request_that_cannot_be_served_gets_its_code(service, model, fields, cod
     assert details.startswith(text)
 
 
-def test_unknown(service):
-    """Unknown models and versions are NOT_FOUND, also where readiness is asked; an empty name too."""
+def test_unknown_models_and_versions_are_not_found(service):
+    """Unknown models and versions are NOT_FOUND, also in calls for readiness; an empty name too."""
     named = lambda **fields: oip("ModelReadyRequest", **fields)  # noqa: E731
     for call in (
         lambda: infer(service, "no", inputs=[floats((1, 2))]),
@@ -266,8 +268,8 @@ def orders(do, **fields):
     return [text(json.dumps({"do": do, **fields}).encode())]
 
 
-def test_failures(service):
-    """A handler's exception is INTERNAL, its own codes are kept."""
+def test_failing_handler_is_internal(service):
+    """A handler's exception is INTERNAL; codes that a handler sets are sent."""
     code, outcome = ending(lambda: infer(service, "obey", inputs=orders("raise")))
     assert code == "INTERNAL"
     assert outcome.startswith("ValueError : as it was told (obey.py, line ")
@@ -280,8 +282,8 @@ def test_failures(service):
     assert re.fullmatch(r"not here \[request [0-9a-f-]{36}\]", part.error_message)
 
 
-def test_not_ready(server, service):
-    """A model without workers is known and not ready; asked for predictions it is UNAVAILABLE."""
+def test_model_without_workers_is_not_ready(server, service):
+    """A model without workers is known but not ready; predictions are UNAVAILABLE."""
     server.management.post("/models", params={"url": "echo.mar", "model_name": "idle", "initial_workers": 0})
 
     assert not service.ModelReady(oip("ModelReadyRequest", name="idle")).ready

@@ -25,8 +25,8 @@ def test_announced_length(port, path):
     assert b"connection: close" in answer
 
 
-def test_chunks(port):
-    """A chunked body is refused once it is over the limit, and no sooner (F5)."""
+def test_chunked_body_above_limit_is_refused(port):
+    """A chunked body is refused as soon as it exceeds the limit, and not before (F5)."""
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     answer = converse(port, head(ECHO, "Transfer-Encoding: chunked"), *[chunk] * 101)
     fine = converse(port, head(ECHO, "Transfer-Encoding: chunked", "Connection: close"), chunk, b"0\r\n\r\n")
@@ -36,8 +36,8 @@ def test_chunks(port):
     assert fine.endswith(b"x" * 0x10000)
 
 
-def test_continue(port):
-    """A client that asks first is told to go on, or that the body is too large (reference 6.7)."""
+def test_expect_continue_gets_100_or_413(port):
+    """The response to ``Expect: 100-continue`` is 100, or 413 if the body is too large (reference 6.7)."""
     with connect(port) as connection:
         connection.sendall(head(ECHO, "Content-Length: 5", "Expect: 100-continue", "Connection: close"))
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -62,8 +62,8 @@ def test_continue(port):
     ],
     ids=["words", "TLS", "no target", "version", "zeros", "bytes in the path", "CONNECT", "half an address"],
 )
-def test_garbage(port, garbage):
-    """What is no HTTP is answered 400 in JSON, and the connection closed."""
+def test_invalid_http_gets_400_and_a_closed_connection(port, garbage):
+    """A request that is not HTTP gets 400 in JSON, and the connection is closed."""
     answer = converse(port, garbage)
 
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -75,7 +75,7 @@ def test_garbage(port, garbage):
     [["X-Long: " + "x" * 70_000], [f"X-{n}: {n}" for n in range(8000)]],
     ids=["one long header", "many headers"],
 )
-def test_headers_too_large(port, lines):
+def test_headers_above_limit_get_431(port, lines):
     """Headers over 64 KiB are refused with 431 (F14)."""
     answer = converse(port, head(ECHO, *lines))
 
@@ -83,8 +83,8 @@ def test_headers_too_large(port, lines):
     assert b'"code": 431' in answer
 
 
-def test_pipelining_of_both_kinds(port):
-    """Hot routes and others mix on one connection."""
+def test_pipelined_requests_mix_both_kinds_of_routes(port):
+    """One connection can mix hot routes and others."""
     ping = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
     answer = converse(
         port,

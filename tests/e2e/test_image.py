@@ -277,8 +277,10 @@ def test_another_build_of_torch_than_asked_for_fails(engine: Engine) -> None:
     assert "TORCH_INDEX: file:///simple/cu128 has no torch for cu128" in done.stdout + done.stderr
 
 
-def test_extras(engine: Engine) -> None:
-    """They are installed beside all others, which `pip check` finds no fault with; an unknown one fails."""
+def test_extras_are_installed(engine: Engine) -> None:
+    """Extras are compatible with all other packages, as `pip check` shows; an unknown extra fails
+    the build.
+    """
     folder, tag = Path(engine.command[2]).parent, f"{IMAGE}-extras"
     build(engine, folder, "cpu", "--target=server", "--build-arg=MODELSERVER_EXTRAS=tls,otel", "--tag", tag)
     imports = "import cryptography, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk"
@@ -300,8 +302,8 @@ def test_extras(engine: Engine) -> None:
         (["torchserve", "--version"], f"modelserver Version is {__version__}"),
     ],
 )
-def test_commands(engine: Engine, command: list[str], output: str) -> None:
-    """Of modelserver, of the system and of TorchServe; the exit status is theirs."""
+def test_commands_run_with_their_exit_status(engine: Engine, command: list[str], output: str) -> None:
+    """Commands of modelserver, of the system and of TorchServe run; the container has their exit status."""
     done = engine.run("run", "--rm", *Container.OPTIONS, IMAGE, *command, check=False)
 
     assert output in done.stdout
@@ -362,8 +364,8 @@ def test_it_can_be_stopped_while_it_starts(engine: Engine, store: list[str]) -> 
     assert started.ended() in {0, 143}
 
 
-def test_any_user_of_group_0(engine: Engine, store: list[str]) -> None:
-    """As on OpenShift: it can write its snapshots at home."""
+def test_any_user_of_group_0_can_write(engine: Engine, store: list[str]) -> None:
+    """As on OpenShift, such a user can write snapshots."""
     started = Container(engine, "--user", "12345:0", *store, IMAGE).ready()
 
     assert started.python("import os; print(os.getuid(), os.listdir('logs'))") == "12345 ['config']"
@@ -410,8 +412,10 @@ def test_what_was_unregistered_stays_away(engine: Engine, store: list[str]) -> N
     engine.run("rm", "--force", "--time", 0, second.id)
 
 
-def test_the_repositorys_own_configuration(engine: Engine, store: list[str]) -> None:
-    """Mounted over the image's, it changes nothing, as all its lines are comments."""
+def test_mounted_configuration_of_comments_changes_nothing(engine: Engine, store: list[str]) -> None:
+    """The repository's config.properties changes nothing when it is mounted, as all its lines are
+    comments.
+    """
     mounted = f"--volume={ROOT}/config.properties:/home/model-server/config.properties:ro"
     started = Container(engine, mounted, *store, IMAGE).ready()
 

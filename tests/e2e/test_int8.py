@@ -66,8 +66,10 @@ def right_answers(server: Server, name: str) -> float:
     return float((torch.tensor(answers).argmax(1) == sample.labels).float().mean())
 
 
-def test_a_network_in_int8(server: Server, folder: Path) -> None:
-    """Two workers compute in int8 with one file of weights, read the digits, and describe says so."""
+def test_workers_share_int8_weights(server: Server, folder: Path) -> None:
+    """Two workers compute in int8 with one file of weights and recognise the digits; the description has the
+    precision.
+    """
     answer = server.register("digits.mar", synchronous="true", initial_workers=2, batch_size=8)
     described = server.describe("digits")
     files = list((folder / "cache" / "weights").glob("*.pt"))

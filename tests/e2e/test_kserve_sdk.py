@@ -62,8 +62,8 @@ def document(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -> Ite
         yield json.loads(done.stdout)
 
 
-def test_v1(document: dict[str, Any]) -> None:
-    """Health, predictions with their batch, explanations, and errors in words."""
+def test_sdk_speaks_v1(document: dict[str, Any]) -> None:
+    """The SDK reads health, predictions with their batch, explanations, and error messages."""
     reply = document["v1"]
 
     assert (reply["live"], reply["ready"], reply["unready"]) == (True, True, False)
@@ -80,8 +80,8 @@ def answers() -> list[dict[str, Any]]:
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
 
 
-def test_v2(document: dict[str, Any]) -> None:
-    """Health, tensors in binary and in JSON, none at all, and errors in words."""
+def test_sdk_speaks_v2(document: dict[str, Any]) -> None:
+    """The SDK reads health, tensors in binary and in JSON, an empty tensor, and error messages."""
     reply = document["v2"]
 
     assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False, False])
@@ -91,8 +91,10 @@ def test_v2(document: dict[str, Any]) -> None:
     assert reply["wrong"].startswith("400 input 'x': its shape needs 36 bytes, its data has 16")
 
 
-def test_v2_over_grpc(document: dict[str, Any]) -> None:
-    """Health, tensors raw and typed; requests of different sizes share a batch; errors have their codes."""
+def test_sdk_speaks_v2_over_grpc(document: dict[str, Any]) -> None:
+    """The SDK reads health, and raw and typed tensors; requests of different sizes share a batch; errors have
+    their codes.
+    """
     reply = document["grpc"]
 
     assert (reply["live"], reply["ready"], reply["models"]) == (True, True, [True, False])

@@ -54,8 +54,8 @@ def test_each_gets_its_own(shared_server, pool):
     assert arenas(shared_server.pid) == (0, False)
 
 
-def test_sizes_around_the_threshold(shared_server):
-    """Whichever way a body takes, it comes back as it was."""
+def test_bodies_around_the_threshold_arrive_unchanged(shared_server):
+    """A body arrives unchanged, through the socket or shared memory."""
     shared_server.registered("echo.mar", model_name="mixed")
 
     for size in (16, 131_056, 131_072, 131_088, 200_000, 1 << 20):

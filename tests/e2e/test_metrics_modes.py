@@ -104,8 +104,8 @@ def test_log_mode(tmp_path: Path, store: Path, listed: dict[str, object]) -> Non
     ), model_lines[0]
 
 
-def test_legacy_mode(tmp_path: Path, store: Path) -> None:
-    """In legacy mode the three counters of old are shown, and all others are lines of the logs."""
+def test_legacy_mode_shows_three_counters(tmp_path: Path, store: Path) -> None:
+    """In legacy mode the metrics address has the three old counters, and all others are lines of the logs."""
     home = Home(tmp_path / "home")
     (tmp_path / "plain.py").write_text("def handle(data, context):\n    return data and ['x'] * len(data)\n")
     build_archive(ArchiveConfig("plain", str(tmp_path / "plain.py"), "1.0", export_path=store))

@@ -66,7 +66,7 @@ def scraped(server: Server) -> dict[str, list[Any]]:
     return result
 
 
-def test_scrape(server: Server) -> None:
+def test_prometheus_parses_the_metrics(server: Server) -> None:
     """Prometheus' own parser reads every line; names, kinds and labels are TorchServe's, in their order."""
     wait_until(lambda: "CPUUtilization{" in server.metrics.get("/metrics").text, "the host was read")
     answer = server.metrics.get("/metrics")
@@ -128,8 +128,8 @@ def test_unknown_names_make_no_series(server: Server) -> None:
     assert after == before
 
 
-def test_access_lines(server: Server) -> None:
-    """Each answer has one line, whatever its request holds, and no line has a payload or a header (F13)."""
+def test_access_log_has_a_line_per_response(server: Server) -> None:
+    """Each response has one line, for any request, and no line has a payload or a header (F13)."""
     hostile = [
         "/predictions/echo?a=%0d%0a2024-01-01T00:00:00,000%20-%20forged",
         "/predictions/no%0Asuch%0Dmodel",
@@ -161,8 +161,8 @@ def lines_of(server: Server, name: str) -> list[str]:
     return (server.home.path / "logs" / name).read_text().splitlines()
 
 
-def test_server_lines(server: Server) -> None:
-    """Every line of ts_log has its form, or is the indented rest of one."""
+def test_lines_of_ts_log_have_its_form(server: Server) -> None:
+    """Every line of ts_log has its form, or is indented and belongs to the line above."""
     lines = lines_of(server, "ts_log.log")
 
     assert [line for line in lines if not RECORD.fullmatch(line) and not line.startswith("    ")] == []

@@ -179,16 +179,16 @@ def check(port, path, sent, *, head=False):
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("method", METHODS)
-def test_methods(ports, method):
-    """Every route answers every method, what it does not know with JSON (F1, F16)."""
+def test_unknown_methods_are_refused(ports, method):
+    """Every route responds to every method; the response to an unknown one is JSON (F1, F16)."""
     for port, path in ROUTES:
         check(ports[port], path, request(method, path), head=method == "HEAD")
 
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("number", range(len(BODIES)))
-def test_bodies(ports, number):
-    """Every route takes or refuses bodies and headers that mean nothing to it (F1 to F4, F6 to F8)."""
+def test_odd_bodies_are_accepted_or_refused(ports, number):
+    """Every route accepts or refuses bodies and headers that have no meaning for it (F1 to F4, F6 to F8)."""
     lines, body = BODIES[number]
     for port, path in ROUTES:
         for method in ("POST", "PUT"):
@@ -197,8 +197,8 @@ def test_bodies(ports, number):
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("number", range(len(QUERIES)))
-def test_queries(ports, number):
-    """Every route takes or refuses parameters that are absurd, endless or repeated (F14)."""
+def test_odd_parameters_are_accepted_or_refused(ports, number):
+    """Every route accepts or refuses parameters that are absurd, very long or repeated (F14)."""
     for port, path in ROUTES:
         for method in ("GET", "POST", "PUT"):
             check(ports[port], path, request(method, f"{path}?{QUERIES[number]}"))
@@ -206,8 +206,8 @@ def test_queries(ports, number):
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("port", ["inference", "management", "metrics"])
-def test_paths(ports, port):
-    """Dots, slashes, zeros and line ends in disguise, and endless paths, lead nowhere (F12, F13)."""
+def test_odd_paths_are_not_found(ports, port):
+    """Encoded dots, slashes, zeros and line ends, and very long paths, are not found (F12, F13)."""
     for path in PATHS:
         for method in ("GET", "POST", "PUT", "DELETE"):
             assert check(ports[port], "", request(method, path)) >= 400
@@ -215,15 +215,15 @@ def test_paths(ports, port):
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("number", range(len(NO_HTTP)))
-def test_no_http(ports, number):
-    """What breaks the rules of HTTP is a 400 on every route (F5, F16)."""
+def test_invalid_http_gets_400_on_every_route(ports, number):
+    """Invalid HTTP is a 400 on every route (F5, F16)."""
     for port, path in ROUTES:
         sent = NO_HTTP[number].format(method="POST", path=path).encode()
         assert check(ports[port], "", sent) == 400
 
 
 @pytest.mark.usefixtures("log")
-def test_older_http(ports):
+def test_http_1_0_is_served(ports):
     """HTTP/1.0 is served, with or without a host."""
     for port, path in ROUTES:
         for sent in (f"GET {path} HTTP/1.0\r\n\r\n", f"GET {path} HTTP/1.0\r\nHost: x\r\n\r\n"):

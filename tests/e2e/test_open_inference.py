@@ -157,8 +157,10 @@ def test_content_type_of_request_does_not_matter(server: Server, content_type: s
     assert response.json()["outputs"][0]["data"] == [4.0]
 
 
-def test_several_inputs(client: Any) -> None:
-    """Binary and JSON inputs mixed; each output in the form that is asked for it, in the order asked for."""
+def test_outputs_have_the_requested_order_and_form(client: Any) -> None:
+    """A request mixes binary and JSON inputs; the outputs have the requested order, and each its requested
+    form.
+    """
     x = triton.InferInput("x", [2, 2], "FP32")
     x.set_data_from_numpy(numpy.array([[1, 2], [3, 4]], "f4"))
     y = triton.InferInput("y", [2], "INT64")
@@ -183,8 +185,8 @@ def test_compressed_bodies(client: Any, algorithm: str) -> None:
     assert result.as_numpy("output_0").sum() == 1000
 
 
-def test_one_version(server: Server) -> None:
-    """A version may be named; one that is not there is told so."""
+def test_named_version_is_used(server: Server) -> None:
+    """A request may name a version; an unknown version is an error."""
     path = "/v2/models/mirror/versions/{}/infer"
     body = {"inputs": [numbers(1)]}
 
@@ -194,8 +196,8 @@ def test_one_version(server: Server) -> None:
     assert "9" in missing.json()["error"]
 
 
-def test_raw_bodies(server: Server) -> None:
-    """With a header length of 0 the body is the one input, and the answer is binary."""
+def test_raw_body_is_the_one_input(server: Server) -> None:
+    """With a header length of 0 the body is the one input, and the response is binary."""
     answer = server.inference.post(
         "/v2/models/sized/infer", content=png(4, 3), headers={"Inference-Header-Content-Length": "0"}
     )
@@ -214,8 +216,8 @@ def png(width: int, height: int) -> bytes:
     return content.getvalue()
 
 
-def test_pictures(client: Any, server: Server) -> None:
-    """Each BYTES element is a row, as the body of a prediction would be; base64 text is one too."""
+def test_bytes_elements_become_rows(client: Any, server: Server) -> None:
+    """Each BYTES element is a row, like the body of a prediction; base64 text is one too."""
     pictures = numpy.array([png(4, 3), png(5, 2)], dtype=object)
     x = triton.InferInput("image", [2], "BYTES")
     x.set_data_from_numpy(pictures)
@@ -333,8 +335,10 @@ def test_rows_that_cannot_be_joined_get_500(server: Server) -> None:
     assert empty.json()["error"] == "the inputs have no rows, but model 'tell' returned some"
 
 
-def test_a_failing_row(server: Server) -> None:
-    """A handler's fault is 500 and says which row; the others of its batch are answered (F18)."""
+def test_failing_row_does_not_fail_others(server: Server) -> None:
+    """If a handler fails on a row, the response is a 500 that names the row; other requests of its batch
+    succeed (F18).
+    """
     mixed, good = together(
         lambda: infer(server, "gather", strings("a", "raise")), lambda: infer(server, "gather", strings("b"))
     )
@@ -349,8 +353,8 @@ def strings(*values: str) -> dict[str, Any]:
     return an_input("x", "BYTES", [len(values)], list(values))
 
 
-def test_a_deadline_in_microseconds(server: Server, client: Any) -> None:
-    """The client's own timeout is 504 when it passes, while the handler is busy too (F34)."""
+def test_deadline_in_microseconds_gets_504(server: Server, client: Any) -> None:
+    """After the client's own timeout the response is 504, also while the handler is busy (F34)."""
     server.registered("obey.mar")
     x = triton.InferInput("x", [1], "BYTES")
     x.set_data_from_numpy(numpy.array([b'{"do": "sleep", "seconds": 1}'], dtype=object))
@@ -395,8 +399,10 @@ def test_model_with_signature_takes_and_describes_what_it_says(server: Server, c
 # The server
 
 
-def test_health_and_metadata_of_the_server(client: Any, server: Server) -> None:
-    """Live, ready, and each model; a model without workers that it should have none of does not count."""
+def test_health_and_metadata_describe_the_server(client: Any, server: Server) -> None:
+    """The server and each model report whether they are live and ready; models that should have no workers do
+    not count.
+    """
     server.registered("rows.mar", model_name="resting", initial_workers=0)
     get = server.inference.get
 
@@ -427,8 +433,8 @@ def states(client: Any) -> dict[str, str]:
     return {entry["name"]: entry["state"] for entry in client.get_model_repository_index()}
 
 
-def test_the_repository(server: Server, client: Any) -> None:
-    """A model of the store is listed, loaded, loaded anew and unloaded by its file's name."""
+def test_repository_lists_loads_and_unloads(server: Server, client: Any) -> None:
+    """A model of the store is listed, loaded, reloaded and unloaded by its file's name."""
     server.registered("rows.mar", model_name="other", initial_workers=0)
     shutil.copy(server.settings["model_store"] / "tell.mar", server.settings["model_store"] / "spare.mar")
     before = states(client)
@@ -503,8 +509,8 @@ def test_bodies_that_are_not_split(server: Server) -> None:
     }
 
 
-def test_sequences(server: Server, client: Any, tmp_path: Path) -> None:
-    """Triton's parameters of a sequence are what the headers of one are (reference 8.9)."""
+def test_sequence_parameters_work_as_headers_do(server: Server, client: Any, tmp_path: Path) -> None:
+    """Triton's parameters of a sequence have the effect of its headers (reference 8.9)."""
     config = tmp_path / "model-config.yaml"
     config.write_text("sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 4\n")
     store = server.settings["model_store"]

@@ -98,8 +98,8 @@ def named(spans, name):
     return result
 
 
-def test_one_request(server, at):
-    """Queue, batch, handler with its phases and the handler's own spans, and the answer, in one trace."""
+def test_trace_has_the_spans_of_a_request(server, at):
+    """One trace has queue, batch, handler with its phases and the handler's own spans, and the response."""
     answer = server.predict("spans", {"a": 1}, headers={**parent(TRACE), "tracestate": "vendor=x"})
     assert answer.json() == {"rows": 1}
 
@@ -155,8 +155,10 @@ def test_what_handlers_and_sinks_get(server, at, sink):
     assert at.of("b" * 32) == []
 
 
-def test_failures(server, at):
-    """The spans of what failed say so: the handler, a worker that died, a client's mistake is none."""
+def test_failed_spans_have_an_error_status(server, at):
+    """The spans of a failing handler and of a worker that died have an error; those of a client error have
+    none.
+    """
     trace_id = "d" * 32
     assert server.predict("spans", {"fail": 1}, headers=parent(trace_id)).status_code == 503
     spans = at.trace(trace_id, _REST, "handler", "own")
@@ -178,7 +180,7 @@ def test_failures(server, at):
     assert not request.is_failed
 
 
-def test_workflows(server, at):
+def test_workflow_spans_are_below_the_request(server, at):
     """The nodes' queues and batches are below the one span of the request."""
     answer = server.management.post("/workflows", params={"url": "two.war"})
     assert answer.status_code == 200, answer.text
@@ -192,7 +194,7 @@ def test_workflows(server, at):
     assert {span.parent_id for span in batches} == {request.span_id}
 
 
-def test_grpc(server, at):
+def test_grpc_calls_are_traced(server, at):
     """Calls are traced as requests are, single and in streams, and handlers get their context."""
     with channel(server, "inference") as to:
         service = stub(to, f"{INFERENCE}InferenceAPIsService")
@@ -243,8 +245,10 @@ def test_logs(server):
     assert "of-4b" not in server.home.log("access_log.log")
 
 
-def test_metrics(server, at):
-    """The same names and values as Prometheus reads; counters are sums, histograms have their bounds."""
+def test_metrics_match_those_of_prometheus(server, at):
+    """Names and values are those that Prometheus reads; counters are sums, and histograms have their
+    bounds.
+    """
     server.predict("headers", b"")
     counted = server.metric("ts_inference_requests_total", model_name="headers")
 

@@ -66,8 +66,10 @@ def settled(server):
     wait_until(lambda: server.metric("modelserver_payload_events_waiting") == 0, "nothing waits")
 
 
-def test_predictions(server, sink):
-    """Bodies are sent as they are, attributes are KServe's, and of the headers only those that were named."""
+def test_predictions_are_logged(server, sink):
+    """Events have the unchanged bodies and KServe's attributes, and only those headers that the setting
+    names.
+    """
     answer = server.predict(
         "echo",
         b"\x00\xff",
@@ -96,8 +98,8 @@ def test_predictions(server, sink):
     assert request.heads["ce-time"] < response.heads["ce-time"] <= response.heads["ce-recordedtime"]
 
 
-def test_v1_and_v2(server, sink):
-    """Requests of KServe's protocols, each of a batch by itself, with its batchId; bodies are inflated."""
+def test_v1_and_v2_are_logged(server, sink):
+    """Requests of one batch have separate events with its batchId; bodies are uncompressed."""
     body = json.dumps({"instances": [1, 2]}).encode()
     packed = {"ce-id": "v1", "content-encoding": "gzip"}
     server.inference.post("/v1/models/rows:predict", content=gzip.compress(body), headers=packed)
@@ -113,8 +115,8 @@ def test_v1_and_v2(server, sink):
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
 
 
-def test_errors(server, sink):
-    """A request that fails is logged, its error is not an answer."""
+def test_errors_are_not_logged(server, sink):
+    """A request that fails is logged, and its error is not."""
     failed = server.predict("obey", {"do": "raise"}, headers={"ce-id": "failed"})
     unknown = server.predict("nothing", b"x", headers={"ce-id": "unknown"})
     server.predict("echo", b"x", headers={"ce-id": "after"})
@@ -126,8 +128,8 @@ def test_errors(server, sink):
     assert [event.kind for event in sink.of(id="unknown")] == ["request"]
 
 
-def test_other_paths(server, sink):
-    """What asks for no prediction is not logged."""
+def test_other_paths_are_not_logged(server, sink):
+    """Requests on other paths than those of inference are not logged."""
     settled(server)
     before = len(sink.events)
     for path in ("/ping", "/v2/health/ready", "/v1/models", "/v1/models/rows"):
@@ -138,8 +140,8 @@ def test_other_paths(server, sink):
     assert len(sink.events) == before + 2
 
 
-def test_grpc(server, sink, services):
-    """The bodies are the messages, which the content types name."""
+def test_grpc_messages_are_logged(server, sink, services):
+    """The bodies are the messages, and the content types name their types."""
     torchserve, open_inference = services
     metadata = (("ce-id", "grpc"), ("x-mark", "g"), ("authorization", SECRET))
     sent_message = predict("echo", data=b"\xff")
@@ -191,8 +193,10 @@ def test_grpc_streams(sink, services):
     assert sorted(event.kind for event in result) == ["request"] * 3 + ["response"] * 2
 
 
-def test_a_sink_that_misbehaves(server, sink):
-    """A sink that hangs slows no prediction; what it does not take, and large bodies, are counted."""
+def test_hanging_sink_slows_no_prediction(server, sink):
+    """If the sink hangs, predictions are not slower; events that it does not accept, and large bodies, are
+    counted.
+    """
     assert server.metric("modelserver_payload_events_total", outcome="sent") > 0
     large = server.metric("modelserver_payload_events_total", outcome="too_large")
     assert len(server.predict("echo", bytes(300000)).content) == 300000

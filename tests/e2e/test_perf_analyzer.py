@@ -170,8 +170,10 @@ def test_figures_of_both_sides_agree(
     assert server.inference.get("/v2/systemsharedmemory/status").json() == []
 
 
-def test_as_torchserve(program: tuple[Path, dict[str, str]], server: Server, tmp_path: Path) -> None:
-    """What it sends to TorchServe is answered."""
+def test_torchserve_requests_are_served(
+    program: tuple[Path, dict[str, str]], server: Server, tmp_path: Path
+) -> None:
+    """The requests that it sends to TorchServe succeed."""
     (tmp_path / "body").write_bytes(b"a row")
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
     (tmp_path / "data.json").write_text(json.dumps(data))

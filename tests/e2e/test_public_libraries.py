@@ -243,8 +243,10 @@ def answers(
     return responses
 
 
-def test_a_classifier_of_transformers(home: Home, tmp_path: Path) -> None:
-    """A small random BERT answers as it does without a server; texts of different lengths are one batch."""
+def test_transformers_classifier_is_served(home: Home, tmp_path: Path) -> None:
+    """A small random BERT has the same results as without a server; texts of different lengths are
+    one batch.
+    """
     files, texts = tmp_path / "files", ("a good film", "bad")
     files.mkdir()
     expected = [json.loads(line) for line in made(home, MAKE_TEXTS, files, *texts)]
@@ -272,9 +274,9 @@ def test_texts_streamed_by_transformers(home: Home, tmp_path: Path) -> None:
     assert [each.text.split() for each in responses] == [text.split() for text in expected]
 
 
-def test_a_detector_of_ultralytics(home: Home, tmp_path: Path) -> None:
-    """YOLOv8 in a subclass of ``ObjectDetector`` gets pictures of one size as one tensor, and finds the same
-    things in them as without a server.
+def test_ultralytics_detector_is_served(home: Home, tmp_path: Path) -> None:
+    """YOLOv8 in a subclass of ``ObjectDetector`` gets pictures of one size as one tensor, and detects the
+    same objects as without a server.
     """
     files, greys = tmp_path / "files", (60, 200)
     files.mkdir()

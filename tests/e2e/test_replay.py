@@ -280,8 +280,8 @@ def test_nothing_is_lost_at_the_end(server, tmp_path, number):
     assert read(out).ended == "interrupted"
 
 
-def test_only_one_records_at_a_time(server, tmp_path):
-    """A second client is refused and leaves no file; once the first was killed, another may record."""
+def test_second_recording_is_refused(server, tmp_path):
+    """A second client is refused and leaves no file; after the first was killed, another may record."""
     first, second = tmp_path / "first.msr", tmp_path / "second.msr"
     with recording(server, first) as process:
         ask(server, 1)

@@ -166,7 +166,7 @@ def test_a_request_that_names_a_version_goes_there(server: Server) -> None:
 
 
 def test_weights_divide_the_requests(server: Server) -> None:
-    """As many as they say; description and metrics tell it too."""
+    """Each version gets its share of the requests; the description and the metrics show it."""
     put(server, {"1.0": 75, "2.0": 25})
     seen = collections.Counter(server.predict("m", b"x").text for _ in range(200))
 

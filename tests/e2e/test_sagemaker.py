@@ -74,9 +74,9 @@ def is_healthy(port):
         return False
 
 
-def test_the_toolkits_command(tmp_path, started):
-    """`torchserve` with a model folder and a handler outside of an empty store, one port for all, and log4j:
-    the server can be found by TorchServe's class name, serves `/invocations`, and unpacks nothing.
+def test_command_of_the_toolkit_starts_a_server(tmp_path, started):
+    """`torchserve` starts with a model folder and a handler outside of an empty store, one port for all, and
+    log4j. The server's process has TorchServe's class name; it serves `/invocations`, and unpacks nothing.
     """
     model, code, store = (tmp_path / name for name in ("model", "toolkit", "store"))
     for folder in (model, code, store):
@@ -154,9 +154,9 @@ def toolkit_packages():
 
 @pytest.mark.slow  # fetches the toolkit, and imports it
 @pytest.mark.timeout(400)
-def test_the_toolkit_itself(tmp_path, started):
-    """PyPI's sagemaker-pytorch-inference, unmodified, starts the server, finds its process, and its handler
-    service serves a model with functions of the user's own.
+def test_toolkit_starts_the_server(tmp_path, started):
+    """PyPI's sagemaker-pytorch-inference, unmodified, starts the server and finds its process, and its
+    handler service serves a model with the user's own functions.
     """
     packages = toolkit_packages()
     opt = tmp_path / "opt"

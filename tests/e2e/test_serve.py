@@ -312,10 +312,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_each_kind_of_source(home: Home, models: Path) -> None:
-    """A class by its name with weights and several workers, a program and a folder answer, the latter two
-    also when they are replaced; of what is no model, and a script without a handler, the reason is told, with
-    status 1.
+def test_each_kind_of_source_is_served(home: Home, models: Path) -> None:
+    """A class by its name with weights and several workers, a program and a folder are served, the last two
+    also after they were replaced. For a file that is no model, and for a script without a handler, the
+    command prints the reason and ends with status 1.
     """
     sources = home.path / "sources"
     shutil.copytree(models, sources)
@@ -356,9 +356,9 @@ def test_each_kind_of_source(home: Home, models: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_model_files_and_folders(models: Path) -> None:
+def test_model_files_and_folders_are_served(models: Path) -> None:
     """A torchvision network, TorchScript, torch.export, ONNX, a script with weights, also packed, a function,
-    a BaseHandler and a folder answer; what is in the store is registered by its name there.
+    a BaseHandler and a folder are served; a model in the store is registered by its name there.
     """
     with serve(Home(models), "torchvision://resnet18?weights=random") as served:
         output = served.await_text("is served from")

@@ -68,8 +68,8 @@ def test_load_models(tuned):
     assert tuned.describe("tell")["loadedAtStartup"] is False
 
 
-def test_models(tuned):
-    """``models`` gives a version fallbacks for its batch settings, timeouts and workers at start."""
+def test_models_sets_defaults_of_a_version(tuned):
+    """``models`` sets a version's defaults for batches, timeouts and workers at start."""
     described = tuned.describe("rows")
 
     assert (described["batchSize"], described["maxBatchDelay"]) == (5, 30)
@@ -78,14 +78,14 @@ def test_models(tuned):
     assert described["batching"]["batchSize"]["source"] == "models= in config.properties"
 
 
-def test_default_workers_per_model(tuned):
-    """``default_workers_per_model`` counts at start and for registrations that do not say."""
+def test_default_workers_per_model_applies(tuned):
+    """``default_workers_per_model`` applies at start and to registrations without a number of workers."""
     assert len(tuned.describe("named")["workers"]) == 1
     assert len(tuned.describe("tell")["workers"]) == 1
 
 
-def test_initial_worker_port(tuned):
-    """``initial_worker_port`` is the id of the first worker, the others count on."""
+def test_initial_worker_port_is_the_first_id(tuned):
+    """``initial_worker_port`` is the id of the first worker; other ids follow it."""
     ids = [
         int(worker["id"])
         for name in ("rows", "named", "tell", "obey")
@@ -95,19 +95,19 @@ def test_initial_worker_port(tuned):
     assert sorted(ids) == list(range(12000, 12000 + len(ids)))
 
 
-def test_job_queue_size(tuned):
+def test_job_queue_size_bounds_each_queue(tuned):
     """``job_queue_size`` bounds the queue of each version."""
     assert tuned.describe("tell")["jobQueueStatus"] == {"remainingCapacity": 7, "pendingRequests": 0}
 
 
-def test_timeouts(tuned):
-    """The default timeouts are those of models that do not say."""
+def test_default_timeouts_apply(tuned):
+    """The default timeouts apply to models that set none."""
     described = tuned.describe("tell")
 
     assert (described["responseTimeout"], described["startupTimeout"]) == (33, 44)
 
 
-def test_max_request_size(tuned):
+def test_body_above_max_request_size_gets_413(tuned):
     """A body of exactly ``max_request_size`` is served, one byte more is 413, on every port."""
     assert tuned.predict("named", b"x" * 1000).status_code == 200
     assert tuned.predict("named", b"x" * 1001).status_code == 413
@@ -117,8 +117,8 @@ def test_max_request_size(tuned):
     assert (refused.status_code, refused.json()["type"]) == (413, "RequestEntityTooLargeException")
 
 
-def test_max_response_size(tuned):
-    """An answer of exactly ``max_response_size`` is sent, one byte more is an error."""
+def test_response_above_max_response_size_fails(tuned):
+    """A response of exactly ``max_response_size`` is sent, one byte more is an error."""
 
     def big(size):
         return tuned.predict("obey", {"do": "big", "bytes": size})
@@ -150,7 +150,7 @@ def test_decoding_that_a_handler_turns_off_itself(start_server, tmp_path):
     assert server.predict("undecoded", {"a": 1}).text == "bytearray"
 
 
-def test_blacklist_env_vars(tuned):
+def test_blacklist_env_vars_hides_variables(tuned):
     """Variables whose whole name matches ``blacklist_env_vars`` are hidden from workers (F68)."""
     environment = tuned.predict("tell").json()["environment"]
 
@@ -163,15 +163,15 @@ def test_limit_max_image_pixels(tuned):
     assert tuned.predict("tell").json()["properties"]["limit_max_image_pixels"] is False
 
 
-def test_batch_policy(tuned):
-    """``batch_policy`` is that of models that do not say, even where a delay is given."""
+def test_batch_policy_applies_to_models_without_one(tuned):
+    """``batch_policy`` applies to models without one, even if they have a delay."""
     described = tuned.describe("rows")
 
     assert described["batching"]["policy"]["value"] == "greedy"
     assert described["batching"]["policy"]["source"].startswith("config.properties")
 
 
-def test_split_instances(tuned):
+def test_split_instances_false_passes_bodies_whole(tuned):
     """With ``split_instances=false`` a custom handler gets a V1 body whole, as in TorchServe."""
     answer = tuned.inference.post("/v1/models/tell:predict", json={"instances": [1, 2]})
 
@@ -213,8 +213,8 @@ def other(tmp_path_factory, model_store):
         yield server
 
 
-def test_unix_socket(other):
-    """``inference_address`` may be a Unix socket, which nobody else may use (F68)."""
+def test_unix_socket_is_served(other):
+    """``inference_address`` may be a Unix socket, which no other user may use (F68)."""
     path = other.settings["inference_address"].removeprefix("unix:")
 
     assert other.inference.get("/ping").json() == {"status": "Healthy"}
@@ -229,15 +229,15 @@ def test_load_all(other):
     assert names == ["rows", "tell"]
 
 
-def test_metrics_api_off(other):
-    """With ``enable_metrics_api=false`` nobody listens at the metrics address."""
+def test_metrics_address_is_not_bound_without_the_api(other):
+    """With ``enable_metrics_api=false`` no socket listens at the metrics address."""
     with pytest.raises(httpx.ConnectError):
         other.metrics.get("/metrics")
 
 
-def test_model_api_off(other):
-    """With ``enable_model_api=false`` models are neither registered nor removed; scaling
-    and describing stay.
+def test_models_are_not_registered_without_the_api(other):
+    """With ``enable_model_api=false`` models are neither registered nor removed; scaling and
+    describing work.
     """
     message = "Requested method is not allowed, please refer to API document."
     for answer in (other.register("rows.mar"), other.management.delete("/models/rows")):
@@ -274,13 +274,15 @@ def test_limits_of_a_request(other):
     assert other.inference.post("/v1/models/rows:predict", json={"instances": [1, 2, 3]}).status_code == 200
 
 
-def test_variable_in_a_value(other):
-    """``$$NAME$$`` in a value is the variable's value."""
+def test_variable_in_a_value_is_replaced(other):
+    """``$$NAME$$`` in a value is replaced by the variable's value."""
     assert other.predict("rows", b"x" * 501).status_code == 413
 
 
-def test_default_service_handler(start_server, tmp_path):
-    """``default_service_handler`` serves archives whose manifest names none; without it they are refused."""
+def test_default_service_handler_serves_archives_without_one(start_server, tmp_path):
+    """``default_service_handler`` serves archives whose manifest names no handler; without it they are
+    refused.
+    """
     folder = tmp_path / "store" / "bare"
     (folder / "MAR-INF").mkdir(parents=True)
     manifest = {"model": {"modelName": "bare", "modelVersion": "1.0"}, "runtime": "python"}
@@ -316,9 +318,9 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-def test_registration_by_http(start_server, archive_url, tmp_path):
-    """An archive is fetched from an allowed address into the store, served, and removed with its model; the
-    other server learns of the client's trace.
+def test_archive_is_fetched_over_http(start_server, archive_url, tmp_path):
+    """An archive is downloaded from an allowed address into the store, served, and removed with its model;
+    the other server receives the client's trace headers.
     """
     store = tmp_path / "store"
     store.mkdir()

@@ -235,7 +235,7 @@ def test_job_ticket_needs_an_idle_worker(server, model, pool):
     wait_until(lambda: server.predict(name, {"do": "nothing"}).status_code == 200, "the worker is kept")
 
 
-def test_continuous_batching(server, model, pool):
+def test_sequences_share_a_continuous_batch(server, model, pool):
     """Sequences share a worker's continuous batch; a request waits for the one before it in its sequence."""
     name = model("continuous")
     orders = [("a", 40), ("a", 1), ("b", 1)]

@@ -37,7 +37,7 @@ def notes(path):
     return path.read_text().split() if path.exists() else []
 
 
-def test_a_chunk_per_part(server):
+def test_each_part_is_a_chunk(server):
     """Three intermediate parts and the returned one are four chunks, whatever their types (reference 6.6)."""
     with ask(server, {"parts": ["a", {"b": 1}, "cc"], "last": "d"}) as client:
         status, headers = client.head()
@@ -89,8 +89,8 @@ def test_a_connection_is_used_again(server):
         assert answer.headers["connection"] == "keep-alive"
 
 
-def test_four_clients_of_one_batch(batches):
-    """The rows of a batch stream to their clients at the same time, each its own parts and head."""
+def test_rows_of_a_batch_stream_to_their_clients(batches):
+    """The rows of a batch stream to their clients at the same time; each has its own parts and head."""
     orders = [
         {"parts": [f"{n}{step} " for step in range(n + 1)], "last": f"end{n}", "headers": {"x-n": str(n)}}
         for n in range(4)
@@ -108,8 +108,10 @@ def test_four_clients_of_one_batch(batches):
 
 
 @pytest.mark.parametrize("generator", [True, False], ids=["generator", "handler"])
-def test_failure_after_the_first_part(server, generator):
-    """The connection is closed without the last chunk; that is logged and counted, the worker lives on."""
+def test_failure_after_the_first_part_closes_the_connection(server, generator):
+    """The connection is closed without the last chunk; the failure is logged and counted, and the worker
+    keeps running.
+    """
     pid = server.describe("parts")["workers"][0]["pid"]
     broken, errors = (server.metric(n) for n in ("modelserver_broken_off_total", "Requests5XX"))
     with ask(server, {"parts": ["a", "b"], "fail_at": 1, "how": "raises", "generator": generator}) as client:
@@ -286,8 +288,8 @@ def test_the_example_streams(server):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["handler", "generator"])
-def test_the_handlers_of_the_guide(server, tmp_path, number):
-    """docs/handlers.md: what "Answers in parts" shows counts down in parts."""
+def test_handlers_of_the_guide_stream(server, tmp_path, number):
+    """docs/handlers.md: the handlers of "Answers in parts" count down in parts."""
     name = f"countdown{number}"
     handler = tmp_path / "countdown.py"
     handler.write_text(examples_under("Answers in parts")[number])

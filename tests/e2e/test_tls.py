@@ -152,10 +152,10 @@ def test_changed_files_are_taken_up(server: Server, authority: Authority) -> Non
     assert server.home.output().count("keeping the current certificate") == 1
 
 
-def test_keystore_and_client_certificates(
+def test_keystore_serves_clients_with_certificates(
     start_server: Any, authority: Authority, trusting: grpc.ChannelCredentials
 ) -> None:
-    """A PKCS12 keystore serves, and only clients with a certificate are heard, over gRPC too (F66)."""
+    """A PKCS12 keystore serves, and only clients with a certificate are accepted, over gRPC too (F66)."""
     server = start_server(
         inference_address=f"https://127.0.0.1:{free_port()}",
         keystore=authority.keystore("mutual"),

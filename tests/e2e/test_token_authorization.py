@@ -124,8 +124,8 @@ def test_preflights_need_none(server: Server) -> None:
     assert server.inference.request("OPTIONS", "/predictions/echo").json() == FAILED
 
 
-def test_renewal(server: Server) -> None:
-    """The new token is in the file, the body is a line end, the old token is no good (reference 16.2)."""
+def test_renewal_replaces_the_token(server: Server) -> None:
+    """The new token is in the file, the body is a line end, and the old token is refused (reference 16.2)."""
     before = server.tokens()
     for wrong in ({}, bearer(before["management"])):
         answer = server.management.get("/token?type=inference", headers=wrong)

@@ -83,11 +83,11 @@ def counts(description: dict[str, Any]) -> list[Any]:
     return [description[name] for name in names] + [len(description["workers"])]
 
 
-def test_tls_a_unix_socket_and_absent_models(
+def test_absent_models_do_not_prevent_the_start(
     home: Home, authority: Authority, client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Relative paths count from where the server was started; models that are nowhere are told, and the
-    server starts; the key ``models`` counts for a model that is registered later.
+    """Relative paths are relative to the folder where the server was started. Missing models are reported,
+    and the server starts; the key ``models`` applies to a model that is registered later.
     """
     store_of(home.path.parent / "archive" / "src" / "test" / "resources" / "models", "vgg16")
     resources = home.path / "src" / "test" / "resources"
@@ -109,8 +109,8 @@ def test_tls_a_unix_socket_and_absent_models(
         assert counts(server.describe("vgg16")) == [1, 1, 8, 100, 120, 1]
 
 
-def test_models_over_several_lines(home: Home) -> None:
-    """The key ``models`` counts for a model of the command line."""
+def test_models_may_span_several_lines(home: Home) -> None:
+    """The key ``models`` applies to a model of the command line."""
     name = "examples/image_classifier/near_real_time_video/config.properties"
     store = store_of(home.path / "store", "resnet-18")
     flags = ("--models", "resnet-18=resnet-18.mar")
@@ -120,9 +120,9 @@ def test_models_over_several_lines(home: Home) -> None:
         assert counts(server.describe("resnet-18")) == [1, 4, 4, 5000, 120, 1]
 
 
-def test_a_state_in_the_file(home: Home) -> None:
-    """What KServe's image of TorchServe starts with: one address for inference and management, and the
-    models of a snapshot.
+def test_state_in_the_file_is_restored(home: Home) -> None:
+    """This is the configuration of KServe's image of TorchServe: one address for inference and management,
+    and the models of a snapshot.
     """
     settings = here(CONFIGURATIONS["kubernetes/kserve/config.properties"], home.path)
     settings["model_store"] = store_of(home.path / "store", "mnist")

@@ -131,8 +131,10 @@ def only(spans: dict[str, list[Received]], name: str) -> Received:
 
 
 @pytest.mark.parametrize("where", _WHERE)
-def test_pipelined(server: Elsewhere, at: Collector, where: str) -> None:
-    """What `prepare` opens in its thread is below the handler, too; the batch is linked to all requests."""
+def test_spans_of_prepare_are_below_the_handler(server: Elsewhere, at: Collector, where: str) -> None:
+    """Spans that `prepare` opens in its thread are below the handler, too; the batch is linked to all
+    requests.
+    """
     spans = spans_of_two(server, at, f"pipelined-{where}", 1 if where == "here" else 3)
     (batched,) = [each for each in spans if "batch" in each]
     (other,) = [each for each in spans if "batch" not in each]
@@ -150,7 +152,7 @@ def test_pipelined(server: Elsewhere, at: Collector, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", _WHERE)
-def test_asynchronous(server: Elsewhere, at: Collector, where: str) -> None:
+def test_asynchronous_calls_have_their_own_spans(server: Elsewhere, at: Collector, where: str) -> None:
     """Each of two calls at the same time has its own spans below its own handler."""
     for spans in spans_of_two(server, at, f"asynchronous-{where}", 5 if where == "here" else 7):
         batch, handler = only(spans, "batch"), only(spans, "handler")
@@ -164,8 +166,8 @@ def test_asynchronous(server: Elsewhere, at: Collector, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", _WHERE)
-def test_continuous(server: Elsewhere, at: Collector, where: str) -> None:
-    """What a step opens is below the handler of its first request, and linked to that of the other."""
+def test_spans_of_a_step_are_linked_to_all_requests(server: Elsewhere, at: Collector, where: str) -> None:
+    """Spans that a step opens are below the handler of its first request, and linked to that of the other."""
     first, second = spans_of_two(server, at, f"continuous-{where}", 9 if where == "here" else 11)
     handlers = {only(each, "handler").span_id: only(each, "handler") for each in (first, second)}
     ids = [each.trace_id for each in handlers.values()]

@@ -274,8 +274,10 @@ def statistics(client: Any, name: str, version: str = "") -> dict[str, Any]:
     return dict(outcome)
 
 
-def test_statistics(client: Any, kind: Any, server: Server) -> None:
-    """They count what this client does, well or not, by batch size, until the model is unregistered."""
+def test_statistics_count_requests_by_batch_size(client: Any, kind: Any, server: Server) -> None:
+    """Statistics count this client's requests, successful or not, by batch size, until the model is
+    unregistered.
+    """
     name = f"counted_{kind.__name__.rpartition('.')[2]}"
     server.registered("double.mar", model_name=name)
     failing = kind.InferInput("x", [1, 4], "FP32")
@@ -300,8 +302,10 @@ def test_statistics(client: Any, kind: Any, server: Server) -> None:
 # Classes
 
 
-def test_classes(client: Any, kind: Any, server: Server) -> None:
-    """Of each row the highest values, best first, with the model's labels; all if there are fewer."""
+def test_classification_returns_the_highest_values(client: Any, kind: Any, server: Server) -> None:
+    """For each row the output has the highest values, best first, with the model's labels; all if there are
+    fewer.
+    """
     values = kind.InferInput("x", [2, 4], "FP32")
     values.set_data_from_numpy(numpy.array([[0.5, 1.65, 0, 2], [4, 0.1, 0.2, 0.3]], "f4"))
     result = client.infer(
@@ -315,8 +319,8 @@ def test_classes(client: Any, kind: Any, server: Server) -> None:
     assert "classification" in as_dict(client.get_server_metadata())["extensions"]
 
 
-def test_classes_as_json(server: Server) -> None:
-    """Over REST they are strings; what is no number of them is refused by name."""
+def test_classes_are_strings_in_json(server: Server) -> None:
+    """Over REST classes are strings; an invalid number of classes is refused by name."""
     query: dict[str, Any] = {
         "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}],
         "outputs": [{"name": "y", "parameters": {"classification": 1}}],

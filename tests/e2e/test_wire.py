@@ -87,9 +87,9 @@ def get(path, body, lines=b""):
     ("role", "path"), [("inference", b"/ping"), ("management", b"/models"), ("metrics", b"/metrics")]
 )
 @pytest.mark.parametrize("offer", UPGRADES)
-def test_no_request_inside_a_body(server, role, path, offer):
-    """On no port is what stands in a body carried out, in one piece with its head or after it: the access
-    log has the request and the one behind it, and nothing between them.
+def test_request_inside_a_body_is_not_executed(server, role, path, offer):
+    """No port executes a request inside a body, sent in one piece with its head or after it: the access log
+    has the request and the one behind it, and nothing between them.
     """
     mark = f"{role}-{offer}".encode()
     evil = b"GET %b?inner-%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (path, mark)
@@ -109,9 +109,9 @@ def logged(server, mark):
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_no_request_inside_a_body_with_tokens(start_server, processes):
-    """A request inside a body is not carried out even if it has the token for it, nor does a trailer bring
-    one; behind front ends management is at their address.
+def test_request_inside_a_body_is_not_executed_with_a_token(start_server, processes):
+    """A request inside a body is not executed even if it has the token, and a trailer cannot send one. With
+    front ends, management is served at their address.
     """
     address = f"http://127.0.0.1:{free_port()}"
     shared = dict.fromkeys(("inference_address", "management_address"), address) if processes > 1 else {}
@@ -253,8 +253,8 @@ def test_a_client_that_leaves_in_mid_body(either, role):
 @pytest.mark.parametrize(
     "one", [post(b"/predictions/echo", b"1"), post(b"/ping", b"1")], ids=["hot", "other"]
 )
-def test_hundreds_of_requests_in_one_piece(either, one):
-    """They are all answered, and others are not held up by them."""
+def test_hundreds_of_pipelined_requests_are_answered(either, one):
+    """All requests are answered, and those of other clients are not held up."""
     with connect(either.port) as connection:
         connection.sendall(one * 500)
         assert either.inference.get("/livez").status_code == 200
@@ -335,8 +335,8 @@ def test_bodies_that_were_held_at_once_do_not_stay(either):
 
 @pytest.mark.slow  # compiles a program of Java
 @pytest.mark.skipif(not shutil.which("javac"), reason="Java is not installed")
-def test_java_client(server):
-    """Java's own client, which offers HTTP/2 with its first request, is answered as any other."""
+def test_java_client_is_served(server):
+    """Java's own client, which offers HTTP/2 with its first request, is served like any other."""
     program = Path(__file__).with_name("UpgradingClient.java")
     bases = [f"http://127.0.0.1:{server.port_of(role)}" for role in ("inference", "management", "metrics")]
     ran = subprocess.run(["java", program, *bases], capture_output=True, text=True, timeout=100, check=False)

@@ -76,9 +76,9 @@ def test_torch_is_needed_by_models_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # starts workers from nothing
-def test_workers_under_another_python(bare: Path, tmp_path: Path) -> None:
+def test_workers_run_under_another_python(bare: Path, tmp_path: Path) -> None:
     """``python=`` runs workers where modelserver is not installed, with the server's own code; TorchServe's
-    names are there.
+    names can be imported.
     """
     (tmp_path / "where.py").write_text(WHERE)
     build_archive(ArchiveConfig("where", str(tmp_path / "where.py"), "1.0", export_path=tmp_path))

@@ -156,8 +156,10 @@ def models(server: Server) -> list[str]:
     return [model["modelName"] for model in server.management.get("/models").json()["models"]]
 
 
-def test_the_example(server: Server) -> None:
-    """A function, two models at once and a function that joins their answers; all of it goes again."""
+def test_example_of_the_page_is_served(server: Server) -> None:
+    """The example has a function, two models that run at once, and a function that joins their results; all
+    of it can be removed.
+    """
     entered(server, "pets")
     answer = ask(server, "pets", "What a lovely little dog")
 

@@ -30,7 +30,7 @@ def test_extensions_import_only_names_on_the_list() -> None:
 
 
 def test_no_extension_imports_whole_modules_of_the_core() -> None:
-    """Then any name could be used."""
+    """A whole module would give it any name of the module."""
     whole = [
         alias.name
         for path in (Path(modelserver.__file__).parent / "ext").rglob("*.py")

@@ -276,7 +276,7 @@ async def test_workers_may_span_devices(
 
 
 async def test_ranks_compute_on_the_cpu_without_gpus(prepare: Any, store: Path) -> None:
-    """They compute on the CPU, as with TorchServe; each loads the model."""
+    """Without GPUs ranks compute on the CPU, as with TorchServe; each loads the model."""
     write(store / "wide", "parallelType: tp\ntorchrun: {nproc-per-node: 3, OMP_NUMBER_THREADS: 2}")
     usual, wide = (await prepare("m")).pool.crew.spec, (await prepare("wide")).pool.crew.spec
 

@@ -182,11 +182,11 @@ async def test_folder_outside_of_the_store_is_restored(
 
 
 @pytest.mark.parametrize("way", ["config.properties", "TS_LOAD_MODELS", "--models"])
-async def test_each_way_of_naming_leads_anywhere(
+async def test_operator_may_name_archives_outside_the_store(
     new_registry: Callable[..., Registry], store: Path, tmp_path: Path, way: str
 ) -> None:
-    """File, environment and command line are the operator's: a folder, an archive and a URL of a file, none
-    of them in the store, are loaded under their names.
+    """The operator writes the file, the environment and the command line: a folder, an archive and a file URL
+    outside the store are loaded under their names.
     """
     outside = tmp_path / "outside"
     for name in ("folder", "archive", "file"):

@@ -80,7 +80,7 @@ async def test_registered_version_conflicts(registry: Registry, builder: Version
 
 
 async def test_simultaneous_registrations_conflict(registry: Registry, builder: VersionBuilder) -> None:
-    """Of two simultaneous registrations of one version one wins (F51)."""
+    """If one version is registered twice at the same time, one registration succeeds (F51)."""
     builder.gate.clear()
     both = [asyncio.create_task(register(registry, "m.mar")) for _ in range(2)]
     await asyncio.sleep(0)

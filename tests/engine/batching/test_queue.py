@@ -420,8 +420,8 @@ def test_explanations_wait_for_nobody() -> None:
     assert line.due(0.0, 1) == 1.0
 
 
-def test_explanations_teach_the_policy_nothing() -> None:
-    """Their arrivals are not those of predictions."""
+def test_explanations_do_not_change_the_policy() -> None:
+    """The policy ignores arrivals of explanations, which differ from those of predictions."""
     seen: list[int] = []
     policy = Window(1.0)
     policy.arrived = lambda count, now: seen.append(count)  # type: ignore[method-assign]

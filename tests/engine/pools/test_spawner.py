@@ -394,8 +394,8 @@ asyncio.run(main())
 
 @pytest.mark.alone
 def test_workers_and_spawner_die_with_the_server(tmp_path: Path) -> None:
-    """Also when the server is killed while a forked worker computes without ever looking up; what a handler
-    left in a session of its own goes with them (F48).
+    """They end even if the server is killed while a forked worker computes and reads no messages; processes
+    that a handler left in a session of their own end too (F48).
     """
     # The interpreter lock is held for all that time.
     (tmp_path / "h.py").write_text(

@@ -133,7 +133,7 @@ def test_whatever_a_handler_passes_can_be_sent(metrics: HandlerMetrics) -> None:
 
 
 def test_each_thread_tags_with_the_batch_it_began() -> None:
-    """While one batch is computed, what the preparation of the next one measures has the next one's ids."""
+    """While one batch is computed, metrics of the preparation of the next one have the next one's ids."""
     metrics = HandlerMetrics("m")
     metrics.request_ids = {0: "running"}
 

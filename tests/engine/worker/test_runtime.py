@@ -282,7 +282,9 @@ def test_sigterm_ends_forked_processes_that_do_not_react_otherwise() -> None:
 
 
 def test_workers_import_little() -> None:
-    """What few workers need is imported by those alone: each of hundreds of starts would pay for it."""
+    """Modules that few workers need are imported only by those, as each of hundreds of starts would pay for
+    them.
+    """
     code = "import sys, modelserver.engine.worker.runtime; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -292,8 +292,8 @@ async def test_the_log_is_not_flooded_and_keeps_secrets(
         assert hidden.hex() not in caplog.text
 
 
-def test_nodes_learn_the_servers_own_certificate_only() -> None:
-    """Of a chain, those who signed it are not told: they could sign another server's, too."""
+def test_nodes_trust_only_the_servers_own_certificate() -> None:
+    """Nodes do not get the certificates that signed it, which could sign another server's too."""
     one, other = (make_certificate([]).chain.decode() for _ in range(2))
     assert first_certificate(one + other) == one
     assert first_certificate("some text\n" + one) == one

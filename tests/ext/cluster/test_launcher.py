@@ -126,7 +126,9 @@ async def ranks_on(
 async def test_ranks_compute_together(
     cluster: Cluster, tmp_path: Path, placement: str, expected: list[list[int]]
 ) -> None:
-    """On one machine or several, each knows its place, and they meet; they end as they are told to."""
+    """On one machine or several, each rank has its number, ranks connect to each other, and they end on
+    request.
+    """
     conversation = await ranks_on(cluster, tmp_path, placement)
     worker = conversation.worker
     message, _ = await conversation.next()

@@ -157,8 +157,8 @@ def test_percentiles_are_interpolated_within_a_bucket() -> None:
     assert results == [10, 15, 20, None]
 
 
-async def test_helper_process_simulates() -> None:
-    """The answer is the same as here, and the event loop is free meanwhile."""
+async def test_simulation_runs_in_a_helper_process() -> None:
+    """The result is the same as in this process, and the event loop is free meanwhile."""
     history = measured(intervals([1, 4]) * 10)
     estimates = Estimates()
     try:

@@ -191,8 +191,8 @@ def test_a_turn_with_much_is_several_frames(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["endless head", "no msgpack", "no list", "more bytes than announced", "fewer", "no such message"],
 )
-def test_nonsense(data: bytes) -> None:
-    """What is no frame is refused, not guessed at."""
+def test_malformed_frames_are_refused(data: bytes) -> None:
+    """Bytes that are not a frame are refused."""
     with pytest.raises(FrameError):
         heard(to_frontend_decoder, [data])
 

@@ -89,8 +89,8 @@ async def test_ping_says_what_rest_says(service: InferenceService, registry: Reg
     assert statuses == ["Healthy", "Unhealthy"]
 
 
-async def test_fields_travel_as_they_came(service: InferenceService) -> None:
-    """The worker gets all of them, by name."""
+async def test_fields_reach_the_worker_unchanged(service: InferenceService) -> None:
+    """The worker gets all fields, by name."""
     answer = await service.predict(make_request(), FakeCall())
 
     assert msgspec.msgpack.decode(answer.prediction) == {"data": b"\x01"}

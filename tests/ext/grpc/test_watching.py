@@ -120,8 +120,8 @@ def test_error_that_leaves_the_context_is_the_requests(
         assert notes.watched.code == code
 
 
-def test_nobody_watches() -> None:
-    """Nothing is made of parts, answers and errors."""
+def test_nothing_is_built_without_watchers() -> None:
+    """Without watchers, no copies of parts, responses and errors are made."""
     watched = begin(None)
     watched.part(ANY)
     watched.answered(ANY, ANY)

@@ -27,7 +27,7 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 
 
 def test_off_imports_nothing() -> None:
-    """Neither the server nor a worker imports anything of OpenTelemetry's unless it is asked for."""
+    """Neither the server nor a worker imports OpenTelemetry unless it is on."""
     code = (
         "import sys, modelserver.run.server, modelserver.run.listeners, modelserver.ext.grpc.server, "
         "modelserver.engine.worker.runtime, modelserver.engine.worker.asynchronous\n"

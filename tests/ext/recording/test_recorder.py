@@ -255,7 +255,7 @@ async def test_a_recording_ends_in_time() -> None:
 
 
 def test_only_one_client_records() -> None:
-    """Another one gets a conflict until the recording is closed."""
+    """Another client gets a conflict until the recording is closed."""
     recorder = Recorder()
     recording = recorder.start(RecordingOptions())
     with pytest.raises(Conflict):

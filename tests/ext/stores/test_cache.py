@@ -200,7 +200,7 @@ def test_damaged_archive_is_fetched_again(cache: Cache, source: Path) -> None:
 
 
 async def test_concurrent_fetches_download_once(cache: Cache, source: Path) -> None:
-    """One fetches, and the other waits for it and has the same."""
+    """One process downloads; the other waits and gets the same file."""
     store, waited = Folder(source), list[str]()
     items = store.items()
 

@@ -79,8 +79,8 @@ def test_switches_need_no_value() -> None:
     assert parse([]).enable_batcher is None
 
 
-def test_variable_beats_flag_beats_file(tmp_path: Path) -> None:
-    """The variable wins over the flag, that over the file; no consent of the file is needed."""
+def test_variable_overrides_flag_and_flag_overrides_file(tmp_path: Path) -> None:
+    """The file need not allow the variable."""
     text = "batcher_max_latency=1\npayload_log_mode=response\nbatcher_timeout=9\n"
     both = loaded(
         tmp_path,

@@ -30,7 +30,7 @@ from modelserver.surface.inference.routes import Route, parse_route, target_find
     ],
 )
 def test_path_leads_to_its_model_and_version(path: str, route: Route) -> None:
-    """Every form of the reference's table leads to its model and version (reference 6.1)."""
+    """Every path in the reference's table selects its model and version (reference 6.1)."""
     assert parse_route(path) == route
 
 

@@ -308,8 +308,8 @@ async def test_a_cancelled_agent_ends_its_worker(stage: Stage) -> None:
 
 
 @plainly
-async def test_a_worker_learns_nothing_of_the_tickets(stage: Stage) -> None:
-    """Neither the agent's nor the worker's secret is in its environment or its arguments."""
+async def test_secrets_are_not_in_the_workers_environment(stage: Stage) -> None:
+    """Neither the agent's nor the worker's secret is in the worker's environment or arguments."""
     task = await stage.run("tr '\\0' '\\n' < /proc/$$/environ; tr '\\0' ' ' < /proc/$$/cmdline")
     out, _, _ = await stage.output_until_end()
     assert b"MODELSERVER_WORKER=" in out

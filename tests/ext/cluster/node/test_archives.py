@@ -107,8 +107,10 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "_BACKOFF", 0.0)
 
 
-async def test_a_second_worker_fetches_nothing(root: Path) -> None:
-    """The first fetches, unpacks, and has the files with their modes and links; the second finds them."""
+async def test_second_worker_reuses_the_files(root: Path) -> None:
+    """The first worker downloads and unpacks the files, with their modes and links; the second
+    reuses them.
+    """
     reports: list[str] = []
     data, cache = model(), ArchiveCache(root)
     server = Server(data)
@@ -468,7 +470,7 @@ async def test_the_disk_has_all_before_the_mark(root: Path, monkeypatch: pytest.
 
 
 async def test_two_processes_fetch_once(root: Path) -> None:
-    """Who asks while another process fetches waits for that, and both have the files."""
+    """A process waits while another one downloads, and both have the files."""
     data = model()
     with process(root, data, between="await asyncio.sleep(0.02)") as other:
         assert line(other) == "fetching 0"

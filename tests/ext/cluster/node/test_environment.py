@@ -159,7 +159,7 @@ async def test_model_without_packages_runs_on_the_nodes_python(tmp_path: Path, m
 async def test_node_without_a_cache_installs_into_the_fallback(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder for this case is used."""
+    """A node without a cache installs into the fallback folder."""
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
     packages = await environment().packages(packages_of(model_dir), tmp_path / "own", lambda *_: None)
