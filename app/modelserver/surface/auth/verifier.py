@@ -26,6 +26,8 @@ class InvalidKey(BadRequest):
     """The token is missing, malformed, wrong or expired: 400 with TorchServe's words (reference 16.2)."""
 
     type = "InvalidKeyException"
+    openai_status = 401
+    openai_code = "invalid_api_key"
 
     def __init__(self, scope: Scope) -> None:
         # TorchServe says "Authentication" at /token and "Authorization" everywhere else.

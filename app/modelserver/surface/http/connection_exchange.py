@@ -53,7 +53,8 @@ class ConnectionExchange(Exchange):
     ``doubt`` (0 if the head is unambiguous, see :mod:`modelserver.surface.http.head`).
 
     For the connection, some members are also those of an :class:`AsgiCycle`: ``more_body``, ``received``,
-    ``keep_alive``, ``response_complete``, ``receive``, ``complete`` and ``leave``.
+    ``keep_alive``, ``response_complete``, ``sends_events`` (its answer is a stream of events), ``receive``,
+    ``complete`` and ``leave``.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class ConnectionExchange(Exchange):
         "pieces",
         "received",
         "response_complete",
+        "sends_events",
     )
 
     def __init__(  # noqa: PLR0917 - called for each request
@@ -194,6 +196,7 @@ class ConnectionExchange(Exchange):
         self.keep_alive = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if self._chunked:
+            self.sends_events = content_type.startswith("text/event-stream")
             parts.append(b"transfer-encoding: chunked\r\n")
         parts.append(b"connection: keep-alive\r\n\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self._write(b"".join(parts))

@@ -1,0 +1,247 @@
+"""OpenAI's API with OpenAI's client, against a server of its own (language models reference 2)."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+from tests.e2e.serving import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import httpx
+    from tests.e2e.serving import Server
+
+MODELS = "chatty=chatty.mar,letters=letters.mar,overlap=overlap.mar"
+
+
+CLIENTS: list[openai.OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def clients_are_closed() -> Iterator[None]:
+    """Those of the test."""
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
+
+
+def client_of(server: Server, path: str = "/v1", key: str = "none") -> openai.OpenAI:
+    """OpenAI's client, which does not try again."""
+    client = openai.OpenAI(base_url=f"{server.inference.base_url}{path}", api_key=key, max_retries=0)
+    CLIENTS.append(client)
+    return client
+
+
+def say(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(scope="module")
+def chatting(shared_server: Server) -> Server:
+    for name in ("chatty", "letters", "overlap"):
+        shared_server.registered(f"{name}.mar", batch_size=8, max_batch_delay=50)
+    return shared_server
+
+
+PATHS = ["/v1", "/openai/v1", "/predictions/chatty/v1", "/predictions/chatty/1.0/v1"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_chat_is_answered_whole_and_in_parts(chatting: Server, path: str) -> None:
+    """At OpenAI's, KServe's and TorchServe's paths."""
+    client = client_of(chatting, path)
+    whole = client.chat.completions.create(model="chatty", messages=say("count 3"))
+    stream = client.chat.completions.create(
+        model="chatty", messages=say("count 3"), stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+    assert whole.choices[0].message.content == text == "0 1 2 "
+    assert whole.choices[0].finish_reason == chunks[-2].choices[0].finish_reason == "stop"
+    assert whole.usage == chunks[-1].usage
+
+
+def test_stream_is_one_of_events(chatting: Server) -> None:
+    """Its content type is that of events, so that browsers and proxies read it as such."""
+    body = {"model": "chatty", "messages": say("count 2"), "stream": True}
+    answer = chatting.inference.post("/v1/chat/completions", json=body)
+
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_version_is_named_after_a_colon(chatting: Server) -> None:
+    client = client_of(chatting)
+    answer = client.chat.completions.create(model="chatty:1.0", messages=say("count 1"))
+
+    assert answer.choices[0].message.content == "0 "
+    with pytest.raises(openai.NotFoundError) as refusal:
+        client.chat.completions.create(model="chatty:9", messages=say("count 1"))
+    assert refusal.value.code == "model_not_found"
+
+
+def test_models_are_listed_for_both_kinds_of_clients(chatting: Server) -> None:
+    listed = client_of(chatting).models.list().data
+
+    assert {"chatty", "letters", "overlap"} <= {model.id for model in listed}
+    assert client_of(chatting).models.retrieve("chatty").id == "chatty"
+    assert "chatty" in chatting.inference.get("/v1/models").json()["models"]
+
+
+def test_embeddings_of_several_clients_share_a_batch(chatting: Server) -> None:
+    """The client asks for base64 unless it is told otherwise."""
+    client = client_of(chatting)
+    batched = [
+        chatting.inference.build_request("POST", "/v1/embeddings", json={"model": "letters", "input": "a"})
+        for _ in range(8)
+    ]
+    with ThreadPoolExecutor(8) as executor:
+        sizes = [a.headers["x-batch-size"] for a in executor.map(chatting.inference.send, batched)]
+    plain = client.embeddings.create(model="letters", input=["ab", "bb"], encoding_format="float")
+    encoded = client.embeddings.create(model="letters", input=["ab", "bb"])
+
+    assert [each.embedding for each in plain.data] == [each.embedding for each in encoded.data]
+    assert [each.embedding for each in plain.data] == [[1.0, 1.0], [0.0, 2.0]]
+    assert max(map(int, sizes)) > 1
+
+
+def test_documents_are_ranked(chatting: Server) -> None:
+    body = {"model": "overlap", "query": "a b", "documents": ["c", "a b c", "a"], "top_n": 2}
+    ranked = chatting.inference.post("/v1/rerank", json=body).json()["results"]
+    body = {"model": "overlap", "text_1": "a b", "text_2": ["a", "b a"]}
+    scored = chatting.inference.post("/openai/v1/score", json=body).json()["data"]
+
+    assert [each["index"] for each in ranked] == [1, 2]
+    assert [each["score"] for each in scored] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"model": "none"}, openai.NotFoundError),
+        ({"model": "letters"}, openai.BadRequestError),
+        ({"model": "chatty", "messages": []}, openai.BadRequestError),
+        ({"model": "chatty", "n": 1000}, openai.BadRequestError),
+        ({"model": "chatty", "stop": ["x"] * 100_000}, openai.BadRequestError),
+        ({"model": "chatty", "messages": say("x" * 8_000_000)}, openai.APIStatusError),
+    ],
+)
+def test_bad_request_has_an_error_that_the_client_reads(
+    chatting: Server, fields: Any, error: type[openai.APIStatusError]
+) -> None:
+    with pytest.raises(error) as refusal:
+        client_of(chatting).chat.completions.create(**{"messages": say("count 1"), **fields})
+
+    body: Any = refusal.value.body
+    assert {"message", "type", "param", "code"} == set(body)
+    assert body["type"] == "invalid_request_error"
+
+
+def events_of(answer: httpx.Response) -> list[Any]:
+    """The documents of a stream's events."""
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def test_stream_that_fails_ends_with_an_error(chatting: Server) -> None:
+    """And without the mark of the end; the same request whole is a 500."""
+    body = {"model": "chatty", "messages": say("fail")}
+    events = events_of(chatting.inference.post("/v1/chat/completions", json={**body, "stream": True}))
+
+    assert "no more words" in events[-1]["error"]["message"]
+    assert "[DONE]" not in events
+    with pytest.raises(openai.InternalServerError):
+        client_of(chatting).chat.completions.create(**body)
+
+
+def test_generation_ends_when_its_client_leaves(chatting: Server, tmp_path: Path) -> None:
+    """Its call is cancelled."""
+    ended = tmp_path / "ended"
+    body = {"model": "chatty", "messages": say(f"wait {ended}"), "stream": True}
+    with chatting.inference.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert "begun" in next(text for text in answer.iter_text() if "begun" in text)
+
+    wait_until(ended.exists, "the call is cancelled")
+
+
+def test_dying_worker_loses_no_request_that_nobody_has_seen(start_server: Callable[..., Server]) -> None:
+    """A stream that has begun ends with an error event; what had no byte yet is tried once more."""
+    server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1)
+    server.wait_ready("chatty")
+    body = {"model": "chatty", "messages": say("die"), "stream": True}
+    with ThreadPoolExecutor(1) as executor:
+        streamed = executor.submit(server.inference.post, "/v1/chat/completions", json=body)
+        events = events_of(streamed.result())
+    again = client_of(server).chat.completions.create(model="chatty", messages=say("count 1"))
+
+    assert events[1]["choices"][0]["delta"]["content"] == "begun "
+    assert "Worker died" in events[-1]["error"]["message"]
+    assert again.choices[0].message.content == "0 "
+
+
+def test_full_queue_is_a_429_that_clients_try_again(
+    start_server: Callable[..., Server],
+) -> None:
+    """With the seconds to wait; on other routes it stays a 503."""
+    server = start_server(load_models="letters=letters.mar", job_queue_size=1, default_workers_per_model=1)
+    server.wait_ready("letters")
+    for process in server.workers():
+        process.suspend()
+    try:
+        body = {"model": "letters", "input": "a"}
+        with ThreadPoolExecutor(8) as executor:
+            answers = [executor.submit(server.inference.post, "/v1/embeddings", json=body) for _ in range(8)]
+            refused = next(a.result() for a in _finished(answers) if a.result().status_code != 200)
+            other = server.predict("letters", b"a")
+            for process in server.workers():
+                process.resume()
+    finally:
+        for process in server.workers():
+            process.resume()
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert other.status_code == 503
+
+
+def _finished(answers: list[Any]) -> list[Any]:
+    return wait_until(lambda: [answer for answer in answers if answer.done()], "a request is refused")
+
+
+def test_token_is_the_client_key(start_server: Callable[..., Server]) -> None:
+    """A wrong one is a 401."""
+    server = start_server(
+        load_models="chatty=chatty.mar", default_workers_per_model=1, token_authorization="always"
+    )
+    good = client_of(server, key=server.tokens()["inference"])
+
+    assert good.chat.completions.create(model="chatty", messages=say("count 1")).choices
+    with pytest.raises(openai.AuthenticationError):
+        client_of(server).chat.completions.create(model="chatty", messages=say("count 1"))
+
+
+def test_front_ends_know_the_paths(start_server: Callable[..., Server]) -> None:
+    server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1, frontend_processes=2)
+    server.wait_ready("chatty")
+    stream = client_of(server).chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "0 1 2 "
+
+
+def test_api_can_be_turned_off(start_server: Callable[..., Server]) -> None:
+    """KServe's list of models is then as before."""
+    server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1, openai_api="false")
+    server.wait_ready("chatty")
+    answer = server.inference.post(
+        "/v1/chat/completions", json={"model": "chatty", "messages": say("count 1")}
+    )
+
+    assert answer.status_code == 404
+    assert server.inference.get("/v1/models").json() == {"models": ["chatty"]}
